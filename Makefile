@@ -1,0 +1,61 @@
+# Every command of the project; `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKFLOW ?= devgrid/workflows/hello-world.yaml
+PROTOS := $(shell find protos -name '*.proto')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages protos contracts check test unit bench demo lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: packages $(VENV)/.ready node_modules/.ready protos ## install everything that the project needs
+	@echo "setup: ready"
+
+packages: ## install the Debian packages that are missing, without starting any service
+	@devgrid/install-packages.sh packages.txt
+
+$(VENV)/.ready: requirements.txt pyproject.toml
+	@echo "setup: Python packages into $(VENV)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+node_modules/.ready: package-lock.json
+	@echo "setup: npm packages"
+	@npm ci --ignore-scripts --no-audit --no-fund --no-progress --loglevel=error
+	@touch $@
+
+protos: $(PROTOS:.proto=_pb2.py) ## build the Python code of the .proto files
+
+%_pb2.py: %.proto | $(VENV)/.ready
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $<
+
+lock: ## pin the versions and hashes of requirements.in anew
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade requirements.in -o requirements.txt
+
+check: setup ## types, style and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+unit: setup ## the tests that need no server
+	@$(BIN)/pytest tests/unit
+
+test: check ## every test, after the checks
+	@$(BIN)/pytest
+
+bench: setup ## measure what the project promises, as a table and one JSON object
+	@$(BIN)/python -m tests.load
+
+demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1)
+	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep)
+
+clean: ## remove what setup built
+	@rm -rf $(VENV) node_modules build *.egg-info

@@ -1,0 +1,183 @@
+"""The processes of a grid: started one by one, known by id and start time, stopped without trace."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+
+class StartError(RuntimeError):
+    """A part of the grid did not start; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started process. `started_s` (seconds since the epoch) tells it from a later one with the same id."""
+
+    name: str
+    pid: int
+    started_s: float
+
+    def process(self) -> psutil.Process | None:
+        """The live process, or None once it has ended (a zombie has ended)."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_s) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if same else None
+
+
+class Processes:
+    """Starts processes with a log each under `folder` and writes down their ids, so that any later program
+    can stop them. Each child leads a session of its own and carries the folder's path as DEVGRID_STATE in its
+    environment, by which stray grandchildren are found at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.logs = folder / "log"
+        self._register = folder / "processes.json"
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        user: int | None = None,
+        cwd: Path | None = None,
+        ready: Callable[[], bool] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Running:
+        """Start `argv` and wait until `ready()` is true. Raises StartError when it ends first or takes too long."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        log = self.logs / f"{name}.log"
+        environment = {**(os.environ if env is None else env), "DEVGRID_STATE": str(self.folder)}
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                [str(word) for word in argv],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=cwd,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+                start_new_session=True,
+            )
+        self._children[child.pid] = child
+        running = Running(name, child.pid, psutil.Process(child.pid).create_time())
+        self._write([*self.running(), running])
+        if ready is not None:
+            try:
+                wait_until(lambda: child.poll() is not None or ready(), f"{name} to be ready", timeout_s)
+            except TimeoutError as error:
+                raise StartError(f"{error}; end of {log}:\n{tail(log)}") from error
+            if child.poll() is not None:
+                raise StartError(f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}")
+        return running
+
+    def running(self) -> list[Running]:
+        """What was started here and is still alive, oldest first."""
+        if not self._register.exists():
+            return []
+        known = [Running(**entry) for entry in json.loads(self._register.read_text())]
+        return [entry for entry in known if entry.process() is not None]
+
+    def find(self, name: str) -> Running:
+        """The live process of that name; KeyError when there is none."""
+        for entry in self.running():
+            if entry.name == name:
+                return entry
+        raise KeyError(f"no process named {name!r} runs; running: {[entry.name for entry in self.running()]}")
+
+    def kill(self, running: Running, sig: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+        """Send one signal to one process; with `wait`, until it is gone."""
+        process = running.process()
+        if process is not None:
+            process.send_signal(sig)
+        if wait:
+            wait_until(lambda: self._gone(running), f"{running.name} to end", 30.0)
+
+    def stop(self, running: Running, patience_s: float = 10.0) -> None:
+        """Ask a process to end, then end it."""
+        process = running.process()
+        if process is None:
+            return
+        process.terminate()
+        try:
+            wait_until(lambda: self._gone(running), f"{running.name} to end", patience_s)
+        except TimeoutError:
+            self.kill(running)
+
+    def stop_all(self) -> None:
+        """Stop everything that was started here, newest first, then the strays that carry our mark."""
+        for entry in reversed(self.running()):
+            self.stop(entry)
+        for stray in self._strays():
+            try:
+                stray.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._write([])
+
+    def _gone(self, running: Running) -> bool:
+        child = self._children.get(running.pid)
+        if child is not None:
+            child.poll()  # reaps it
+        return running.process() is None
+
+    def _strays(self) -> list[psutil.Process]:
+        mark = str(self.folder)
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get("DEVGRID_STATE") == mark:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return found
+
+    def _write(self, entries: list[Running]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self._register.with_suffix(".new")
+        new.write_text(json.dumps([asdict(entry) for entry in entries]))
+        new.replace(self._register)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:
+    """Wait for a condition; TimeoutError names it."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        time.sleep(every_s)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections on that port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The end of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
