@@ -1,0 +1,207 @@
+"""The tables of the ledger."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    DateTime,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """All tables; a str is TEXT, an int BIGINT, and every time carries its zone."""
+
+    type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own convention
+        str: Text,
+        int: BigInteger,
+        bool: Boolean,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+    }
+
+
+class JobRow(Base):
+    """A job: definition, limits, state, SLURM id, script, SLURM's final facts, the contract's status last seen."""
+
+    __tablename__ = "jobs"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    provider: Mapped[str]
+    claim_key: Mapped[str]
+    definition: Mapped[dict[str, Any]]
+    time_limit_min: Mapped[int]
+    state: Mapped[str]
+    chain_status: Mapped[int] = mapped_column(SmallInteger)
+    script: Mapped[str | None]
+    grid_logger_url: Mapped[str]
+    slurm_id: Mapped[int | None]
+    top_ups: Mapped[list[Any]]
+    applied_limit_min: Mapped[int | None]
+    cancel_requested: Mapped[bool]
+    looks: Mapped[int] = mapped_column(Integer)
+    outcome_status: Mapped[int | None] = mapped_column(SmallInteger)
+    elapsed_s: Mapped[int | None]
+    exit_status: Mapped[int | None]
+    reason: Mapped[str | None]
+    message: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (
+        Index("jobs_by_state", "cluster", "state", postgresql_where=text("state <> 'SETTLED'")),
+        Index("jobs_by_slurm_id", "cluster", "slurm_id"),
+    )
+
+
+class EventRow(Base):
+    """The journal: what happened to a job and when. Never updated."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    job_id: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    name: Mapped[str]
+    details: Mapped[dict[str, Any]]
+    state: Mapped[str]
+
+    __table_args__ = (Index("events_by_job", "cluster", "job_id", "id"),)
+
+
+class EffectRow(Base):
+    """The outbox: what is left to do for a job. At most one open effect a (job, kind).
+
+    `wakes` counts the demands: one that arrives while the effect is being carried out keeps it open. `lease` is the
+    holder (see leases.py) that carries it out, `woken_at` when a message was last sent for it.
+    """
+
+    __tablename__ = "effects"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    job_id: Mapped[str]
+    kind: Mapped[str]
+    due_at: Mapped[datetime]
+    wakes: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    lease: Mapped[int | None]
+    lease_until: Mapped[datetime | None]
+    woken_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    done_at: Mapped[datetime | None]
+    parked_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index(
+            "effects_one_open",
+            "cluster",
+            "job_id",
+            "kind",
+            unique=True,
+            postgresql_where=text("done_at IS NULL"),
+        ),
+        Index(
+            "effects_due",
+            "cluster",
+            "due_at",
+            postgresql_where=text("done_at IS NULL AND parked_at IS NULL"),
+        ),
+        ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
+    )
+
+
+class Callback(Base):
+    """The inbox: what plugins said, verbatim. Unique on its content, so that a repeat changes nothing."""
+
+    __tablename__ = "callbacks"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    job_id: Mapped[str]
+    slurm_id: Mapped[int]
+    status: Mapped[int] = mapped_column(SmallInteger)
+    duration_s: Mapped[int]
+    exit_code: Mapped[int]
+    peer: Mapped[str]
+    received_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    read_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        UniqueConstraint("cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"),
+        Index("callbacks_unread", "cluster", "id", postgresql_where=text("read_at IS NULL")),
+    )
+
+
+class TransactionRow(Base):
+    """Every write to the chain, signed before it is sent. One open or mined transaction an intent."""
+
+    __tablename__ = "transactions"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    chain_id: Mapped[int]
+    address: Mapped[str]
+    nonce: Mapped[int]
+    purpose: Mapped[str]
+    job_id: Mapped[str | None]
+    intent: Mapped[str]
+    gas: Mapped[int]
+    max_fee_wei: Mapped[int] = mapped_column(Numeric(78, 0))
+    priority_fee_wei: Mapped[int] = mapped_column(Numeric(78, 0))
+    raw: Mapped[bytes]
+    hash: Mapped[str]
+    state: Mapped[str]
+    block_number: Mapped[int | None]
+    block_hash: Mapped[str | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    sent_at: Mapped[datetime | None]
+    done_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        UniqueConstraint("chain_id", "address", "nonce", name="transactions_nonce"),
+        Index("transactions_intent", "cluster", "intent", unique=True, postgresql_where=text("state <> 'REVERTED'")),
+        Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
+    )
+
+
+class Cursor(Base):
+    """How far the chain has been read."""
+
+    __tablename__ = "cursors"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    block_number: Mapped[int]
+    block_hash: Mapped[str]
+
+
+class Tick(Base):
+    """When a periodic piece of work last succeeded."""
+
+    __tablename__ = "ticks"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    succeeded_at: Mapped[datetime]
