@@ -1,0 +1,54 @@
+"""How Celery runs here: queues, routes, the clock, delivery.
+
+The ledger is the truth and a message only a wake-up: acknowledgement is late, results are not kept, and what the clock
+sends expires before it is sent again.
+"""
+
+from kombu import Queue as BrokerQueue
+
+from supervisor_tasks.embedded import broker_url as _broker_url
+from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
+from supervisor_tasks.settings import load_or_exit as _load_or_exit
+
+_settings = _load_or_exit()
+_cluster = _settings.cluster_name
+
+broker_url = _broker_url(_settings)
+broker_connection_retry_on_startup = True
+broker_transport_options = {
+    "visibility_timeout": 3600,
+    "socket_timeout": 30,
+    "socket_connect_timeout": 3,
+    "socket_keepalive": True,
+}
+
+task_serializer = "json"
+accept_content = ["json"]
+task_ignore_result = True
+task_acks_late = True
+task_reject_on_worker_lost = True
+task_publish_retry = False  # the ledger's clock wakes again whatever a message failed to
+task_send_sent_event = True
+worker_send_task_events = True
+worker_prefetch_multiplier = 1
+worker_pool = "threads"  # the work is waiting, and gRPC, paramiko and web3 do not survive a fork
+worker_concurrency = 16
+worker_hijack_root_logger = False
+
+task_create_missing_queues = False
+task_default_queue = Queue.DEFAULT.of(_cluster)
+task_queues = [BrokerQueue(queue.of(_cluster), routing_key=queue.of(_cluster)) for queue in Queue]
+task_routes = {f"{TASKS}.{name}": {"queue": queue.of(_cluster)} for name, queue in QUEUE_OF_TASK.items()}
+
+
+def _every(name: str, seconds: float) -> dict[str, object]:
+    return {"task": f"{TASKS}.{name}", "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
+
+
+beat_schedule = {
+    "claim": _every("claim", _settings.chain_poll_s),
+    "nudge": _every("nudge", 1.0),
+    "scan": _every("scan", 5.0),
+    "check_slurm": _every("check_slurm", 20.0),
+}
+beat_schedule_filename = str(_settings.state_dir / f"beat-{_cluster}")

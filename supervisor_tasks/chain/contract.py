@@ -1,0 +1,198 @@
+"""The meta-scheduler's contracts: typed questions, the calls that a provider sends, and what their logs say."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor_tasks.chain.codec import event, function
+from supervisor_tasks.chain.rpc import Call, Rpc, RpcError
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.job import (
+    Address,
+    CancelRequested,
+    ChainSaw,
+    ChainStatus,
+    Claimed,
+    Definition,
+    Event,
+    JobId,
+    Report,
+    ToppedUp,
+)
+
+CLAIM = function("MetaScheduler", "claimNextJob")
+CLAIM_CANCELLING = function("MetaScheduler", "claimNextCancellingJob")
+CLAIM_TOP_UP = function("MetaScheduler", "claimNextTopUpJob")
+REFUSE = function("MetaScheduler", "refuseJob")
+SET_STATUS = function("MetaScheduler", "providerSetJobStatus")
+GET_JOB = function("JobRepository", "get")
+
+CLAIMED = event("MetaScheduler", "ClaimJobEvent")
+CANCELLING = event("MetaScheduler", "ClaimNextCancellingJobEvent")
+TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
+TRANSITION = event("JobRepository", "JobTransitionEvent")
+
+
+class WrongChainError(PermanentError):
+    """The endpoint serves another chain than the settings name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the contracts live."""
+
+    metascheduler: str
+    jobs: str
+    queues: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the contract has for the provider now, and what the wallet holds."""
+
+    claimable: int
+    cancelling: int
+    topped_up: int
+    open: bool
+    balance_wei: int
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event of a job, as a log tells it."""
+
+    job_id: JobId
+    event: Event
+
+
+class Contract:
+    """The contracts as one provider sees them. The addresses behind the entry point are asked for at first use."""
+
+    def __init__(self, rpc: Rpc, chain_id: int, address: str, provider: Address) -> None:
+        self.rpc = rpc
+        self.chain_id = chain_id
+        self.address = Address(address.lower())
+        self.provider = provider
+        self._lock = threading.Lock()
+        self._addresses: Addresses | None = None
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where the contracts live. Raises RpcUnavailableError (retry helps) or WrongChainError (it does not)."""
+        with self._lock:
+            if self._addresses is None:
+                self._addresses = self._ask_addresses()
+            return self._addresses
+
+    def offer(self) -> Offer:
+        """Queue sizes, whether the contract is open, and the wallet's balance, in one request."""
+        sizes = ("getClaimableJobQueueSize", "getCancellingJobQueueSize", "getTopUpJobQueueSize")
+        queues = self.addresses.queues
+        calls = [_view(queues, function("ProviderJobQueues", name).encode(self.provider)) for name in sizes]
+        calls.append(_view(self.address, function("MetaScheduler", "enableRequestNewJob").encode()))
+        calls.append(("eth_getBalance", (self.provider, "latest")))
+        claimable, cancelling, topped_up, is_open, balance = _all(self.rpc.batch(calls))
+        return Offer(
+            int(claimable, 16), int(cancelling, 16), int(topped_up, 16), bool(int(is_open, 16)), int(balance, 16)
+        )
+
+    def statuses(self, job_ids: Sequence[JobId]) -> dict[JobId, tuple[ChainStatus, str]]:
+        """The status of jobs on chain, and whose they are (lowercase provider address), in one batch."""
+        calls = [_view(self.addresses.jobs, GET_JOB.encode(bytes.fromhex(job_id[2:]))) for job_id in job_ids]
+        found = {}
+        for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
+            if isinstance(answer, RpcError):
+                raise answer
+            (_, status, _, provider, *_), *_ = GET_JOB.decode(answer)
+            found[job_id] = ChainStatus(status), provider.lower()
+        return found
+
+    def logs(self, first: int, last: int) -> list[dict[str, Any]]:
+        """The logs of these blocks that may concern a provider."""
+        topics = [[CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]]
+        addresses = [self.addresses.metascheduler, self.addresses.jobs]
+        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": topics}
+        found: list[dict[str, Any]] = self.rpc.call("eth_getLogs", query)
+        return found
+
+    def happened(self, logs: Iterable[dict[str, Any]]) -> list[Happened]:
+        """What logs, in their order, say of this provider's jobs. Transitions of others' jobs are among them: the
+        ledger does not know those."""
+        events = []
+        for log in logs:
+            if log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs):
+                events += _happened(log, self.provider)
+        return events
+
+    def _ask_addresses(self) -> Addresses:
+        names = ("jobs", "providerJobQueues")
+        calls: list[Call] = [_view(self.address, function("MetaScheduler", name).encode()) for name in names]
+        chain_id, jobs, queues = _all(self.rpc.batch([("eth_chainId", ()), *calls]))
+        if int(chain_id, 16) != self.chain_id:
+            raise WrongChainError(f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}")
+        return Addresses(self.address, "0x" + jobs[-40:].lower(), "0x" + queues[-40:].lower())
+
+
+def report_call(job_id: JobId, report: Report) -> str:
+    """The data of providerSetJobStatus."""
+    return SET_STATUS.encode(
+        bytes.fromhex(job_id[2:]), int(report.status), report.minutes, report.reason, report.exit_status
+    )
+
+
+def refuse_call(job_id: JobId) -> str:
+    """The data of refuseJob."""
+    return REFUSE.encode(bytes.fromhex(job_id[2:]))
+
+
+def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
+    topic, key = log["topics"][0], f"{log['transactionHash']}:{int(log['logIndex'], 16)}"
+    if topic == CLAIMED.topic:
+        customer, owner, job_id, minutes, definition = CLAIMED.decode(log["data"])
+        event: Event = Claimed(
+            job_id=_job_id(job_id),
+            customer=Address(customer.lower()),
+            provider=Address(owner.lower()),
+            claim_key=key,
+            definition=_definition(definition),
+            time_limit_min=minutes,
+        )
+    elif topic == CANCELLING.topic:
+        _, owner, job_id = CANCELLING.decode(log["data"])
+        event = CancelRequested()
+    elif topic == TOPPED_UP.topic:
+        job_id, owner, minutes = TOPPED_UP.decode(log["data"])
+        event = ToppedUp(key, minutes)
+    elif topic == TRANSITION.topic:
+        job_id, _, status = TRANSITION.decode(log["data"])
+        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status)))]
+    else:
+        return []
+    return [Happened(_job_id(job_id), event)] if owner.lower() == provider else []
+
+
+def _definition(fields: tuple[Any, ...]) -> Definition:
+    gpus, mem_per_cpu_mb, cpus_per_task, ntasks, batch_location_hash, *_ = fields
+    return Definition(
+        gpus=gpus,
+        mem_per_cpu_mb=mem_per_cpu_mb,
+        cpus_per_task=cpus_per_task,
+        ntasks=ntasks,
+        batch_location_hash=batch_location_hash,
+    )
+
+
+def _job_id(raw: bytes) -> JobId:
+    return JobId("0x" + raw.hex())
+
+
+def _view(address: str, data: str) -> Call:
+    return "eth_call", ({"to": address, "data": data}, "latest")
+
+
+def _all(answers: Sequence[Any]) -> Sequence[Any]:
+    for answer in answers:
+        if isinstance(answer, RpcError):
+            raise answer
+    return answers

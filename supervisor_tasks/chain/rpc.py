@@ -1,0 +1,79 @@
+"""JSON-RPC over HTTP: one call or a batch, with errors sorted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import requests
+from web3 import HTTPProvider
+from web3.types import RPCEndpoint
+
+from supervisor_tasks.errors import PermanentError, TransientError
+
+BATCH = 100  # calls in one HTTP request; nodes limit it
+TIMEOUT_S = 10.0
+
+Call = tuple[str, Sequence[Any]]
+
+
+class RpcUnavailableError(TransientError):
+    """The node cannot be reached or does not speak JSON-RPC; again later."""
+
+
+class RpcError(PermanentError):
+    """The node answered with an error. `data` holds the revert data of a call that reverted, else it is empty."""
+
+    def __init__(self, code: int, message: str, data: str = "") -> None:
+        super().__init__(f"{message} (code {code})")
+        self.code, self.message, self.data = code, message, data
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One endpoint. Threads may share it."""
+
+    provider: HTTPProvider
+
+    @classmethod
+    def at(cls, url: str) -> "Rpc":
+        """An endpoint by its URL. web3's own retries are off: what is sent again is decided by the wallet."""
+        session = requests.Session()
+        session.mount("http", requests.adapters.HTTPAdapter(pool_maxsize=16))
+        options = {"timeout": TIMEOUT_S}
+        return cls(HTTPProvider(url, request_kwargs=options, session=session, exception_retry_configuration=None))
+
+    def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401  JSON
+        """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
+        answer = self.batch([(method, params)])[0]
+        if isinstance(answer, RpcError):
+            raise answer
+        return answer
+
+    def batch(self, calls: Sequence[Call]) -> list[Any]:
+        """Answers in the order of the calls; an RpcError stands where the node refused one.
+        Raises RpcUnavailableError when the node does not answer at all."""
+        answers: list[Any] = []
+        for start in range(0, len(calls), BATCH):
+            answers += self._post(calls[start : start + BATCH])
+        return answers
+
+    def _post(self, calls: Sequence[Call]) -> list[Any]:
+        try:
+            response: Any = self.provider.make_batch_request(
+                [(RPCEndpoint(method), list(params)) for method, params in calls]
+            )
+        except (requests.RequestException, ValueError) as error:
+            raise RpcUnavailableError(f"the RPC endpoint does not answer: {error}") from error
+        if not isinstance(response, list) or len(response) != len(calls):
+            raise RpcUnavailableError(f"the RPC endpoint answered {str(response)[:200]!r} to {len(calls)} calls")
+        return [_answer(cast(dict[str, Any], entry)) for entry in response]
+
+
+def _answer(entry: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
+    error = entry.get("error")
+    if error is None:
+        return entry.get("result")
+    data = error.get("data", "") if isinstance(error, dict) else ""
+    if isinstance(data, dict):  # some nodes wrap it once more
+        data = data.get("data", "")
+    return RpcError(int(error.get("code", 0)), str(error.get("message", error)), data if isinstance(data, str) else "")

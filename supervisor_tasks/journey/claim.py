@@ -1,0 +1,75 @@
+"""Claim: what the contract has for this provider, n at a time."""
+
+import secrets
+
+import structlog
+
+from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Offer
+from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.job import State
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.site import ChainSide, Site
+
+log = structlog.get_logger()
+
+SLURM_ANSWERED_WITHIN_S = 90.0
+WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
+CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
+MORE_GAS = 100_000  # than the next claim needs: the ones behind it may carry longer definitions
+
+
+def claim(site: Site) -> None:
+    """Look at the queues and write as many claims as there are jobs, cancellations and top-ups for us. What they give
+    is read from their receipts."""
+    drain(site.ledger.engine, f"{site.ledger.cluster} claim", lambda: _claim(site))
+
+
+def _claim(site: Site) -> bool:
+    chain = site.chain
+    offer = chain.contract.offer()
+    if not (offer.claimable or offer.cancelling or offer.topped_up):
+        return False
+    under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
+    wanted = {
+        "claim": min(offer.claimable, _room(site, offer)),
+        "claim-cancelling": offer.cancelling,
+        "claim-top-up": offer.topped_up,
+    }
+    writes = []
+    for purpose, number in wanted.items():
+        writes += _writes(chain, purpose, min(number, chain.claim_batch) - under_way.count(purpose))
+    if writes:
+        chain.wallet.send(writes)
+        log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
+        chain.wake_tracker()
+    return False
+
+
+def _room(site: Site, offer: Offer) -> int:
+    """How many jobs may be claimed now. What is under way goes on, whatever the answer."""
+    chain, ledger = site.chain, site.ledger
+    if not offer.claimable:
+        return 0
+    if not offer.open:
+        log.error("contract_retired", claimable=offer.claimable, advice="the contract takes no new jobs; claiming stopped")
+        return 0
+    if offer.balance_wei < chain.wallet_min_wei:
+        log.error("wallet_nearly_empty", balance_wei=offer.balance_wei, needed_wei=chain.wallet_min_wei)
+        return 0
+    answered_s = ledger.seconds_since("slurm")
+    if answered_s is None or answered_s > SLURM_ANSWERED_WITHIN_S:
+        log.warning("slurm_not_answering", claimable=offer.claimable, last_answer_s=answered_s)
+        return 0
+    return max(chain.claim_max_waiting - ledger.count_in_states(WAITING), 0)
+
+
+def _writes(chain: ChainSide, purpose: str, number: int) -> list[Write]:
+    if number <= 0:
+        return []
+    data = CALLS[purpose].encode()
+    gas = chain.wallet.estimate([Write("", purpose, data)])[0]
+    if isinstance(gas, RevertedError):
+        log.warning("claim_would_revert", purpose=purpose, error=str(gas))
+        return []
+    # One claim is like another: a random intent keeps them apart.
+    return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]

@@ -1,0 +1,98 @@
+"""Report: the contract says of each job what is true, by the shortest path that it accepts."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from supervisor_tasks.chain.contract import refuse_call, report_call
+from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.job import REPORT_AGAIN_S, ChainSaw, Job, Kind, path_to_goal
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.steps import park, wait_s
+from supervisor_tasks.ledger.store import Change, OpenEffect
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+# A step that follows one which is not mined yet cannot be estimated.
+FOLLOWING_GAS = 250_000
+GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
+
+
+def report(site: Site) -> None:
+    """Write all that is due to the chain in one batch. The effects stay open until the receipts close them."""
+    drain(site.ledger.engine, f"{site.ledger.cluster} report", lambda: _report(site))
+
+
+def _report(site: Site) -> bool:
+    effects = site.ledger.lease([Kind.REPORT, Kind.REFUSE])
+    if not effects:
+        return False
+    try:
+        _write(site, effects)
+    except TransientError as error:
+        log.warning("report_postponed", jobs=len(effects), error=str(error))
+        site.ledger.postpone(effects, wait_s(max(effect.attempts for effect in effects)), str(error))
+        return False
+    return True
+
+
+def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
+    wallet = site.chain.wallet
+    jobs = site.ledger.jobs({effect.job_id for effect in effects})
+    plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
+    missing = wallet.missing([write.intent for plan in plans.values() for write in plan])
+    firsts = [(effect, plan[0]) for effect, plan in plans.items() if plan and plan[0].intent in missing]
+    estimates = wallet.estimate([write for _, write in firsts])
+    refused: list[tuple[OpenEffect, RevertedError]] = []
+    gas: dict[str, int] = {}
+    for (effect, write), estimate in zip(firsts, estimates, strict=True):
+        if isinstance(estimate, RevertedError):
+            refused.append((effect, estimate))
+            del plans[effect]
+        else:
+            gas[write.intent] = estimate
+    writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
+    if writes and wallet.send(writes):
+        log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
+    if plans:
+        site.chain.wake_tracker()
+    site.ledger.postpone(list(plans), REPORT_AGAIN_S)
+    _reconcile(site, jobs, refused)
+
+
+def _path(job: Job, kind: Kind) -> list[Write]:
+    if kind is Kind.REFUSE:
+        return [Write(f"{job.claim_key}:REFUSE", "refuse", refuse_call(job.job_id), job.job_id)]
+    return [
+        Write(
+            f"{job.claim_key}:{step.status.name}",
+            f"report {step.status.name}",
+            report_call(job.job_id, step),
+            job.job_id,
+        )
+        for step in path_to_goal(job)
+    ]
+
+
+def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
+    gas = estimates.get(write.intent, FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2)
+    return Write(write.intent, write.purpose, write.data, write.job_id, gas)
+
+
+def _reconcile(site: Site, jobs: dict, refused: Sequence[tuple[OpenEffect, RevertedError]]) -> None:
+    """The contract would refuse these: see what it says of the jobs. If that explains the refusal the ledger has learnt
+    something and goes on; if it does not, an operator has to look."""
+    if not refused:
+        return
+    statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused])
+    for effect, error in refused:
+        status, _ = statuses[effect.job_id]
+        before = jobs[effect.job_id]
+        after = site.ledger.record(Change(effect.job_id, ChainSaw(status)))[effect.job_id]
+        log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=status.name)
+        if after == before:
+            park(site, effect, str(error))
+        else:
+            site.ledger.postpone([effect], 0.0)

@@ -1,0 +1,66 @@
+"""Steps: one effect of one job each, carried out side by side."""
+
+import random
+from collections.abc import Callable
+
+import structlog
+
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
+from supervisor_tasks.job import Event, Job, Kind
+from supervisor_tasks.journey.cancel import cancel
+from supervisor_tasks.journey.fetch import fetch
+from supervisor_tasks.journey.submit import submit
+from supervisor_tasks.journey.tell_user import tell_user
+from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.ledger.store import Change, OpenEffect
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+LONGEST_WAIT_S = 4.0  # between two tries: after an outage everything moves again within seconds
+TRIES_OF_THE_UNEXPECTED = 5
+
+STEPS: dict[Kind, Callable[[Site, Job], Event]] = {
+    Kind.FETCH: fetch,
+    Kind.SUBMIT: submit,
+    Kind.CANCEL: cancel,
+    Kind.TOP_UP: top_up,
+    Kind.TELL_USER: tell_user,
+}
+
+
+def carry_out(site: Site, effect_id: int) -> None:
+    """Carry out one effect and commit its outcome. What fails because somebody does not answer is tried again until it
+    is answered; what was answered with no, or fails in a way that nobody foresaw, is parked with its reason."""
+    leased = site.ledger.lease(STEPS, effect_id)
+    if not leased:
+        return
+    effect = leased[0]
+    job = site.ledger.jobs([effect.job_id])[effect.job_id]
+    try:
+        event = STEPS[effect.kind](site, job)
+    except (TransientError, OutcomeUnknownError) as error:
+        log.warning("step_postponed", job_id=job.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error))
+        site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
+    except PermanentError as error:
+        park(site, effect, str(error))
+    except Exception as error:  # the edge of a step: whatever it was, the effect is not lost
+        if effect.attempts >= TRIES_OF_THE_UNEXPECTED:
+            park(site, effect, repr(error))
+        else:
+            site.ledger.postpone([effect], wait_s(effect.attempts), repr(error))
+        raise
+    else:
+        after = site.ledger.record(Change(job.job_id, event, done=effect))[job.job_id]
+        log.info("step_done", job_id=job.job_id, kind=effect.kind, state=after.state, slurm_id=after.slurm_id)
+
+
+def park(site: Site, effect: OpenEffect, reason: str) -> None:
+    """Leave an effect to the operator, loudly."""
+    log.error("effect_parked", job_id=effect.job_id, kind=effect.kind, attempts=effect.attempts, reason=reason)
+    site.ledger.park(effect, reason)
+
+
+def wait_s(attempts: int) -> float:
+    """How long to wait before the next try; spread, so that a hundred jobs do not come back in one moment."""
+    return min(0.25 * 2 ** min(attempts, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1.2)  # noqa: S311

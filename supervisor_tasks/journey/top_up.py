@@ -1,0 +1,12 @@
+"""Top up: SLURM gets the absolute time limit of a job, so that twice is the same as once."""
+
+from supervisor_tasks.job import Carried, Event, Job, Kind, LimitApplied
+from supervisor_tasks.site import Site
+
+
+def top_up(site: Site, job: Job) -> Event:
+    """Set the limit to what was claimed and all top-ups."""
+    if job.slurm_id is None:
+        return Carried(Kind.TOP_UP)
+    site.slurm.cluster.set_time_limit(job.slurm_id, job.limit_min)
+    return LimitApplied(job.limit_min)

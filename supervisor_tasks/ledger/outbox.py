@@ -1,0 +1,100 @@
+"""The statements of the outbox: each handles any number of effects in one round trip."""
+
+from sqlalchemy import text
+
+# Opens effects; one that is open already is brought forward and counts one demand more.
+OPEN = text(
+    """
+    INSERT INTO effects (cluster, job_id, kind, due_at, woken_at)
+    SELECT :cluster, wanted.job_id, wanted.kind, now() + wanted.due_in_s * interval '1 second', now()
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[]), CAST(:dues AS float8[]))
+        AS wanted(job_id, kind, due_in_s)
+    ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
+    DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now()
+    RETURNING id, job_id, kind, wakes, attempts, lease, parked_at,
+        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
+    """
+)
+
+# Ends effects that were carried out: done, or due again (`due_in_s`), or, when a demand came in meanwhile, due at once.
+END = text(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
+        done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
+        due_at = CASE WHEN effects.wakes = ended.wakes
+            THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:dues AS float8[])) AS ended(id, wakes, due_in_s)
+    WHERE effects.id = ended.id AND effects.done_at IS NULL
+    RETURNING effects.id, job_id, kind, effects.wakes, attempts, lease, parked_at, done_at,
+        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
+    """
+)
+
+# Closes the open effects of these (job, kind) pairs, whoever works on them.
+CLOSE = text(
+    """
+    UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[])) AS pointless(job_id, kind)
+    WHERE effects.cluster = :cluster AND effects.job_id = pointless.job_id AND effects.kind = pointless.kind
+        AND effects.done_at IS NULL
+    """
+)
+
+# Takes effects that are due and that nobody works on; several takers never get the same one.
+LEASE = text(
+    """
+    UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1
+    WHERE id IN (
+        SELECT id FROM effects
+        WHERE cluster = :cluster AND kind = ANY(:kinds) AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
+            AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+            AND due_at <= now() + interval '20 milliseconds'
+        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id, job_id, kind, wakes, attempts
+    """
+)
+
+# Frees the leases of holders that are gone and of those that took far too long.
+FREE = text(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL
+    WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
+        AND (lease_until < now() OR NOT lease = ANY(:alive))
+    """
+)
+
+# Effects that are due, that nobody works on, and for which no message was sent lately.
+FORGOTTEN = text(
+    """
+    UPDATE effects SET woken_at = now()
+    WHERE id IN (
+        SELECT id FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
+            AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id, job_id, kind, wakes, attempts
+    """
+)
+
+# Gives leased effects back, to be tried again later, or at once when a demand came in meanwhile.
+POSTPONE = text(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
+        due_at = CASE WHEN effects.wakes = given.wakes
+            THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[])) AS given(id, wakes)
+    WHERE effects.id = given.id AND effects.done_at IS NULL
+    RETURNING effects.id, job_id, kind, effects.wakes, attempts, parked_at,
+        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
+    """
+)
+
+# Takes an effect out of the running until an operator decides.
+PARK = text(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, parked_at = now()
+    WHERE id = :id AND done_at IS NULL
+    """
+)

@@ -1,0 +1,96 @@
+"""Between the ledger's rows and the job that `advance` knows."""
+
+from dataclasses import asdict, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from supervisor_tasks.job import (
+    Address,
+    ChainStatus,
+    Definition,
+    Event,
+    Job,
+    JobId,
+    Outcome,
+    ScriptFetched,
+    SlurmId,
+    State,
+)
+
+
+def job_from_row(row: RowMapping) -> Job:
+    """The job of a row of `jobs`."""
+    return Job(
+        job_id=JobId(row["job_id"]),
+        customer=Address(row["customer"]),
+        provider=Address(row["provider"]),
+        claim_key=row["claim_key"],
+        definition=Definition(**row["definition"]),
+        time_limit_min=row["time_limit_min"],
+        state=State(row["state"]),
+        chain_status=ChainStatus(row["chain_status"]),
+        script=row["script"],
+        grid_logger_url=row["grid_logger_url"],
+        slurm_id=None if row["slurm_id"] is None else SlurmId(row["slurm_id"]),
+        top_ups=tuple((key, minutes) for key, minutes in row["top_ups"]),
+        applied_limit_min=row["applied_limit_min"],
+        cancel_requested=row["cancel_requested"],
+        looks=row["looks"],
+        outcome=_outcome(row),
+        message=row["message"],
+    )
+
+
+def row_from_job(job: Job) -> dict[str, Any]:
+    """The columns of `jobs` for a job, but for the cluster and the times."""
+    outcome = job.outcome
+    return {
+        "job_id": job.job_id,
+        "customer": job.customer,
+        "provider": job.provider,
+        "claim_key": job.claim_key,
+        "definition": asdict(job.definition),
+        "time_limit_min": job.time_limit_min,
+        "state": job.state.value,
+        "chain_status": int(job.chain_status),
+        "script": job.script,
+        "grid_logger_url": job.grid_logger_url,
+        "slurm_id": job.slurm_id,
+        "top_ups": [list(top_up) for top_up in job.top_ups],
+        "applied_limit_min": job.applied_limit_min,
+        "cancel_requested": job.cancel_requested,
+        "looks": job.looks,
+        "outcome_status": None if outcome is None else int(outcome.status),
+        "elapsed_s": None if outcome is None else outcome.elapsed_s,
+        "exit_status": None if outcome is None else outcome.exit_status,
+        "reason": None if outcome is None else outcome.reason,
+        "message": job.message,
+    }
+
+
+def details(event: Event) -> dict[str, Any]:
+    """An event as the journal keeps it. The script is in `jobs` already."""
+    if isinstance(event, ScriptFetched):
+        return {"bytes": len(event.script.encode()), "grid_logger_url": event.grid_logger_url}
+    return {entry.name: _plain(getattr(event, entry.name)) for entry in fields(event)}
+
+
+def _outcome(row: RowMapping) -> Outcome | None:
+    if row["outcome_status"] is None:
+        return None
+    return Outcome(
+        status=ChainStatus(row["outcome_status"]),
+        elapsed_s=row["elapsed_s"],
+        exit_status=row["exit_status"],
+        reason=row["reason"],
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.name
+    if is_dataclass(value):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    return value

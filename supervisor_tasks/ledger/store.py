@@ -1,0 +1,336 @@
+"""The ledger: jobs, journal, outbox and inbox, and the few questions that are asked of them.
+
+Every change of a job goes through `record`: the new job, the journal row, the effects that follow and the end of the
+effect that was carried out are one transaction. Messages are sent after the commit, and only to wake somebody up.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Engine,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.job import Claimed, Effect, Event, Job, JobId, Kind, advance, closes
+from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
+from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
+from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
+
+JOBS = JobRow.metadata.tables["jobs"]
+EVENTS = EventRow.metadata.tables["events"]
+CALLBACKS = Callback.metadata.tables["callbacks"]
+CURSORS = Cursor.metadata.tables["cursors"]
+TICKS = Tick.metadata.tables["ticks"]
+TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+
+LEASE_S = 120.0  # longer than any step takes; the lease of a dead holder is free at once
+WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
+MOST = 1000  # effects and callbacks that are taken at a time
+COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """An effect that somebody is to carry out. `wakes` is the count of demands at the time it was read."""
+
+    id: int
+    job_id: JobId
+    kind: Kind
+    wakes: int
+    attempts: int
+    due_in_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An event of a job, and the effect that it ends if it is the outcome of one."""
+
+    job_id: JobId
+    event: Event
+    done: OpenEffect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSeen:
+    """A row of the inbox."""
+
+    id: int
+    job_id: JobId
+    slurm_id: int
+    status: int
+    duration_s: int
+    exit_code: int
+
+
+WakeUp = Callable[[Sequence[OpenEffect]], None]
+Also = Callable[[Connection], None]
+
+
+class Ledger:
+    """The ledger of one cluster. `wake` is told, after each commit, which effects are due now or in a moment."""
+
+    def __init__(self, engine: Engine, cluster: str, wake: WakeUp) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.holder = Holder(engine)
+        self.wake = wake
+
+    # --- what happened ----------------------------------------------------------------------------------------------
+
+    def record(self, *changes: Change, also: Also | None = None) -> dict[JobId, Job]:
+        """Commit what the events make of their jobs, in the order given; returns the jobs as they are now. `also` adds
+        to the same transaction. Recording an event again is safe."""
+        with self.engine.begin() as connection:
+            before = self._lock(connection, changes)
+            after, journal, wanted = _play(before, changes)
+            changed = [job for job_id, job in after.items() if before.get(job_id) != job]
+            self._store(connection, changed, journal)
+            again = self._end(connection, [change.done for change in changes if change.done is not None], wanted)
+            opened = self._open(connection, wanted)
+            self._close_pointless(connection, changed)
+            if also is not None:
+                also(connection)
+        soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
+        if soon:
+            self.wake(soon)
+        return after
+
+    def _lock(self, connection: Connection, changes: Sequence[Change]) -> dict[JobId, Job]:
+        if any(isinstance(change.event, Claimed) for change in changes):
+            # There is no row to lock yet, and a receipt and the log scan may bring the same claim at once.
+            connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"claims of {self.cluster}"))))
+        job_ids = sorted({change.job_id for change in changes})
+        mine = JOBS.c.cluster == self.cluster, JOBS.c.job_id == func.any(bindparam("job_ids", job_ids))
+        query = select(JOBS).where(*mine).order_by(JOBS.c.job_id).with_for_update()
+        return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(query).mappings()}
+
+    def _store(self, connection: Connection, changed: Sequence[Job], journal: list[dict[str, Any]]) -> None:
+        if changed:
+            rows = [row_from_job(job) | {"cluster": self.cluster} for job in changed]
+            new = insert(JOBS)
+            columns = {name: new.excluded[name] for name in rows[0]} | {"updated_at": func.now()}
+            connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=columns), rows)
+        if journal:
+            connection.execute(insert(EVENTS), [row | {"cluster": self.cluster} for row in journal])
+
+    def _end(
+        self, connection: Connection, done: Sequence[OpenEffect], wanted: dict[tuple[JobId, Kind], float]
+    ) -> list[OpenEffect]:
+        """End effects; one whose kind is wanted again is made due again and taken out of `wanted`."""
+        if not done:
+            return []
+        parameters = {
+            "ids": [effect.id for effect in done],
+            "wakes": [effect.wakes for effect in done],
+            "dues": [wanted.pop((effect.job_id, effect.kind), None) for effect in done],
+        }
+        rows = connection.execute(outbox.END, parameters)
+        return _effects(row for row in rows if row.done_at is None and row.parked_at is None)
+
+    def _open(self, connection: Connection, wanted: dict[tuple[JobId, Kind], float]) -> list[OpenEffect]:
+        if not wanted:
+            return []
+        parameters = {
+            "cluster": self.cluster,
+            "job_ids": [job_id for job_id, _ in wanted],
+            "kinds": [kind.value for _, kind in wanted],
+            "dues": list(wanted.values()),
+        }
+        rows = connection.execute(outbox.OPEN, parameters)
+        return _effects(row for row in rows if row.lease is None and row.parked_at is None)
+
+    def _close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
+        pairs = [(job.job_id, kind.value) for job in changed for kind in closes(job)]
+        if pairs:
+            job_ids, kinds = map(list, zip(*pairs, strict=True))
+            parameters = {"cluster": self.cluster, "job_ids": job_ids, "kinds": kinds}
+            connection.execute(outbox.CLOSE, parameters)
+
+    # --- what is to be done -----------------------------------------------------------------------------------------
+
+    def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
+        """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
+        are recorded as done, postponed or parked, or until this process ends."""
+        parameters = {
+            "cluster": self.cluster,
+            "holder": self.holder.number(),
+            "lease_s": LEASE_S,
+            "kinds": [kind.value for kind in kinds],
+            "effect_id": effect_id,
+            "most": most,
+        }
+        with self.engine.begin() as connection:
+            return _effects(connection.execute(outbox.LEASE, parameters))
+
+    def postpone(self, effects: Sequence[OpenEffect], due_in_s: float, error: str | None = None) -> None:
+        """Give effects back, to be tried again in a while."""
+        if not effects:
+            return
+        parameters = {
+            "ids": [effect.id for effect in effects],
+            "wakes": [effect.wakes for effect in effects],
+            "due_in_s": due_in_s,
+            "error": error,
+        }
+        with self.engine.begin() as connection:
+            rows = list(connection.execute(outbox.POSTPONE, parameters))
+        soon = _effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        if soon:
+            self.wake(soon)
+
+    def park(self, effect: OpenEffect, error: str) -> None:
+        """Leave an effect to the operator."""
+        with self.engine.begin() as connection:
+            connection.execute(outbox.PARK, {"id": effect.id, "error": error})
+
+    def forgotten(self) -> list[OpenEffect]:
+        """Due effects that need a message: it was lost, its worker died, or their time has come."""
+        with self.engine.begin() as connection:
+            alive = list(connection.scalars(ALIVE_HOLDERS))
+            connection.execute(outbox.FREE, {"cluster": self.cluster, "alive": alive})
+            parameters = {"cluster": self.cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
+            return _effects(connection.execute(outbox.FORGOTTEN, parameters))
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
+        """The jobs that the ledger knows among these."""
+        wanted = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(JOBS).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
+            return {JobId(row["job_id"]): job_from_row(row) for row in rows}
+
+    def count_in_states(self, states: Iterable[str]) -> int:
+        """How many jobs are in these states."""
+        chosen = JOBS.c.state.in_(list(states))
+        with self.engine.connect() as connection:
+            query = select(func.count()).select_from(JOBS).where(JOBS.c.cluster == self.cluster, chosen)
+            return int(connection.scalar(query) or 0)
+
+    # --- the inbox --------------------------------------------------------------------------------------------------
+
+    def unread_callbacks(self) -> list[CallbackSeen]:
+        """What plugins said and nobody has read, oldest first."""
+        query = (
+            select(CALLBACKS)
+            .where(CALLBACKS.c.cluster == self.cluster, CALLBACKS.c.read_at.is_(None))
+            .order_by(CALLBACKS.c.id)
+            .limit(MOST)
+        )
+        with self.engine.connect() as connection:
+            return [_callback(row) for row in connection.execute(query)]
+
+    def has_unread_callbacks(self) -> bool:
+        """Whether the inbox holds something that nobody has read."""
+        return self._exists(CALLBACKS, CALLBACKS.c.read_at.is_(None))
+
+    def has_open_transactions(self) -> bool:
+        """Whether a transaction is to be followed."""
+        return self._exists(TRANSACTIONS, TRANSACTIONS.c.state.in_(("SIGNED", "SENT")))
+
+    def _exists(self, table: Table, condition: ColumnElement[bool]) -> bool:
+        with self.engine.connect() as connection:
+            return bool(connection.scalar(select(exists().where(table.c.cluster == self.cluster, condition))))
+
+    def callbacks_of(self, job_id: JobId, slurm_id: int) -> list[CallbackSeen]:
+        """All that plugins said of a job under that SLURM id, oldest first."""
+        about = CALLBACKS.c.job_id == job_id, CALLBACKS.c.slurm_id == slurm_id
+        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self.cluster, *about).order_by(CALLBACKS.c.id)
+        with self.engine.connect() as connection:
+            return [_callback(row) for row in connection.execute(query)]
+
+    def read_callbacks(self, seen: Sequence[CallbackSeen], changes: Sequence[Change]) -> None:
+        """Commit what callbacks make of their jobs, and that they were read."""
+
+        def mark(connection: Connection) -> None:
+            ids = func.any(bindparam("ids", [row.id for row in seen]))
+            connection.execute(update(CALLBACKS).where(CALLBACKS.c.id == ids).values(read_at=func.now()))
+
+        self.record(*changes, also=mark)
+
+    # --- cursors and ticks ------------------------------------------------------------------------------------------
+
+    def cursor(self, stream: str) -> tuple[int, str] | None:
+        """Up to which block, and which hash of it, a stream was read."""
+        here = CURSORS.c.cluster == self.cluster, CURSORS.c.stream == stream
+        with self.engine.connect() as connection:
+            row = connection.execute(select(CURSORS.c.block_number, CURSORS.c.block_hash).where(*here)).first()
+        return None if row is None else (row.block_number, row.block_hash)
+
+    def set_cursor(self, connection: Connection, stream: str, block_number: int, block_hash: str) -> None:
+        """Write down, within a transaction, how far a stream was read."""
+        place = {"block_number": block_number, "block_hash": block_hash}
+        row = insert(CURSORS).values(cluster=self.cluster, stream=stream, **place)
+        connection.execute(row.on_conflict_do_update(index_elements=["cluster", "stream"], set_=place))
+
+    def tick(self, name: str) -> None:
+        """A piece of periodic work has just succeeded."""
+        row = insert(TICKS).values(cluster=self.cluster, name=name, succeeded_at=func.now())
+        now = {"succeeded_at": func.now()}
+        with self.engine.begin() as connection:
+            connection.execute(row.on_conflict_do_update(index_elements=["cluster", "name"], set_=now))
+
+    def forget_tick(self, name: str) -> None:
+        """A piece of periodic work does not succeed any more."""
+        with self.engine.begin() as connection:
+            connection.execute(delete(TICKS).where(TICKS.c.cluster == self.cluster, TICKS.c.name == name))
+
+    def seconds_since(self, name: str) -> float | None:
+        """How long ago a piece of periodic work succeeded, by the database's clock; None when it never did."""
+        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)
+        with self.engine.connect() as connection:
+            found = connection.scalar(select(age).where(TICKS.c.cluster == self.cluster, TICKS.c.name == name))
+        return None if found is None else float(found)
+
+
+def _play(
+    before: dict[JobId, Job], changes: Sequence[Change]
+) -> tuple[dict[JobId, Job], list[dict[str, Any]], dict[tuple[JobId, Kind], float]]:
+    """Let the jobs live through the changes: jobs after, journal rows, and the effects wanted with their seconds."""
+    after, journal, wanted = dict(before), [], dict[tuple[JobId, Kind], float]()
+    for change in changes:
+        old = after.get(change.job_id)
+        new, effects = advance(old, change.event)
+        if new is None:
+            continue
+        after[change.job_id] = new
+        if new != old:
+            journal.append(_journal_row(new, change.event))
+        for effect in effects:
+            _want(wanted, change.job_id, effect)
+    return after, journal, wanted
+
+
+def _want(wanted: dict[tuple[JobId, Kind], float], job_id: JobId, effect: Effect) -> None:
+    due_in_s = wanted.get((job_id, effect.kind), effect.due_in_s)
+    wanted[job_id, effect.kind] = min(due_in_s, effect.due_in_s)
+
+
+def _journal_row(job: Job, event: Event) -> dict[str, Any]:
+    return {"job_id": job.job_id, "name": type(event).__name__, "details": details(event), "state": job.state.value}
+
+
+def _effects(rows: Iterable[Any] | CursorResult[Any]) -> list[OpenEffect]:
+    return [
+        OpenEffect(
+            row.id, JobId(row.job_id), Kind(row.kind), row.wakes, row.attempts, getattr(row, "due_in_s", 0.0)
+        )
+        for row in rows
+    ]
+
+
+def _callback(row: Any) -> CallbackSeen:  # noqa: ANN401  SQLAlchemy's rows have no type of their own here
+    return CallbackSeen(row.id, JobId(row.job_id), row.slurm_id, row.status, row.duration_s, row.exit_code)

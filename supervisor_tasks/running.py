@@ -1,0 +1,35 @@
+"""The site that this worker works for: built when the worker starts, from the keys that its queues need."""
+
+from typing import TYPE_CHECKING, Any
+
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.settings import Need, load_or_exit
+
+if TYPE_CHECKING:
+    from supervisor_tasks.wiring import Work
+
+_current: list["Work"] = []
+
+
+def current_site() -> "Work":
+    """The worker's site. Raises LookupError outside of a worker."""
+    if not _current:
+        raise LookupError("no site: tasks run in `celery -A supervisor_tasks worker`")
+    return _current[0]
+
+
+def start_site(sender: Any, **_: object) -> None:  # noqa: ANN401  Celery's worker
+    """Build the site for the queues that the worker consumes. What is imported here costs 100 MB: beat and Flower,
+    which load the same tasks, do without."""
+    from supervisor_tasks.wiring import build
+
+    settings = load_or_exit()
+    served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
+    needs = [Need.WALLET] * (Queue.CHAIN in served) + [Need.SSH] * (Queue.SLURM in served)
+    _current.append(build(load_or_exit(*needs), served, sender.app))
+
+
+def stop_site(**_: object) -> None:
+    """Close what the site holds."""
+    while _current:
+        _current.pop().close()

@@ -1,0 +1,56 @@
+"""All that a worker works with, in one object."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.slurm.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSide:
+    """What only workers of the chain queue hold: it needs the wallet's key."""
+
+    contract: Contract
+    wallet: Wallet
+    job_definitions: JobDefinitions
+    claim_batch: int
+    claim_max_waiting: int
+    wallet_min_wei: int
+    wake_tracker: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSide:
+    """What only workers of the slurm queue hold: it needs the SSH key."""
+
+    cluster: Cluster
+    trust_callbacks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A worker's view of one cluster. A side that its queues do not need is absent."""
+
+    ledger: Ledger
+    grid_logger: GridLogger
+    chain_side: ChainSide | None
+    slurm_side: SlurmSide | None
+
+    @property
+    def chain(self) -> ChainSide:
+        """The chain's side. Raises LookupError in a worker that was not given the wallet's key."""
+        if self.chain_side is None:
+            raise LookupError("this worker does not serve the chain queue: it holds no wallet key")
+        return self.chain_side
+
+    @property
+    def slurm(self) -> SlurmSide:
+        """SLURM's side. Raises LookupError in a worker that was not given the SSH key."""
+        if self.slurm_side is None:
+            raise LookupError("this worker does not serve the slurm queue: it holds no SSH key")
+        return self.slurm_side

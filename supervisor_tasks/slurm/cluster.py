@@ -1,0 +1,89 @@
+"""The cluster: what the journey asks of SLURM, in one command each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.job import Address, Definition, JobId, SlurmId
+from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm.output import (
+    Answer,
+    Seen,
+    SlurmUnavailableError,
+    accounted_jobs,
+    require_done,
+    seen_jobs,
+    submitted_id,
+)
+from supervisor_tasks.slurm.ssh import Ssh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where the site keeps SLURM's commands. `sacct` is None at a site without accounting."""
+
+    sbatch: str
+    scancel: str
+    scontrol: str
+    squeue: str
+    sacct: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """SLURM behind the login node. Threads may share it."""
+
+    ssh: Ssh
+    paths: Paths
+    admin: str
+    partition: str
+    public_address: str
+
+    def submit(self, user: Address, job_id: JobId, definition: Definition, limit_min: int, script: str) -> SlurmId:
+        """Hand a job to SLURM as the customer. Raises SlurmRejectedError, SlurmUnavailableError or SshUnavailableError
+        (nothing was taken), or OutcomeUnknownError (look before doing anything)."""
+        argv = commands.sbatch(
+            self.paths.sbatch,
+            job_id,
+            definition,
+            limit_min=limit_min,
+            partition=self.partition,
+            public_address=self.public_address,
+        )
+        return submitted_id(self.ssh.run(user, argv, commands.batch_script(script)))
+
+    def find(self, user: Address, job_id: JobId) -> list[Seen]:
+        """All that SLURM has, or had, under that name for that user."""
+        found = seen_jobs(self._ask(commands.squeue_by_name(self.paths.squeue, user, job_id)))
+        if not found and self.paths.sacct:
+            found = accounted_jobs(self._ask(commands.sacct_by_name(self.paths.sacct, user, job_id)))
+        return list(found.values())
+
+    def look(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Seen]:
+        """The jobs that slurmctld remembers, and of the others those that the accounting database does."""
+        found = seen_jobs(self._ask(commands.squeue_by_id(self.paths.squeue, slurm_ids)))
+        forgotten = [slurm_id for slurm_id in slurm_ids if slurm_id not in found]
+        if forgotten and self.paths.sacct:
+            found |= accounted_jobs(self._ask(commands.sacct_by_id(self.paths.sacct, forgotten)))
+        return found
+
+    def cancel(self, slurm_id: SlurmId) -> None:
+        """Ask SLURM to end a job; one that has ended is fine."""
+        require_done(self._ask(commands.scancel(self.paths.scancel, slurm_id)), "scancel")
+
+    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
+        """Give a job an absolute time limit; one that has ended is fine."""
+        require_done(self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update")
+
+    def ping(self) -> None:
+        """Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not answer."""
+        answer = self._ask(commands.ping(self.paths.scontrol))
+        if answer.status != 0 or "is UP" not in answer.stdout:
+            raise SlurmUnavailableError(f"scontrol ping: {answer.stdout.strip() or answer.stderr.strip()}")
+
+    def _ask(self, argv: Sequence[str]) -> Answer:
+        """Run something that may be run twice, as the admin user."""
+        try:
+            return self.ssh.run(self.admin, argv)
+        except OutcomeUnknownError as error:
+            raise SlurmUnavailableError(str(error)) from error

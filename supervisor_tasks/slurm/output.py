@@ -1,0 +1,169 @@
+"""What SLURM's commands print. Pure; the samples in tests/data/slurm name the version that printed them."""
+
+import re
+from dataclasses import dataclass
+
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
+from supervisor_tasks.job import Outcome, SlurmId
+from supervisor_tasks.slurm.commands import SEPARATOR
+from supervisor_tasks.slurm.states import Phase, end_status, phase
+
+SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
+
+# What the commands say when slurmctld did not answer, or not in time: it may have taken the request all the same.
+_NO_ANSWER = (
+    "socket timed out",
+    "unable to contact slurm controller",
+    "zero bytes were transmitted",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "communication connection failure",
+    "transport endpoint is not connected",
+    "unexpected message received",
+    "slurm backup controller in standby mode",
+    "temporarily unavailable",
+    "temporarily unable",
+    "munge",
+    "invalid authentication credential",
+)
+_UNKNOWN_JOB = ("invalid job id specified", "job/step already completing or completed")
+
+
+class SlurmRejectedError(PermanentError):
+    """SLURM answered that it will not do this; the message is SLURM's own."""
+
+
+class SlurmUnavailableError(TransientError):
+    """SLURM does not answer; again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command ended with."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job as SLURM shows it."""
+
+    slurm_id: SlurmId
+    state: str
+    elapsed_s: int
+    exit_status: int
+    reason: str = ""
+
+    @property
+    def phase(self) -> Phase:
+        """How far SLURM is with it."""
+        return phase(self.state)
+
+    def outcome(self) -> Outcome:
+        """What the contract shall say of a job that has ended."""
+        reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
+        return Outcome(
+            status=end_status(self.state), elapsed_s=self.elapsed_s, exit_status=self.exit_status, reason=reason
+        )
+
+    def _why(self) -> str:
+        if self.state == "FAILED":
+            exit_code, signal = self.exit_status >> SIGNAL_BITS, self.exit_status & 0x7F
+            return f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+        return f"SLURM: {self.state}"
+
+
+def submitted_id(answer: Answer) -> SlurmId:
+    """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
+    OutcomeUnknownError (SLURM may have the job)."""
+    found = re.search(r"^(\d+)(;\S+)?$", answer.stdout, re.MULTILINE)
+    if answer.status == 0 and found:
+        return SlurmId(int(found[1]))
+    said = _said(answer)
+    if answer.status == 0 or _no_answer(said):
+        raise OutcomeUnknownError(f"sbatch ended with status {answer.status} and no job id: {said}")
+    if "sbatch: error:" in said:
+        raise SlurmRejectedError(said)
+    raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
+
+
+def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
+    """The jobs that squeue printed. Raises SlurmUnavailableError when it could not ask."""
+    said = _said(answer)
+    if answer.status != 0:
+        if not answer.stdout.strip() and _is_unknown_job(said):
+            return {}
+        raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said}")
+    return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_seen(line)]}
+
+
+def accounted_jobs(answer: Answer) -> dict[SlurmId, Seen]:
+    """The jobs that sacct printed. Raises SlurmUnavailableError when it could not ask."""
+    if answer.status != 0:
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {_said(answer)}")
+    return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_accounted(line)]}
+
+
+def require_done(answer: Answer, what: str) -> bool:
+    """True when a command succeeded, False when SLURM knows no such job or it has ended. Raises SlurmUnavailableError
+    or SlurmRejectedError."""
+    if answer.status == 0:
+        return True
+    said = _said(answer)
+    if _is_unknown_job(said):
+        return False
+    kind: type[SupervisorError] = SlurmUnavailableError if _no_answer(said) else SlurmRejectedError
+    raise kind(f"{what} ended with status {answer.status}: {said}")
+
+
+def elapsed_s(shown: str) -> int:
+    """Seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises SlurmUnavailableError for anything else (squeue prints
+    INVALID while clocks disagree)."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
+    if found is None:
+        raise SlurmUnavailableError(f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def wait_status(shown: str) -> int:
+    """The raw wait(2) status of `exit:signal`, or of the one number that squeue prints."""
+    exit_code, _, signal = shown.partition(":")
+    if not signal:
+        return int(exit_code)
+    return (int(exit_code) << SIGNAL_BITS) + int(signal)
+
+
+def _seen(line: str) -> Seen:
+    fields = [field.strip() for field in line.split(SEPARATOR)]
+    try:
+        slurm_id, state, used, exit_code, reason, *_ = fields
+        return Seen(SlurmId(int(slurm_id)), state, elapsed_s(used), wait_status(exit_code), reason)
+    except ValueError as error:
+        raise SlurmUnavailableError(f"squeue printed {line!r}, which has not the fields asked for") from error
+
+
+def _accounted(line: str) -> Seen:
+    fields = line.strip().split("|")
+    try:
+        slurm_id, state, used, exit_code = fields
+        # sacct prints "CANCELLED by 1000".
+        return Seen(SlurmId(int(slurm_id)), state.split(" ")[0], int(used), wait_status(exit_code))
+    except ValueError as error:
+        raise SlurmUnavailableError(f"sacct printed {line!r}, which has not the fields asked for") from error
+
+
+def _said(answer: Answer) -> str:
+    text = answer.stderr.strip() or answer.stdout.strip()
+    return re.sub(r"[^\x20-\x7e]+", " ", text)[:500]
+
+
+def _no_answer(said: str) -> bool:
+    return any(phrase in said.lower() for phrase in _NO_ANSWER)
+
+
+def _is_unknown_job(said: str) -> bool:
+    return any(phrase in said.lower() for phrase in _UNKNOWN_JOB)

@@ -1,0 +1,99 @@
+"""The Celery tasks: a name, a queue, and one call each."""
+
+from typing import Any
+
+import structlog
+from celery import Task, shared_task
+from celery.signals import worker_init, worker_ready, worker_shutdown
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.running import current_site, start_site, stop_site
+
+
+class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
+    """The edge of all work: logs know the task and the job; somebody who does not answer is no traceback."""
+
+    throws = (TransientError,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  Celery's own signature
+        """Run the task with its name, and its job if it is about one, in the log's context."""
+        about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if args else {})
+        with structlog.contextvars.bound_contextvars(**about):
+            self.run(*args, **kwargs)
+
+
+@shared_task(base=SupervisorTask)
+def claim() -> None:
+    """Claim what the contract has for us."""
+    current_site().claim()
+
+
+@shared_task(base=SupervisorTask)
+def scan() -> None:
+    """Read the chain's logs from the cursor on."""
+    current_site().scan()
+
+
+@shared_task(base=SupervisorTask)
+def fetch(job_id: str, effect_id: int) -> None:  # noqa: ARG001  Flower shows the job
+    """Fetch a job's script."""
+    current_site().carry_out(effect_id)
+
+
+@shared_task(base=SupervisorTask)
+def submit(job_id: str, effect_id: int) -> None:  # noqa: ARG001
+    """Submit a job to SLURM, or find out whether it was."""
+    current_site().carry_out(effect_id)
+
+
+@shared_task(base=SupervisorTask)
+def cancel(job_id: str, effect_id: int) -> None:  # noqa: ARG001
+    """Cancel a job in SLURM."""
+    current_site().carry_out(effect_id)
+
+
+@shared_task(base=SupervisorTask)
+def top_up(job_id: str, effect_id: int) -> None:  # noqa: ARG001
+    """Give a job its new time limit."""
+    current_site().carry_out(effect_id)
+
+
+@shared_task(base=SupervisorTask)
+def tell_user(job_id: str, effect_id: int) -> None:  # noqa: ARG001
+    """Tell a job's owner why."""
+    current_site().carry_out(effect_id)
+
+
+@shared_task(base=SupervisorTask)
+def witness() -> None:
+    """Read the inbox and look at the jobs that are due."""
+    current_site().witness()
+
+
+@shared_task(base=SupervisorTask)
+def report() -> None:
+    """Write to the contract what is true of the jobs."""
+    current_site().report()
+
+
+@shared_task(base=SupervisorTask)
+def track() -> None:
+    """Follow the open transactions."""
+    current_site().track()
+
+
+@shared_task(base=SupervisorTask)
+def check_slurm() -> None:
+    """See whether SLURM answers; without that nothing is claimed."""
+    current_site().check_slurm()
+
+
+@shared_task(base=SupervisorTask)
+def nudge() -> None:
+    """Wake what was forgotten."""
+    current_site().nudge()
+
+
+worker_init.connect(start_site, weak=False)
+worker_ready.connect(lambda **_: (check_slurm.delay(), nudge.delay()), weak=False)
+worker_shutdown.connect(stop_site, weak=False)

@@ -1,0 +1,161 @@
+"""Puts the parts together: from settings to a site at work."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import grpc
+import structlog
+from celery import Celery
+from sqlalchemy import Engine, create_engine
+
+from supervisor_tasks import logs
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain.rpc import Rpc
+from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.embedded import database_url
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.journey.claim import claim
+from supervisor_tasks.journey.report import report
+from supervisor_tasks.journey.scan import scan
+from supervisor_tasks.journey.steps import carry_out
+from supervisor_tasks.journey.track import track
+from supervisor_tasks.journey.witness import witness
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.settings import Settings
+from supervisor_tasks.site import ChainSide, Site, SlurmSide
+from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.ssh import Ssh, load_key
+from supervisor_tasks.wake import WakeUps
+
+log = structlog.get_logger()
+
+CONNECTIONS = 40  # a thread holds two at most: a guard and a transaction
+
+
+class Work:
+    """What the tasks of a worker do, each in one call."""
+
+    def __init__(self, site: Site, wake_ups: WakeUps) -> None:
+        self._site = site
+        self._wake_ups = wake_ups
+
+    def claim(self) -> None:
+        """Claim what the contract has for us."""
+        claim(self._site)
+
+    def scan(self) -> None:
+        """Read the chain's logs."""
+        scan(self._site)
+
+    def carry_out(self, effect_id: int) -> None:
+        """Do one step of one job."""
+        carry_out(self._site, effect_id)
+
+    def witness(self) -> None:
+        """Look at the jobs that are due."""
+        witness(self._site)
+
+    def report(self) -> None:
+        """Write to the contract."""
+        report(self._site)
+
+    def track(self) -> None:
+        """Follow the open transactions."""
+        track(self._site)
+
+    def check_slurm(self) -> None:
+        """Write down that SLURM answers, or that it does not."""
+        try:
+            self._site.slurm.cluster.ping()
+        except TransientError:
+            self._site.ledger.forget_tick("slurm")
+            raise
+        self._site.ledger.tick("slurm")
+
+    def nudge(self) -> None:
+        """Wake what is due and has no message under way."""
+        ledger = self._site.ledger
+        forgotten = ledger.forgotten()
+        if forgotten:
+            self._wake_ups.effects(forgotten)
+        if ledger.has_unread_callbacks():
+            self._wake_ups.drain("witness")
+        if ledger.has_open_transactions():
+            self._wake_ups.drain("track")
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._site.slurm_side is not None:
+            self._site.slurm_side.cluster.ssh.close()
+        self._site.ledger.holder.close()
+        self._site.ledger.engine.dispose()
+
+
+def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
+    """A site for the queues that a worker serves."""
+    logs.configure(settings.log_level, secrets=settings.secret_values())
+    wake_ups = WakeUps(app)
+    ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
+    chain = _chain_side(settings, ledger, wake_ups) if Queue.CHAIN in served else None
+    slurm = _slurm_side(settings) if Queue.SLURM in served else None
+    return Work(Site(ledger, GridLogger(lambda url: open_channel(settings, url)), chain, slurm), wake_ups)
+
+
+def open_engine(settings: Settings) -> Engine:
+    """The ledger's database. Parameters are hidden in errors: scripts and signed bytes are among them."""
+    return create_engine(
+        database_url(settings),
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args={"connect_timeout": 5},
+    )
+
+
+def open_channel(settings: Settings, address: str) -> grpc.Channel:
+    """A gRPC channel to a service of the grid, over TLS unless the settings say otherwise."""
+    if not settings.sbatch_tls_enable:
+        return grpc.insecure_channel(address)
+    authority = Path(settings.sbatch_ca).read_bytes() if settings.sbatch_ca else None
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority))
+
+
+def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainSide:
+    assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
+    rpc = Rpc.at(settings.metascheduler_endpoint_rpc)
+    contract_address = settings.metascheduler_smart_contract
+    key = settings.eth_private_key.get_secret_value()
+    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key)
+    return ChainSide(
+        contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
+        wallet=wallet,
+        job_definitions=JobDefinitions(open_channel(settings, settings.sbatch_endpoint), wallet.sign_message),
+        claim_batch=settings.claim_batch,
+        claim_max_waiting=settings.claim_max_waiting,
+        wallet_min_wei=settings.wallet_min_wei,
+        wake_tracker=lambda: wake_ups.drain("track"),
+    )
+
+
+def _slurm_side(settings: Settings) -> SlurmSide:
+    assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
+    key = load_key(settings.slurm_ssh_private_key.get_secret_value())
+    paths = Paths(
+        sbatch=settings.slurm_sbatch_path,
+        scancel=settings.slurm_scancel_path,
+        scontrol=settings.slurm_scontrol_path,
+        squeue=settings.slurm_squeue_path,
+        sacct=settings.slurm_sacct_path if settings.slurm_accounting else None,
+    )
+    cluster = Cluster(
+        ssh=Ssh(settings.slurm_ssh_address, key, settings.slurm_ssh_known_hosts),
+        paths=paths,
+        admin=settings.slurm_ssh_admin_user,
+        partition=settings.slurm_partition,
+        public_address=settings.public_address,
+    )
+    return SlurmSide(cluster, trust_callbacks=settings.trust_callbacks)
