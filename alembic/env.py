@@ -1,0 +1,24 @@
+"""Brings the ledger's tables up to date: `alembic upgrade head`.
+
+Several processes may try at once: an advisory lock lets one go first. A table that is locked by a long transaction makes the
+migration fail soon, not the supervisor wait for ever.
+"""
+
+from sqlalchemy import create_engine, text
+
+from alembic import context
+from supervisor_tasks.embedded import database_url
+from supervisor_tasks.ledger.models import Base
+from supervisor_tasks.settings import load_or_exit
+
+MIGRATIONS_LOCK = 0xA1E3
+
+url = context.config.attributes.get("url") or database_url(load_or_exit())
+engine = create_engine(url, connect_args={"options": "-c lock_timeout=5s -c statement_timeout=10min"})
+with engine.connect() as connection:
+    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATIONS_LOCK})
+    connection.commit()
+    context.configure(connection=connection, target_metadata=Base.metadata, transaction_per_migration=True)
+    with context.begin_transaction():
+        context.run_migrations()
+engine.dispose()

@@ -1,0 +1,297 @@
+"""The settings: one frozen object, read from the environment once, when a process starts.
+
+The names and meanings of interfaces.md section 6 work unchanged. A secret may also be given as a file, by the same name with
+_FILE behind it. A process keeps only the secrets that it works with.
+"""
+
+import base64
+import os
+import re
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from supervisor_tasks.errors import PermanentError
+
+CREDIT = 10**18
+
+
+class Need(StrEnum):
+    """What a process works with beyond what all need."""
+
+    WALLET = "wallet"
+    SSH = "ssh"
+    SSH_PUBLIC = "ssh public"
+
+
+REQUIRED = {
+    Need.WALLET: ("eth_private_key",),
+    Need.SSH: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+    Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
+}
+SECRETS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password", "database_url", "broker_url")
+
+
+class SettingsError(PermanentError):
+    """The environment cannot be used; one line for each variable that is missing or malformed."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+def _go_duration_s(value: object) -> object:
+    """Seconds of Go's duration syntax, such as 24h0m0s or 1.5h."""
+    if isinstance(value, float):
+        return value
+    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", str(value))
+    if not parts or "".join(number + unit for number, unit in parts) != str(value):
+        raise ValueError("a duration in Go's syntax, such as 24h0m0s")
+    return sum(float(number) * units[unit] for number, unit in parts)
+
+
+def _labels(value: object) -> object:
+    """A mapping from key=value,key=value."""
+    if isinstance(value, dict):
+        return value
+    pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
+    if any(not (key.strip() and equals) for key, equals, _ in pairs):
+        raise ValueError("labels as key=value,key=value")
+    return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+def _host_port(value: object) -> object:
+    if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5}", str(value)):
+        raise ValueError("an address as host:port")
+    return value
+
+
+def _listen_address(value: object) -> object:
+    """Go's form: `:3000` listens on all interfaces."""
+    if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d{1,5}", str(value)):
+        raise ValueError("an address as host:port or :port")
+    return value
+
+
+def _http_url(value: object) -> object:
+    if not re.fullmatch(r"https?://\S+", str(value)):
+        raise ValueError("a URL that begins with http:// or https://")
+    return value
+
+
+HostPort = Annotated[str, BeforeValidator(_host_port)]
+Duration = Annotated[float, BeforeValidator(_go_duration_s)]
+Price = Annotated[int, Field(ge=0)]
+Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+
+
+class Settings(BaseSettings):
+    """All settings. The name of each is its environment variable in lower case."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
+
+    # the gRPC process
+    listen_address: Annotated[str, BeforeValidator(_listen_address)] = ":3000"
+    public_address: HostPort = "supervisor.example.com:3000"
+    tls_enable: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    # the chain
+    metascheduler_endpoint_rpc: Annotated[str, BeforeValidator(_http_url)] = "https://testnet.deepsquare.run/rpc"
+    metascheduler_endpoint_ws: str = "wss://testnet.deepsquare.run/ws"
+    metascheduler_smart_contract: str = Field("0x3707aB457CF457275b7ec32e203c54df80C299d5", pattern="^0x[0-9a-fA-F]{40}$")
+    eth_private_key: SecretStr | None = None
+    metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
+    metascheduler_gpu_price_per_min: Price = 8_500_000_000_000_000_000
+    metascheduler_mem_price_per_min: Price = 80_000_000_000_000
+    metascheduler_labels: Labels = Field(default_factory=dict)
+    chain_id: int = Field(179188, gt=0)
+    chain_poll_s: float = Field(0.5, gt=0)
+    claim_batch: int = Field(200, gt=0)
+    claim_max_waiting: int = Field(1000, gt=0)
+    wallet_min_wei: int = Field(CREDIT // 100, ge=0)
+
+    # the job definition service
+    sbatch_endpoint: HostPort = "127.0.0.1:443"
+    sbatch_tls_enable: bool = True
+    sbatch_ca: Path | None = None
+    sbatch_tls_insecure: bool = False
+
+    # SLURM
+    slurm_ssh_address: HostPort | None = None
+    slurm_ssh_admin_user: str | None = None
+    slurm_ssh_private_key: SecretStr | None = None
+    slurm_ssh_public_key: str | None = None
+    slurm_ssh_known_hosts: Path = Path("~/.ssh/known_hosts").expanduser()
+    slurm_sbatch_path: str = "/usr/bin/sbatch"
+    slurm_scancel_path: str = "/usr/bin/scancel"
+    slurm_scontrol_path: str = "/usr/bin/scontrol"
+    slurm_sinfo_path: str = "/usr/bin/sinfo"
+    slurm_squeue_path: str = "/usr/bin/squeue"
+    slurm_sacct_path: str = "/usr/bin/sacct"
+    slurm_accounting: bool = False
+    slurm_partition: str = Field("main", pattern="^[A-Za-z0-9_.-]+$")
+    trust_callbacks: bool = True
+    nvidia_smi_path: str = "nvidia-smi"
+    trace: bool = False
+
+    # benchmarks
+    benchmark_disable: bool = False
+    benchmark_run_as: str = "root"
+    benchmark_time_limit: Duration = 24 * 3600.0
+    benchmark_trace: bool = False
+    benchmark_unresponsive: bool = False
+    benchmark_hpl_image: str = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
+    benchmark_hpl_single_node: bool = False
+    benchmark_osu_image: str = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
+    benchmark_ior_image: str = "registry-1.deepsquare.run#library/ior-benchmarks:latest"
+    benchmark_ior_single_node: bool = False
+    benchmark_speedtest_image: str = "registry-1.docker.io#gists/speedtest-cli:1.2.0"
+    benchmark_ucx: bool = False
+    benchmark_ucx_affinity: str = ""
+    benchmark_ucx_transport: str = ""
+
+    # this program
+    cluster_name: str = Field("main", pattern="^[A-Za-z0-9_-]+$")
+    database_url: SecretStr | None = None
+    broker_url: SecretStr | None = None
+    state_dir: Path = Field(default_factory=lambda: _state_folder())
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+
+    @field_validator("eth_private_key")
+    @classmethod
+    def _hex_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch("(0x)?[0-9a-fA-F]{64}", value.get_secret_value().strip()):
+            raise ValueError("a private key of 64 hex digits")
+        return value
+
+    @field_validator("slurm_ssh_private_key")
+    @classmethod
+    def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
+        """The key file itself, from its base64."""
+        if value is None:
+            return None
+        try:
+            text = base64.b64decode("".join(value.get_secret_value().split()), validate=True)
+            serialization.load_ssh_private_key(text, None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ValueError("base64 of an OpenSSH private key file without a passphrase, on one line") from error
+        return SecretStr(text.decode())
+
+    @field_validator("slurm_ssh_public_key")
+    @classmethod
+    def _ssh_public_key(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                serialization.load_ssh_public_key(value.encode())
+            except (ValueError, UnsupportedAlgorithm) as error:
+                raise ValueError("a line of an OpenSSH public key file") from error
+        return value
+
+    def secret_values(self) -> list[str]:
+        """What must never be seen in a log."""
+        values = (getattr(self, name) for name in SECRETS if hasattr(self, name))
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+
+
+def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a process that has these needs. Raises SettingsError, which names every variable that is missing
+    or malformed; no secret's value is in it."""
+    given, lines = _given(os.environ if environment is None else environment)
+    if Need.SSH_PUBLIC in needs and "slurm_ssh_public_key" not in given:
+        _derive_public_key(given)
+    try:
+        settings = _Given(**given)
+    except ValidationError as error:
+        lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
+        settings = None
+    bad = {line.partition(":")[0] for line in lines}
+    for need in needs:
+        for name in REQUIRED[need]:
+            if name not in given and name.upper() not in bad:
+                lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
+    if lines or settings is None:
+        raise SettingsError(sorted(lines))
+    kept = {name for need in needs for name in REQUIRED[need]}
+    dropped = {name: None for name in ("eth_private_key", "slurm_ssh_private_key") if name not in kept}
+    return settings.model_copy(update=dropped)
+
+
+def load_or_exit(*needs: Need) -> Settings:
+    """The settings; a process that cannot have them says why and ends with status 2."""
+    try:
+        return load(*needs)
+    except SettingsError as error:
+        _give_up(error)
+
+
+def _give_up(error: SettingsError) -> NoReturn:
+    for line in error.lines:
+        print(line, file=sys.stderr)
+    sys.exit(2)
+
+
+class _Given(Settings):
+    """Settings from exactly what is handed in: reading the environment is done by `load`."""
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **_: Any) -> tuple[Any, ...]:  # noqa: ANN401, ARG003
+        return (init_settings,)
+
+
+_EXPECTED = {
+    "eth_private_key": "a private key of 64 hex digits",
+    "slurm_ssh_private_key": "base64 of an OpenSSH private key file without a passphrase, on one line",
+    "slurm_ssh_public_key": "a line of an OpenSSH public key file (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
+    "slurm_ssh_address": "the login node's address as host:port",
+    "slurm_ssh_admin_user": "the user who may run scontrol update",
+}
+
+
+def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What the environment says of our settings, and what is wrong with files that it names."""
+    given, lines = {}, []
+    for name in Settings.model_fields:
+        value, file = environment.get(name.upper(), ""), environment.get(f"{name.upper()}_FILE", "")
+        if name in SECRETS and file and not value:
+            try:
+                value = Path(file).read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                lines.append(f"{name.upper()}_FILE: found {file!r}; expected a file that can be read ({error})")
+        if value:
+            given[name] = value
+    return given, lines
+
+
+def _derive_public_key(given: dict[str, str]) -> None:
+    """The public half of the private key. One that cannot be read is reported by its own validation."""
+    try:
+        text = base64.b64decode(given["slurm_ssh_private_key"])
+        key = serialization.load_ssh_private_key(text, None)
+    except (KeyError, ValueError, TypeError, UnsupportedAlgorithm):
+        return
+    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    given["slurm_ssh_public_key"] = line.decode()
+
+
+def _line(error: Any, given: Mapping[str, str]) -> str:  # noqa: ANN401  pydantic's ErrorDetails
+    name = str(error["loc"][0])
+    found = "a value that is not shown" if name in SECRETS else repr(given.get(name, ""))
+    expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"{name.upper()}: found {found}; expected {expected}"
+
+
+def _state_folder() -> Path:
+    """Root's home is closed to the user that an embedded Postgres runs as."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/supervisor")
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "supervisor"
