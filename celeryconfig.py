@@ -4,7 +4,7 @@ The ledger is the truth and a message only a wake-up: acknowledgement is late, r
 sends expires before it is sent again.
 """
 
-from kombu import Queue as BrokerQueue
+from kombu.entity import Queue as BrokerQueue
 
 from supervisor_tasks.embedded import broker_url as _broker_url
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue

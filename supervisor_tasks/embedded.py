@@ -71,7 +71,8 @@ def broker_url(settings: Settings) -> str:
 
 def postgres(folder: Path) -> Server:
     """A Postgres in that folder, initialised if it is new. As root it runs as `nobody` from a copy of its binaries: the
-    virtual environment may lie where only root may enter."""
+    virtual environment may lie where only root may enter.
+    """
     user = UNPRIVILEGED if os.geteuid() == 0 else None
     _require_short(folder / ".s.PGSQL.5432")
     binaries = Path(pgserver.__file__).parent / "pginstall" / "bin"
@@ -82,9 +83,25 @@ def postgres(folder: Path) -> Server:
     if not (data / "PG_VERSION").exists():
         shutil.rmtree(data, ignore_errors=True)
         _own(folder, user)
-        initdb = [binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        initdb = [
+            str(binaries / "initdb"),
+            "-D",
+            str(data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]
         subprocess.run(initdb, user=user, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-    options = ("listen_addresses=", "shared_buffers=32MB", "max_connections=200", f"unix_socket_directories={folder}")
+    options = (
+        "listen_addresses=",
+        "shared_buffers=32MB",
+        "max_connections=200",
+        f"unix_socket_directories={folder}",
+    )
     argv = [str(binaries / "postgres"), "-D", str(data)]
     for option in options:
         argv += ["-c", option]
@@ -240,4 +257,6 @@ def _require_open(folder: Path) -> None:
 def _psycopg(url: SecretStr) -> str:
     """SQLAlchemy's name for our driver."""
     scheme, separator, rest = url.get_secret_value().partition("://")
-    return f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else f"{scheme}{separator}{rest}"
+    return (
+        f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else f"{scheme}{separator}{rest}"
+    )

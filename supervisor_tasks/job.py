@@ -7,7 +7,7 @@ is the new job and the effects (things to do) that follow from it. The ledger co
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 from supervisor_tasks.billing import billed_minutes
 
@@ -316,13 +316,13 @@ Next = tuple[Job, tuple[Effect, ...]]
 
 def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ...]]:
     """What an event makes of a job. A job that is not known yet begins with its claim and with nothing else; an event
-    that comes twice, late or out of order changes nothing that was decided."""
+    that comes twice, late or out of order changes nothing that was decided.
+    """
     if isinstance(event, Claimed):
         return _claimed(job, event)
     if job is None:
         return None, ()
-    rule: Callable[[Job, Event], Next] = _RULES[type(event)]
-    return rule(job, event)
+    return _RULES[type(event)](job, event)
 
 
 def closes(job: Job) -> frozenset[Kind]:
@@ -353,7 +353,8 @@ class Report:
 
 def path_to_goal(job: Job) -> tuple[Report, ...]:
     """The calls that bring the contract from its status to what is true: by way of RUNNING where the contract wants it,
-    that is for everything but a job that was cancelled before it ran."""
+    that is for everything but a job that was cancelled before it ran.
+    """
     running = (Report(ChainStatus.RUNNING),) if job.chain_status is ChainStatus.SCHEDULED else ()
     outcome = job.outcome
     if outcome is None:
@@ -528,7 +529,8 @@ def _carried(job: Job, _: Carried) -> Next:
     return job, ()
 
 
-_RULES: dict[type, Callable[[Job, Event], Next]] = {
+# Each rule takes the one event that it is listed under.
+_RULES: dict[type, Callable[[Job, Any], Next]] = {
     ScriptFetched: _script_fetched,
     ScriptUnavailable: _script_unavailable,
     SubmitStarted: _submit_started,
@@ -545,7 +547,7 @@ _RULES: dict[type, Callable[[Job, Event], Next]] = {
     LimitApplied: _limit_applied,
     ChainSaw: _chain_saw,
     Carried: _carried,
-}  # type: ignore[dict-item]  # each rule takes the one event that it is listed under
+}
 
 
 def _end(job: Job, outcome: Outcome) -> Next:
@@ -565,7 +567,8 @@ def _limit_to_apply(job: Job) -> tuple[Effect, ...]:
 
 def _stop_slurm(job: Job) -> tuple[Effect, ...]:
     """The contract has decided; what SLURM may still hold of the job is cancelled. After an unclear submission only
-    when it can no longer arrive."""
+    when it can no longer arrive.
+    """
     if job.state is State.SUBMITTING:
         return (Effect(Kind.CANCEL, BEFORE_SECOND_SEARCH_S),)
     return (Effect(Kind.CANCEL),) if job.slurm_id is not None and job.outcome is None else ()

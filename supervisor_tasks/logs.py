@@ -24,7 +24,9 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Any] = [structlog.dev.ConsoleRenderer()] if terminal else [structlog.processors.JSONRenderer(default=str)]
+    last: list[Any] = (
+        [structlog.dev.ConsoleRenderer()] if terminal else [structlog.processors.JSONRenderer(default=str)]
+    )
     tracebacks: list[Any] = [] if terminal else [structlog.processors.format_exc_info]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
@@ -45,7 +47,7 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     )
 
 
-def _without(value: Any, hidden: Sequence[str]) -> Any:  # noqa: ANN401  a log's values are of any type
+def _without(value: Any, hidden: Sequence[str]) -> Any:
     if isinstance(value, str):
         for secret in hidden:
             value = value.replace(secret, "[redacted]")

@@ -18,9 +18,10 @@ def current_site() -> "Work":
     return _current[0]
 
 
-def start_site(sender: Any, **_: object) -> None:  # noqa: ANN401  Celery's worker
+def start_site(sender: Any, **_: object) -> None:
     """Build the site for the queues that the worker consumes. What is imported here costs 100 MB: beat and Flower,
-    which load the same tasks, do without."""
+    which load the same tasks, do without.
+    """
     from supervisor_tasks.wiring import build
 
     settings = load_or_exit()

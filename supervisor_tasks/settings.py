@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from supervisor_tasks.errors import PermanentError
 
@@ -108,7 +108,9 @@ class Settings(BaseSettings):
     # the chain
     metascheduler_endpoint_rpc: Annotated[str, BeforeValidator(_http_url)] = "https://testnet.deepsquare.run/rpc"
     metascheduler_endpoint_ws: str = "wss://testnet.deepsquare.run/ws"
-    metascheduler_smart_contract: str = Field("0x3707aB457CF457275b7ec32e203c54df80C299d5", pattern="^0x[0-9a-fA-F]{40}$")
+    metascheduler_smart_contract: str = Field(
+        "0x3707aB457CF457275b7ec32e203c54df80C299d5", pattern="^0x[0-9a-fA-F]{40}$"
+    )
     eth_private_key: SecretStr | None = None
     metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
     metascheduler_gpu_price_per_min: Price = 8_500_000_000_000_000_000
@@ -205,12 +207,13 @@ class Settings(BaseSettings):
 
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of a process that has these needs. Raises SettingsError, which names every variable that is missing
-    or malformed; no secret's value is in it."""
+    or malformed; no secret's value is in it.
+    """
     given, lines = _given(os.environ if environment is None else environment)
     if Need.SSH_PUBLIC in needs and "slurm_ssh_public_key" not in given:
         _derive_public_key(given)
     try:
-        settings = _Given(**given)
+        settings = _Given.model_validate(given)
     except ValidationError as error:
         lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
         settings = None
@@ -244,7 +247,14 @@ class _Given(Settings):
     """Settings from exactly what is handed in: reading the environment is done by `load`."""
 
     @classmethod
-    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **_: Any) -> tuple[Any, ...]:  # noqa: ANN401, ARG003
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003  pydantic's own signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
 
 
@@ -283,7 +293,7 @@ def _derive_public_key(given: dict[str, str]) -> None:
     given["slurm_ssh_public_key"] = line.decode()
 
 
-def _line(error: Any, given: Mapping[str, str]) -> str:  # noqa: ANN401  pydantic's ErrorDetails
+def _line(error: Any, given: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
     found = "a value that is not shown" if name in SECRETS else repr(given.get(name, ""))
     expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")

@@ -15,7 +15,7 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
 
     throws = (TransientError,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  Celery's own signature
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the task with its name, and its job if it is about one, in the log's context."""
         about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if args else {})
         with structlog.contextvars.bound_contextvars(**about):

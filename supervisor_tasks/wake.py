@@ -38,7 +38,7 @@ class WakeUps:
         self._send(name, (), 0.0)
 
     def _send(self, name: str, args: tuple[object, ...], due_in_s: float, shown: str | None = None) -> None:
-        options = {"countdown": due_in_s} if due_in_s > 0 else {}
+        options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
         if shown is not None:
             options["argsrepr"] = shown
         try:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import eth_abi
+from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 from eth_utils.abi import abi_to_signature, collapse_if_tuple, event_signature_to_log_topic
 from eth_utils.crypto import keccak
@@ -26,11 +26,11 @@ class Function:
 
     def encode(self, *arguments: object) -> str:
         """The data of a call, 0x-hex."""
-        return "0x" + (self.selector + eth_abi.encode(self.inputs, arguments)).hex()
+        return "0x" + (self.selector + encode(self.inputs, arguments)).hex()
 
     def decode(self, answer: str) -> tuple[Any, ...]:
         """What the function returned. Raises eth_abi's DecodingError when the bytes are not of its types."""
-        return eth_abi.decode(self.outputs, bytes.fromhex(answer.removeprefix("0x")))
+        return decode(self.outputs, bytes.fromhex(answer.removeprefix("0x")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EventType:
 
     def decode(self, data: str) -> tuple[Any, ...]:
         """The arguments of a log's data."""
-        return eth_abi.decode(self.types, bytes.fromhex(data.removeprefix("0x")))
+        return decode(self.types, bytes.fromhex(data.removeprefix("0x")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ def decode_revert(data: str) -> Revert:
     raw = bytes.fromhex(data.removeprefix("0x"))
     name, types = _errors().get(raw[:4], ("unknown", ()))
     try:
-        return Revert(name, eth_abi.decode(types, raw[4:])) if types else Revert(name, ())
+        return Revert(name, decode(types, raw[4:])) if types else Revert(name, ())
     except DecodingError:
         return Revert(name, ())
 
 
 @cache
 def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
-    known = {
+    known: dict[bytes, tuple[str, tuple[str, ...]]] = {
         keccak(text="Error(string)")[:4]: ("Error", ("string",)),
         keccak(text="Panic(uint256)")[:4]: ("Panic", ("uint256",)),
     }

@@ -94,7 +94,11 @@ class Contract:
         calls.append(("eth_getBalance", (self.provider, "latest")))
         claimable, cancelling, topped_up, is_open, balance = _all(self.rpc.batch(calls))
         return Offer(
-            int(claimable, 16), int(cancelling, 16), int(topped_up, 16), bool(int(is_open, 16)), int(balance, 16)
+            int(claimable, 16),
+            int(cancelling, 16),
+            int(topped_up, 16),
+            bool(int(is_open, 16)),
+            int(balance, 16),
         )
 
     def statuses(self, job_ids: Sequence[JobId]) -> dict[JobId, tuple[ChainStatus, str]]:
@@ -118,7 +122,8 @@ class Contract:
 
     def happened(self, logs: Iterable[dict[str, Any]]) -> list[Happened]:
         """What logs, in their order, say of this provider's jobs. Transitions of others' jobs are among them: the
-        ledger does not know those."""
+        ledger does not know those.
+        """
         events = []
         for log in logs:
             if log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs):

@@ -42,7 +42,7 @@ class Rpc:
         options = {"timeout": TIMEOUT_S}
         return cls(HTTPProvider(url, request_kwargs=options, session=session, exception_retry_configuration=None))
 
-    def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401  JSON
+    def call(self, method: str, *params: Any) -> Any:
         """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
         answer = self.batch([(method, params)])[0]
         if isinstance(answer, RpcError):
@@ -51,7 +51,8 @@ class Rpc:
 
     def batch(self, calls: Sequence[Call]) -> list[Any]:
         """Answers in the order of the calls; an RpcError stands where the node refused one.
-        Raises RpcUnavailableError when the node does not answer at all."""
+        Raises RpcUnavailableError when the node does not answer at all.
+        """
         answers: list[Any] = []
         for start in range(0, len(calls), BATCH):
             answers += self._post(calls[start : start + BATCH])
@@ -69,7 +70,7 @@ class Rpc:
         return [_answer(cast(dict[str, Any], entry)) for entry in response]
 
 
-def _answer(entry: dict[str, Any]) -> Any:  # noqa: ANN401  JSON
+def _answer(entry: dict[str, Any]) -> Any:
     error = entry.get("error")
     if error is None:
         return entry.get("result")

@@ -126,7 +126,8 @@ class Wallet:
 
     def send(self, writes: Sequence[Write]) -> int:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many.
-        Each needs its gas. Raises RpcUnavailableError before anything is signed; after that nothing is lost."""
+        Each needs its gas. Raises RpcUnavailableError before anything is signed; after that nothing is lost.
+        """
         with one_at_a_time(self._engine, f"wallet {self._chain_id} {self.address}"):
             wanted = self.missing([write.intent for write in writes])
             new = [write for write in writes if write.intent in wanted]
@@ -138,7 +139,9 @@ class Wallet:
             try:
                 self._broadcast([(row["hash"], row["raw"]) for row in rows])
             except RpcUnavailableError as error:
-                log.warning("broadcast_failed", transactions=len(rows), error=str(error))  # the tracker sends them again
+                log.warning(
+                    "broadcast_failed", transactions=len(rows), error=str(error)
+                )  # the tracker sends them again
         return len(new)
 
     def open_transactions(self) -> list[Sent]:
@@ -207,7 +210,7 @@ class Wallet:
     def _row(self, write: Write, nonce: int, fees: Fees) -> dict[str, Any]:
         if write.gas is None:
             raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
-        fields = {
+        fields: dict[str, Any] = {
             "chainId": self._chain_id,
             "nonce": nonce,
             "gas": write.gas,
@@ -282,7 +285,8 @@ def _patience_s(state: str) -> float:
 
 def _after_broadcast(answer: str | RpcError) -> tuple[str, str | None]:
     """The state of a transaction after the node's answer. What a node refuses is kept open, with the node's words: its
-    receipt decides, and it is sent again."""
+    receipt decides, and it is sent again.
+    """
     if not isinstance(answer, RpcError):
         return "SENT", None
     known = any(phrase in answer.message.lower() for phrase in ("already known", "already imported", "nonce too low"))

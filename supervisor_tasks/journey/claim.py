@@ -20,7 +20,8 @@ MORE_GAS = 100_000  # than the next claim needs: the ones behind it may carry lo
 
 def claim(site: Site) -> None:
     """Look at the queues and write as many claims as there are jobs, cancellations and top-ups for us. What they give
-    is read from their receipts."""
+    is read from their receipts.
+    """
     drain(site.ledger.engine, f"{site.ledger.cluster} claim", lambda: _claim(site))
 
 
@@ -51,7 +52,11 @@ def _room(site: Site, offer: Offer) -> int:
     if not offer.claimable:
         return 0
     if not offer.open:
-        log.error("contract_retired", claimable=offer.claimable, advice="the contract takes no new jobs; claiming stopped")
+        log.error(
+            "contract_retired",
+            claimable=offer.claimable,
+            advice="the contract takes no new jobs; claiming stopped",
+        )
         return 0
     if offer.balance_wei < chain.wallet_min_wei:
         log.error("wallet_nearly_empty", balance_wei=offer.balance_wei, needed_wei=chain.wallet_min_wei)

@@ -7,7 +7,7 @@ import structlog
 from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.job import REPORT_AGAIN_S, ChainSaw, Job, Kind, path_to_goal
+from supervisor_tasks.job import REPORT_AGAIN_S, ChainSaw, Job, JobId, Kind, path_to_goal
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.steps import park, wait_s
 from supervisor_tasks.ledger.store import Change, OpenEffect
@@ -81,9 +81,10 @@ def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
     return Write(write.intent, write.purpose, write.data, write.job_id, gas)
 
 
-def _reconcile(site: Site, jobs: dict, refused: Sequence[tuple[OpenEffect, RevertedError]]) -> None:
+def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]) -> None:
     """The contract would refuse these: see what it says of the jobs. If that explains the refusal the ledger has learnt
-    something and goes on; if it does not, an operator has to look."""
+    something and goes on; if it does not, an operator has to look.
+    """
     if not refused:
         return
     statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused])

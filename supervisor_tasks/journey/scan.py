@@ -2,9 +2,9 @@
 
 import structlog
 
-from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.job import ChainSaw
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -15,7 +15,8 @@ BLOCKS = 1000  # in one question; nodes limit the range
 
 def scan(site: Site) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
-    what was claimed before it is another ledger's."""
+    what was claimed before it is another ledger's.
+    """
     drain(site.ledger.engine, f"{site.ledger.cluster} scan", lambda: _scan(site))
 
 
@@ -35,7 +36,5 @@ def _scan(site: Site) -> bool:
         for entry in happened
         if entry.job_id in known or not isinstance(entry.event, ChainSaw)
     ]
-    ledger.record(
-        *changes, also=lambda connection: ledger.set_cursor(connection, STREAM, last, block["hash"])
-    )
+    ledger.record(*changes, also=lambda connection: ledger.set_cursor(connection, STREAM, last, block["hash"]))
     return last < head

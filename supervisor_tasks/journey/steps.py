@@ -31,7 +31,8 @@ STEPS: dict[Kind, Callable[[Site, Job], Event]] = {
 
 def carry_out(site: Site, effect_id: int) -> None:
     """Carry out one effect and commit its outcome. What fails because somebody does not answer is tried again until it
-    is answered; what was answered with no, or fails in a way that nobody foresaw, is parked with its reason."""
+    is answered; what was answered with no, or fails in a way that nobody foresaw, is parked with its reason.
+    """
     leased = site.ledger.lease(STEPS, effect_id)
     if not leased:
         return
@@ -63,4 +64,5 @@ def park(site: Site, effect: OpenEffect, reason: str) -> None:
 
 def wait_s(attempts: int) -> float:
     """How long to wait before the next try; spread, so that a hundred jobs do not come back in one moment."""
-    return min(0.25 * 2 ** min(attempts, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1.2)  # noqa: S311
+    longer: float = min(0.25 * 2 ** min(attempts, 10), LONGEST_WAIT_S)
+    return longer * random.uniform(0.8, 1.2)  # noqa: S311

@@ -11,10 +11,10 @@ from supervisor_tasks.job import (
     Event,
     Job,
     State,
-    Submitted,
     SubmitNotFound,
     SubmitRejected,
     SubmitStarted,
+    Submitted,
     SubmitUnclear,
 )
 from supervisor_tasks.ledger.store import Change

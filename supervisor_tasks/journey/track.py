@@ -56,7 +56,7 @@ def _settle(site: Site, transactions: list[Sent]) -> None:
     wallet.send_again([sent for sent in transactions if sent.stale and sent.id not in known])
 
 
-def _is_receipt(answer: Any) -> bool:  # noqa: ANN401  JSON or RpcError
+def _is_receipt(answer: Any) -> bool:
     return answer is not None and not isinstance(answer, RpcError)
 
 

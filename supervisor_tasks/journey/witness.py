@@ -73,9 +73,7 @@ def _look(site: Site) -> bool:
         log.warning("slurm_not_seen", jobs=len(effects), error=str(error))
         site.ledger.postpone(effects, wait_s(max(effect.attempts for effect in effects)), str(error))
         return False
-    changes = [
-        Change(effect.job_id, _what(site, jobs[effect.job_id], seen), done=effect) for effect in effects
-    ]
+    changes = [Change(effect.job_id, _what(site, jobs[effect.job_id], seen), done=effect) for effect in effects]
     site.ledger.record(*changes)
     for change in changes:
         if isinstance(change.event, SlurmEnded | SlurmStarted):

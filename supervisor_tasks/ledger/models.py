@@ -148,7 +148,9 @@ class Callback(Base):
     read_at: Mapped[datetime | None]
 
     __table_args__ = (
-        UniqueConstraint("cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"),
+        UniqueConstraint(
+            "cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"
+        ),
         Index("callbacks_unread", "cluster", "id", postgresql_where=text("read_at IS NULL")),
     )
 
@@ -181,7 +183,13 @@ class TransactionRow(Base):
 
     __table_args__ = (
         UniqueConstraint("chain_id", "address", "nonce", name="transactions_nonce"),
-        Index("transactions_intent", "cluster", "intent", unique=True, postgresql_where=text("state <> 'REVERTED'")),
+        Index(
+            "transactions_intent",
+            "cluster",
+            "intent",
+            unique=True,
+            postgresql_where=text("state <> 'REVERTED'"),
+        ),
         Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
     )
 

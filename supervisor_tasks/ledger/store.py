@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    CursorResult,
     Engine,
     Table,
     bindparam,
@@ -92,7 +91,8 @@ class Ledger:
 
     def record(self, *changes: Change, also: Also | None = None) -> dict[JobId, Job]:
         """Commit what the events make of their jobs, in the order given; returns the jobs as they are now. `also` adds
-        to the same transaction. Recording an event again is safe."""
+        to the same transaction. Recording an event again is safe.
+        """
         with self.engine.begin() as connection:
             before = self._lock(connection, changes)
             after, journal, wanted = _play(before, changes)
@@ -163,7 +163,8 @@ class Ledger:
 
     def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
         """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
-        are recorded as done, postponed or parked, or until this process ends."""
+        are recorded as done, postponed or parked, or until this process ends.
+        """
         parameters = {
             "cluster": self.cluster,
             "holder": self.holder.number(),
@@ -173,7 +174,8 @@ class Ledger:
             "most": most,
         }
         with self.engine.begin() as connection:
-            return _effects(connection.execute(outbox.LEASE, parameters))
+            rows = connection.execute(outbox.LEASE, parameters)
+            return _effects(rows)
 
     def postpone(self, effects: Sequence[OpenEffect], due_in_s: float, error: str | None = None) -> None:
         """Give effects back, to be tried again in a while."""
@@ -202,7 +204,8 @@ class Ledger:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             connection.execute(outbox.FREE, {"cluster": self.cluster, "alive": alive})
             parameters = {"cluster": self.cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
-            return _effects(connection.execute(outbox.FORGOTTEN, parameters))
+            rows = connection.execute(outbox.FORGOTTEN, parameters)
+            return _effects(rows)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -320,17 +323,20 @@ def _want(wanted: dict[tuple[JobId, Kind], float], job_id: JobId, effect: Effect
 
 
 def _journal_row(job: Job, event: Event) -> dict[str, Any]:
-    return {"job_id": job.job_id, "name": type(event).__name__, "details": details(event), "state": job.state.value}
+    return {
+        "job_id": job.job_id,
+        "name": type(event).__name__,
+        "details": details(event),
+        "state": job.state.value,
+    }
 
 
-def _effects(rows: Iterable[Any] | CursorResult[Any]) -> list[OpenEffect]:
+def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
     return [
-        OpenEffect(
-            row.id, JobId(row.job_id), Kind(row.kind), row.wakes, row.attempts, getattr(row, "due_in_s", 0.0)
-        )
+        OpenEffect(row.id, JobId(row.job_id), Kind(row.kind), row.wakes, row.attempts, getattr(row, "due_in_s", 0.0))
         for row in rows
     ]
 
 
-def _callback(row: Any) -> CallbackSeen:  # noqa: ANN401  SQLAlchemy's rows have no type of their own here
+def _callback(row: Any) -> CallbackSeen:
     return CallbackSeen(row.id, JobId(row.job_id), row.slurm_id, row.status, row.duration_s, row.exit_code)

@@ -41,7 +41,8 @@ class Cluster:
 
     def submit(self, user: Address, job_id: JobId, definition: Definition, limit_min: int, script: str) -> SlurmId:
         """Hand a job to SLURM as the customer. Raises SlurmRejectedError, SlurmUnavailableError or SshUnavailableError
-        (nothing was taken), or OutcomeUnknownError (look before doing anything)."""
+        (nothing was taken), or OutcomeUnknownError (look before doing anything).
+        """
         argv = commands.sbatch(
             self.paths.sbatch,
             job_id,

@@ -33,7 +33,8 @@ def sbatch(
 
 def batch_script(script: str) -> bytes:
     """The script as sbatch reads it: a command before the body ends the search for #SBATCH lines, so that the customer's
-    own change nothing of what was paid for."""
+    own change nothing of what was paid for.
+    """
     interpreter, body = "#!/bin/bash", script
     if script.startswith("#!"):
         interpreter, _, body = script.partition("\n")

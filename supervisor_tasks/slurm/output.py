@@ -66,7 +66,10 @@ class Seen:
         """What the contract shall say of a job that has ended."""
         reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
         return Outcome(
-            status=end_status(self.state), elapsed_s=self.elapsed_s, exit_status=self.exit_status, reason=reason
+            status=end_status(self.state),
+            elapsed_s=self.elapsed_s,
+            exit_status=self.exit_status,
+            reason=reason,
         )
 
     def _why(self) -> str:
@@ -78,7 +81,8 @@ class Seen:
 
 def submitted_id(answer: Answer) -> SlurmId:
     """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
-    OutcomeUnknownError (SLURM may have the job)."""
+    OutcomeUnknownError (SLURM may have the job).
+    """
     found = re.search(r"^(\d+)(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
         return SlurmId(int(found[1]))
@@ -109,7 +113,8 @@ def accounted_jobs(answer: Answer) -> dict[SlurmId, Seen]:
 
 def require_done(answer: Answer, what: str) -> bool:
     """True when a command succeeded, False when SLURM knows no such job or it has ended. Raises SlurmUnavailableError
-    or SlurmRejectedError."""
+    or SlurmRejectedError.
+    """
     if answer.status == 0:
         return True
     said = _said(answer)
@@ -121,7 +126,8 @@ def require_done(answer: Answer, what: str) -> bool:
 
 def elapsed_s(shown: str) -> int:
     """Seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises SlurmUnavailableError for anything else (squeue prints
-    INVALID while clocks disagree)."""
+    INVALID while clocks disagree).
+    """
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
     if found is None:
         raise SlurmUnavailableError(f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss")

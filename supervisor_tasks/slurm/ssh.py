@@ -60,7 +60,8 @@ class Ssh:
 
     def run(self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
-        SshCutError when nobody knows."""
+        SshCutError when nobody knows.
+        """
         line = self._line(user)
         with line.channels:
             try:
@@ -87,7 +88,8 @@ class Ssh:
         transport = line.connection.transport
         if transport is None:
             raise paramiko.SSHException(f"the connection of {user} is closed")
-        return transport.open_session(timeout=CONNECT_TIMEOUT_S)
+        channel: paramiko.Channel = transport.open_session(timeout=CONNECT_TIMEOUT_S)
+        return channel
 
     def _line(self, user: str) -> _Line:
         with self._lock:

@@ -15,7 +15,15 @@ class Phase(StrEnum):
 
 
 # SLURM 22.05, JOB STATE CODES of squeue(1) and sacct(1). A job in COMPLETING has ended, but its end state is not shown yet.
-_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_WAITING = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+}
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _ENDED = {
     "COMPLETED": ChainStatus.FINISHED,

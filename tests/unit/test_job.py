@@ -1,0 +1,327 @@
+"""The life of a job: single steps, and a state machine that drives `advance` with events duplicated, lost and reordered."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from supervisor_tasks.job import (
+    PURPOSEFUL,
+    RANK,
+    Address,
+    CalledBack,
+    CancelRequested,
+    ChainSaw,
+    ChainStatus,
+    Claimed,
+    Definition,
+    Effect,
+    Event,
+    Job,
+    JobId,
+    Kind,
+    LimitApplied,
+    Outcome,
+    Report,
+    ScriptFetched,
+    ScriptUnavailable,
+    SlurmEnded,
+    SlurmId,
+    SlurmStarted,
+    SlurmWaiting,
+    State,
+    Submitted,
+    SubmitNotFound,
+    SubmitRejected,
+    SubmitStarted,
+    SubmitUnclear,
+    ToppedUp,
+    advance,
+    closes,
+    finished,
+    path_to_goal,
+)
+
+DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+CLAIM = Claimed(
+    job_id=JobId("0x" + "1" * 64),
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=DEFINITION,
+    time_limit_min=10,
+)
+FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=125, exit_status=0)
+FAILED = Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="exit code 3")
+
+
+def lived(*events: Event) -> tuple[Job, tuple[Effect, ...]]:
+    """The job after its claim and these events, and the effects of the last one."""
+    job, effects = advance(None, CLAIM)
+    for event in events:
+        job, effects = advance(job, event)
+    assert job is not None
+    return job, effects
+
+
+TO_READY = (ScriptFetched("echo", "logger:1"),)
+TO_SUBMITTING = (*TO_READY, SubmitStarted(10))
+TO_QUEUED = (*TO_SUBMITTING, Submitted(SlurmId(7)))
+TO_RUNNING = (*TO_QUEUED, SlurmStarted())
+
+
+def test_advance__claim__asks_for_the_script() -> None:
+    job, effects = lived()
+    assert job.state is State.CLAIMED
+    assert effects == (Effect(Kind.FETCH),)
+
+
+def test_advance__event_of_an_unknown_job__is_nothing() -> None:
+    assert advance(None, SlurmStarted()) == (None, ())
+
+
+@pytest.mark.parametrize("field", ["ntasks", "cpus_per_task", "mem_per_cpu_mb"])
+def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(field: str) -> None:
+    job, effects = advance(None, replace(CLAIM, definition=replace(DEFINITION, **{field: 0})))
+    assert job is not None
+    assert job.outcome is not None
+    assert (job.state, job.outcome.status, job.outcome.minutes) == (State.ENDED, ChainStatus.FAILED, 0)
+    assert "expected 1 to" in job.outcome.reason
+    assert {effect.kind for effect in effects} == {Kind.REPORT, Kind.TELL_USER}
+
+
+def test_advance__no_time_limit__fails_and_is_never_unlimited() -> None:
+    job, _ = advance(None, replace(CLAIM, time_limit_min=0))
+    assert job is not None
+    assert job.state is State.ENDED
+
+
+def test_advance__whole_journey__reports_running_then_the_end() -> None:
+    job, effects = lived(*TO_RUNNING)
+    assert Effect(Kind.REPORT) in effects
+    assert path_to_goal(job) == (Report(ChainStatus.RUNNING),)
+    job, _ = advance(job, ChainSaw(ChainStatus.RUNNING))
+    assert job is not None
+    assert path_to_goal(job) == ()
+    job, effects = advance(job, SlurmEnded(FINISHED))
+    assert job is not None
+    assert effects == (Effect(Kind.REPORT),)
+    assert path_to_goal(job) == (Report(ChainStatus.FINISHED, 2, "", 0),)
+    job, _ = advance(job, ChainSaw(ChainStatus.FINISHED))
+    assert job is not None
+    assert job.state is State.SETTLED
+
+
+def test_path__end_seen_before_the_start_was_reported__goes_by_way_of_running() -> None:
+    job, _ = lived(*TO_QUEUED, SlurmEnded(FAILED))
+    assert path_to_goal(job) == (
+        Report(ChainStatus.RUNNING),
+        Report(ChainStatus.FAILED, 1, "exit code 3", 768),
+    )
+
+
+def test_path__cancelled_before_it_ran__is_one_call_of_zero_minutes() -> None:
+    job, _ = lived(*TO_QUEUED, SlurmEnded(Outcome(status=ChainStatus.CANCELLED)))
+    assert path_to_goal(job) == (Report(ChainStatus.CANCELLED),)
+
+
+def test_path__cancelled_after_it_ran__bills_what_it_used() -> None:
+    job, _ = lived(*TO_RUNNING, SlurmEnded(Outcome(status=ChainStatus.CANCELLED, elapsed_s=180)))
+    assert [step.minutes for step in path_to_goal(job)] == [0, 3]
+
+
+def test_advance__script_never_to_be_had__fails_with_a_reason() -> None:
+    job, _ = lived(ScriptUnavailable("NOT_FOUND"))
+    assert job.outcome == Outcome(status=ChainStatus.FAILED, reason="NOT_FOUND")
+
+
+def test_advance__unclear_submission__looks_twice_before_submitting_again() -> None:
+    job, effects = lived(*TO_SUBMITTING, SubmitUnclear("cut"))
+    assert job.state is State.SUBMITTING
+    assert effects[0].kind is Kind.SUBMIT
+    job, effects = lived(*TO_SUBMITTING, SubmitUnclear("cut"), SubmitNotFound())
+    assert job.state is State.SUBMITTING
+    assert effects[0].due_in_s > 10  # SLURM's MessageTimeout
+    job, effects = lived(*TO_SUBMITTING, SubmitUnclear("cut"), SubmitNotFound(), SubmitNotFound())
+    assert job.state is State.READY
+    assert effects == (Effect(Kind.SUBMIT),)
+
+
+def test_advance__found_after_an_unclear_submission__is_adopted() -> None:
+    job, _ = lived(*TO_SUBMITTING, SubmitUnclear("cut"), Submitted(SlurmId(9)))
+    assert (job.state, job.slurm_id) == (State.QUEUED, 9)
+
+
+def test_advance__slurm_rejects__gives_back_and_tells_the_user() -> None:
+    job, effects = lived(*TO_SUBMITTING, SubmitRejected("Invalid partition"))
+    assert (job.state, job.message) == (State.REFUSED, "Invalid partition")
+    assert {effect.kind for effect in effects} == {Kind.REFUSE, Kind.TELL_USER}
+    assert not finished(job)
+    job, _ = advance(job, ChainSaw(ChainStatus.PENDING))
+    assert job is not None
+    assert finished(job)
+
+
+def test_advance__given_back_and_claimed_again__begins_anew() -> None:
+    refused, _ = lived(*TO_SUBMITTING, SubmitRejected("full"), ChainSaw(ChainStatus.PENDING))
+    same, _ = advance(refused, CLAIM)
+    assert same == refused
+    again, effects = advance(refused, replace(CLAIM, claim_key="claim:1"))
+    assert again is not None
+    assert (again.state, again.chain_status) == (State.CLAIMED, ChainStatus.SCHEDULED)
+    assert effects == (Effect(Kind.FETCH),)
+
+
+@pytest.mark.parametrize("before", [(), TO_READY])
+def test_advance__cancelled_before_submission__never_reaches_slurm(before: tuple[Event, ...]) -> None:
+    job, effects = lived(*before, CancelRequested())
+    assert job.outcome == Outcome(status=ChainStatus.CANCELLED)
+    assert effects == (Effect(Kind.REPORT),)
+    assert lived(*before, CancelRequested(), SubmitStarted(10))[0].state is State.ENDED
+
+
+def test_advance__cancelled_while_submitting__is_cancelled_once_the_id_is_known() -> None:
+    job, effects = lived(*TO_SUBMITTING, CancelRequested())
+    assert effects == ()
+    job, effects = advance(job, Submitted(SlurmId(7)))  # type: ignore[assignment]
+    assert Kind.CANCEL in {effect.kind for effect in effects}
+
+
+def test_advance__top_up__twice_is_once_and_the_limit_is_absolute() -> None:
+    job, effects = lived(*TO_RUNNING, ToppedUp("tx:1", 5))
+    assert (job.limit_min, effects) == (15, (Effect(Kind.TOP_UP),))
+    job, effects = advance(job, ToppedUp("tx:1", 5))  # type: ignore[assignment]
+    assert (job.limit_min, effects) == (15, ())
+    job, effects = advance(job, LimitApplied(15))  # type: ignore[assignment]
+    assert (job.applied_limit_min, effects) == (15, ())
+
+
+def test_advance__top_up_while_submitting__is_applied_once_slurm_has_the_job() -> None:
+    _, effects = lived(*TO_SUBMITTING, ToppedUp("tx:1", 5), Submitted(SlurmId(7)))
+    assert Kind.TOP_UP in {effect.kind for effect in effects}
+
+
+def test_advance__contract_decided_while_slurm_runs__cancels_in_slurm() -> None:
+    job, effects = lived(*TO_RUNNING, ChainSaw(ChainStatus.PANICKED))
+    assert job.state is State.SETTLED
+    assert effects == (Effect(Kind.CANCEL),)
+
+
+def test_advance__callback__only_makes_us_look() -> None:
+    job, effects = lived(*TO_QUEUED, CalledBack())
+    assert job.state is State.QUEUED
+    assert effects == (Effect(Kind.WITNESS),)
+
+
+def test_advance__no_news__looks_less_and_less_often() -> None:
+    job, _ = lived(*TO_QUEUED)
+    waits = []
+    for _ in range(20):
+        job, effects = advance(job, SlurmWaiting("PENDING"))  # type: ignore[assignment]
+        waits.append(effects[0].due_in_s)
+    assert waits == sorted(waits)
+    assert waits[-1] == 900
+
+
+OUTCOMES = st.builds(
+    Outcome,
+    status=st.sampled_from([s for s in ChainStatus if s.cold and s is not ChainStatus.PANICKED]),
+    elapsed_s=st.integers(0, 10_000),
+    exit_status=st.integers(0, 65_535),
+    reason=st.sampled_from(["", "NODE_FAIL"]),
+)
+EVENTS = st.one_of(
+    st.just(CLAIM),
+    st.just(ScriptFetched("echo", "logger:1")),
+    st.builds(ScriptUnavailable, st.just("gone")),
+    st.just(SubmitStarted(10)),
+    st.builds(Submitted, st.sampled_from([SlurmId(7), SlurmId(8)])),
+    st.just(SubmitRejected("no")),
+    st.just(SubmitUnclear("cut")),
+    st.just(SubmitNotFound()),
+    st.just(CalledBack()),
+    st.just(SlurmWaiting("PENDING")),
+    st.just(SlurmStarted()),
+    st.builds(SlurmEnded, OUTCOMES),
+    st.just(CancelRequested()),
+    st.builds(ToppedUp, st.sampled_from(["tx:1", "tx:2"]), st.integers(1, 100)),
+    st.builds(LimitApplied, st.integers(1, 500)),
+    st.builds(ChainSaw, st.sampled_from(ChainStatus)),
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Any event at any time, as often as it likes. The outbox is kept as the ledger keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job, effects = advance(None, CLAIM)
+        self.open = {effect.kind for effect in effects}
+        self.decided: Outcome | None = None
+        self.seen: list[Event] = []
+
+    def _happens(self, event: Event, done: Kind | None = None) -> None:
+        before = self.job
+        after, effects = advance(before, event)
+        assert before is not None
+        assert after is not None
+        assert RANK[after.state] >= RANK[before.state], "no event moves a job back"
+        if before.outcome is not None:
+            assert after.outcome == before.outcome, "an end is decided once"
+        if finished(before):
+            assert after.state is before.state or after.slurm_id != before.slurm_id
+            assert after.chain_status is before.chain_status
+        if done is not None:
+            self.open.discard(done)
+        self.open = (self.open | {effect.kind for effect in effects}) - closes(after)
+        self.job = after
+        self.seen.append(event)
+
+    @rule(event=EVENTS)
+    def something_happens(self, event: Event) -> None:
+        # An outcome of a step arrives only while the step is open, and it ends it: the ledger's rule.
+        kinds = {
+            ScriptFetched: Kind.FETCH,
+            ScriptUnavailable: Kind.FETCH,
+            Submitted: Kind.SUBMIT,
+            SubmitRejected: Kind.SUBMIT,
+            SubmitUnclear: Kind.SUBMIT,
+            SubmitNotFound: Kind.SUBMIT,
+            SlurmWaiting: Kind.WITNESS,
+            SlurmStarted: Kind.WITNESS,
+            SlurmEnded: Kind.WITNESS,
+            LimitApplied: Kind.TOP_UP,
+        }
+        kind = kinds.get(type(event))
+        right_time = {Kind.FETCH: State.CLAIMED, Kind.SUBMIT: State.SUBMITTING}
+        assert self.job is not None
+        ends = kind in self.open and (kind not in right_time or self.job.state is right_time[kind])
+        self._happens(event, kind if ends else None)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def something_comes_again(self, data: st.DataObject) -> None:
+        self._happens(data.draw(st.sampled_from(self.seen)))
+
+    @invariant()
+    def never_stuck(self) -> None:
+        assert self.job is not None
+        if not finished(self.job) and not self._chain_moves_next():
+            assert self.open & PURPOSEFUL[self.job.state], f"{self.job.state} without anything to do"
+
+    @invariant()
+    def billed_once(self) -> None:
+        assert self.job is not None
+        ends = [step for step in path_to_goal(self.job) if step.status.cold]
+        assert len(ends) <= 1
+        if self.job.outcome is not None and ends:
+            assert ends[0].minutes == self.job.outcome.elapsed_s // 60
+
+    def _chain_moves_next(self) -> bool:
+        return False
+
+
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
