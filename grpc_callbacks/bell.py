@@ -1,0 +1,48 @@
+"""Rings for the witness: one message, in the background, whatever the broker does."""
+
+import threading
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS
+
+log = structlog.get_logger()
+
+PATIENCE_S = 2.0
+
+
+class Bell:
+    """Many rings while one message is being sent become one more. A lost message is late and nothing else: a tick of
+    the fleet reads the inbox too.
+    """
+
+    def __init__(self, broker_url: str, cluster: str) -> None:
+        timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
+        self._celery = Celery(broker=broker_url)
+        self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
+        self._queue = QUEUE_OF_TASK["witness"].of(cluster)
+        self._rung = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._ring_on, name="bell", daemon=True)
+        self._thread.start()
+
+    def ring(self) -> None:
+        """There is something in the inbox. Never waits."""
+        self._rung.set()
+
+    def close(self) -> None:
+        """Send what was rung, and stop."""
+        self._closing = True
+        self._rung.set()
+        self._thread.join(2 * PATIENCE_S)
+
+    def _ring_on(self) -> None:
+        while not self._closing:
+            self._rung.wait()
+            self._rung.clear()
+            try:
+                self._celery.send_task(f"{TASKS}.witness", queue=self._queue, ignore_result=True)
+            except OperationalError as error:
+                log.warning("wake_up_lost", task="witness", error=str(error))

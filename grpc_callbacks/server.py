@@ -1,0 +1,108 @@
+"""The gRPC services: JobAPI, SshAPI and grpc.health.v1.Health."""
+
+import threading
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from grpc_callbacks.bell import Bell
+from grpc_callbacks.inbox import Inbox, InboxClosedError
+from grpc_callbacks.validation import MalformedCallbackError, validate
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+
+log = structlog.get_logger()
+
+THREADS = 16
+SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI")
+HEALTH_EVERY_S = 2.0
+
+
+class JobApi(services.JobAPIServicer):
+    """Takes what the plugins say, and answers OK when it is on disk."""
+
+    def __init__(self, inbox: Inbox, bell: Bell) -> None:
+        self._inbox = inbox
+        self._bell = bell
+
+    def SetJobStatus(  # noqa: N802  the name is the protocol's
+        self, request: messages.SetJobStatusRequest, context: grpc.ServicerContext
+    ) -> messages.SetJobStatusResponse:
+        """INVALID_ARGUMENT for what no plugin would say, UNAVAILABLE when it could not be stored."""
+        peer = context.peer()
+        try:
+            report = validate(request.name, request.id, request.duration, request.status, request.exit_code)
+            if not report.ignored:
+                self._inbox.store(report, peer)
+                self._bell.ring()
+        except MalformedCallbackError as error:
+            log.warning("callback_malformed", peer=peer, error=str(error))
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except InboxClosedError as error:
+            log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"{error}; come again")
+        outcome = "callback_ignored" if report.ignored else "callback_stored"
+        log.info(outcome, job_id=report.job_id, slurm_id=report.slurm_id, status=report.status, peer=peer)
+        return messages.SetJobStatusResponse()
+
+
+class SshApi(services.SshAPIServicer):
+    """Tells sshd which key the supervisor logs in with."""
+
+    def __init__(self, authorized_keys: str) -> None:
+        self._answer = messages.FetchAuthorizedKeysResponse(authorized_keys=authorized_keys.rstrip("\n") + "\n")
+
+    def FetchAuthorizedKeys(  # noqa: N802  the name is the protocol's
+        self, request: messages.FetchAuthorizedKeysRequest, context: grpc.ServicerContext  # noqa: ARG002
+    ) -> messages.FetchAuthorizedKeysResponse:
+        """The public half, as a line of authorized_keys."""
+        return self._answer
+
+
+class Server:
+    """The process's server; it listens once it is made."""
+
+    def __init__(
+        self, address: str, credentials: grpc.ServerCredentials | None, inbox: Inbox, bell: Bell, authorized_keys: str
+    ) -> None:
+        self._inbox = inbox
+        self._stopping = threading.Event()
+        self._health = health.HealthServicer()
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="grpc"), options=[("grpc.so_reuseport", 0)]
+        )
+        services.add_JobAPIServicer_to_server(JobApi(inbox, bell), self._server)
+        services.add_SshAPIServicer_to_server(SshApi(authorized_keys), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        host, _, port = address.rpartition(":")
+        target = f"{host or '[::]'}:{port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(target)
+        else:
+            self.port = self._server.add_secure_port(target, credentials)
+        self._tell_health()
+        self._server.start()
+
+    def run(self) -> None:
+        """Serve, and keep the health up to date, until `stop`; calls in flight are finished."""
+        while not self._stopping.wait(HEALTH_EVERY_S):
+            self._tell_health()
+        self._server.stop(grace=5.0).wait()
+
+    def stop(self) -> None:
+        """Accept no more calls."""
+        self._stopping.set()
+
+    def _tell_health(self) -> None:
+        serving = health_pb2.HealthCheckResponse.SERVING
+        status = serving if self._inbox.is_open() else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in SERVICES:
+            self._health.set(service, status)
+
+
+def server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    """TLS with one certificate; callers show none."""
+    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])

@@ -1,0 +1,51 @@
+"""What a callback must look like before it is believed to be one. Pure."""
+
+import re
+from dataclasses import dataclass
+
+NAME = re.compile(r"0x[0-9a-f]{64}")
+GREATEST_SLURM_ID = 2**32 - 1
+GREATEST_DURATION_S = 2**31 - 1
+INT32 = range(-(2**31), 2**31)
+
+# JobStatus of supervisor.v1alpha1
+UNSPECIFIED, RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 0, 4, 6, 7, 8, 9
+STORED = {RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS}
+NOT_A_PLUGINS = {1: "PENDING", 2: "META_SCHEDULED", 3: "SCHEDULED", 10: "PANICKED"}
+
+
+class MalformedCallbackError(ValueError):
+    """No plugin would say this; the message tells what was found and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A callback that a plugin may have sent. `duration_s` is SLURM's end minus start, `exit_code` a raw wait(2) status."""
+
+    job_id: str
+    slurm_id: int
+    status: int
+    duration_s: int
+    exit_code: int
+
+    @property
+    def ignored(self) -> bool:
+        """Whether it is of a plugin of another version (CANCELLING, or a status that we have never heard of)."""
+        return self.status not in STORED
+
+
+def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: int) -> StatusReport:
+    """A status report. Raises MalformedCallbackError."""
+    if not NAME.fullmatch(name):
+        raise MalformedCallbackError(f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits")
+    if not 1 <= slurm_id <= GREATEST_SLURM_ID:
+        raise MalformedCallbackError(f"id: found {slurm_id}; expected a SLURM job id, 1 to {GREATEST_SLURM_ID}")
+    if duration_s > GREATEST_DURATION_S:
+        raise MalformedCallbackError(f"duration: found {duration_s}; expected seconds, {GREATEST_DURATION_S} at most")
+    if exit_code not in INT32:
+        raise MalformedCallbackError(f"exit_code: found {exit_code}; expected a wait(2) status, which has 32 bits")
+    if status == UNSPECIFIED:
+        raise MalformedCallbackError("status: found JOB_STATUS_UNSPECIFIED; expected RUNNING or an end state")
+    if status in NOT_A_PLUGINS:
+        raise MalformedCallbackError(f"status: found {NOT_A_PLUGINS[status]}; expected RUNNING or an end state")
+    return StatusReport(name, slurm_id, status, duration_s, exit_code)
