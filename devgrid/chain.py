@@ -191,7 +191,7 @@ class Chain:
         """Start anvil with the contracts deployed and the accounts "admin" and "metascheduler" (which has its role).
         Without a block time each transaction is mined at once. Raises StartError or ChainError.
         """
-        rpc_url = f"http://127.0.0.1:{_start_anvil(processes, block_time_s)}"
+        rpc_url = f"http://127.0.0.1:{start_anvil(processes, block_time_s)}"
         admin = _random_account()
         addresses = Addresses(*(_address_of(admin.address, nonce) for nonce in _DEPLOYED_AT))
         chain = cls(processes.folder, rpc_url, CHAIN_ID, addresses)
@@ -463,7 +463,8 @@ class Chain:
 _DEPLOYED_AT = range(len(CONTRACTS))  # the nonces of the deployments
 
 
-def _start_anvil(processes: Processes, block_time_s: float | None, *options: str) -> int:
+def start_anvil(processes: Processes, block_time_s: float | None, *options: str) -> int:
+    """Start a bare chain, with further command line options of anvil; its port. Raises StartError."""
     port = free_port()
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", str(CHAIN_ID), "--silent"]
     command += ["--prune-history", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]

@@ -14,7 +14,9 @@ const repository = resolve(here, "../..");
 const solc = createRequire(join(repository, "package.json"))("solc");
 const SUPERVISOR_NEEDS = ["MetaScheduler", "JobRepository", "ProviderJobQueues", "ProviderManager", "Credit", "Constants"];
 const CODE_SIZE_LIMIT = 24_576; // bytes, EIP-170
-const MAY_BE_VIEW = "2018"; // the queue sizes are not marked view in the field
+// 2018: the queue sizes could be marked view, and are not in the field. 3860, 5574: too much code for a public chain;
+// the tests carry a whole grid, and the contracts' size is checked below.
+const NOT_A_PROBLEM = ["2018", "3860", "5574"];
 
 function compile(folders) {
   const sources = {};
@@ -34,7 +36,7 @@ function compile(folders) {
     },
   };
   const output = JSON.parse(solc.compile(JSON.stringify(input)));
-  const problems = (output.errors ?? []).filter((problem) => problem.errorCode !== MAY_BE_VIEW);
+  const problems = (output.errors ?? []).filter((problem) => !NOT_A_PROBLEM.includes(problem.errorCode));
   if (problems.length > 0) {
     console.error(problems.map((problem) => problem.formattedMessage).join("\n"));
     process.exit(1);

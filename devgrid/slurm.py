@@ -1,0 +1,170 @@
+"""A private SLURM: Debian's own slurmctld and slurmd, several nodes on one machine."""
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.process import Processes, StartError, answers, free_port, wait_until
+from devgrid.slurm_conf import Layout, gres_conf, slurm_conf, slurmdbd_conf
+from devgrid.users import Users
+
+PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
+HOOKS = ("jobcomp.sh", "prolog-slurmctld.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """A running cluster."""
+
+    processes: Processes
+    users: Users
+    layout: Layout
+
+    @classmethod
+    def start(
+        cls,
+        processes: Processes,
+        users: Users,
+        *,
+        spool: Path,
+        nodes: int = 4,
+        cpus_per_node: int = 8,
+        memory_mb: int = 16_000,
+        gpus_per_node: int = 2,
+        partition: str = "main",
+        accounting: bool = False,
+        min_job_age_s: int = 300,
+    ) -> "Slurm":
+        """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`."""
+        layout = Layout(
+            folder=processes.folder / "slurm",
+            controller_port=free_port(),
+            node_ports=tuple(free_port() for _ in range(nodes)),
+            cpus_per_node=cpus_per_node,
+            memory_mb=memory_mb,
+            gpus_per_node=gpus_per_node,
+            partition=partition,
+            min_job_age_s=min_job_age_s,
+            accounting_port=free_port() if accounting else None,
+        )
+        slurm = cls(processes, users, layout)
+        slurm._write_files(spool)
+        slurm._start_munge()
+        if accounting:
+            slurm._start_accounting()
+        slurm.start_controller()
+        for number in range(1, nodes + 1):
+            slurm.start_node(number)
+        wait_until(slurm._all_idle, "all nodes to be idle", 30.0, every_s=0.1)
+        return slurm
+
+    def env(self) -> dict[str, str]:
+        """What SLURM's commands need in their environment."""
+        return {"SLURM_CONF": str(self.layout.folder / "slurm.conf"), **self.users.environment()}
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run one of SLURM's commands as the admin."""
+        return subprocess.run(argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=60)
+
+    def start_controller(self) -> None:
+        """Start slurmctld and wait until it answers."""
+        self.processes.start("slurmctld", self._daemon("slurmctld"), env=self._environment(), ready=self._pings)
+
+    def start_node(self, number: int) -> None:
+        """Start the slurmd of a node."""
+        argv = [*self._daemon("slurmd"), "-N", f"node{number}"]
+        self.processes.start(f"slurmd-node{number}", argv, env=self._environment())
+
+    def stop(self) -> None:
+        """Cancel all jobs and wait until none is left, so that no process of a job stays behind."""
+        if self.run("scancel", f"--partition={self.layout.partition}").returncode == 0:
+            wait_until(lambda: not self.run("squeue", "--noheader").stdout.strip(), "all jobs to end", 20.0, every_s=0.1)
+
+    def _daemon(self, name: str) -> list[str]:
+        return [f"/usr/sbin/{name}", "-D", "-f", str(self.layout.folder / "slurm.conf")]
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **self.env()}
+
+    def _pings(self) -> bool:
+        return "is UP" in self.run("scontrol", "ping").stdout
+
+    def _all_idle(self) -> bool:
+        shown = self.run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
+        return shown == ["idle"] * len(self.layout.node_ports)
+
+    def _write_files(self, spool: Path) -> None:
+        folder = self.layout.folder
+        for name in ("munge", "state", "spool", "dev", "plugins"):
+            (folder / name).mkdir(parents=True)
+        for number in range(self.layout.gpus_per_node):
+            (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")
+        for hook in HOOKS:
+            text = (PLUGINS / hook).read_text().replace("@SPOOL@", str(spool))
+            (folder / "plugins" / hook).write_text(text)
+            (folder / "plugins" / hook).chmod(0o755)
+        (folder / "slurm.conf").write_text(slurm_conf(self.layout))
+        (folder / "gres.conf").write_text(gres_conf(self.layout))
+
+    def _start_munge(self) -> None:
+        munge = self.layout.munge_socket.parent
+        munge.chmod(0o755)
+        key = munge / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
+        options = [f"--{name}={munge / file}" for name, file in files.items()]
+        argv = ["/usr/sbin/munged", "--foreground", "--force", *options, f"--seed-file={munge / 'munged.seed'}"]
+        self.processes.start("munged", argv, env=self._environment(), ready=self.layout.munge_socket.exists)
+
+    def _start_accounting(self) -> None:
+        folder, port = self.layout.folder / "mariadb", free_port()
+        self._install_mariadb(folder)
+        socket = folder / "mysqld.sock"
+        argv = [
+            "/usr/sbin/mariadbd",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={folder / 'data'}",
+            f"--socket={socket}",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={folder / 'mariadbd.pid'}",
+        ]
+        self.processes.start("mariadbd", argv, ready=socket.exists)
+        grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
+        grant += "GRANT ALL ON *.* TO slurm@localhost;"
+        subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)
+        conf = self.layout.folder / "slurmdbd.conf"
+        conf.write_text(slurmdbd_conf(self.layout, port))
+        conf.chmod(0o600)
+        accounting_port = self.layout.accounting_port or 0
+        environment = self._environment() | {"SLURM_CONF": str(self.layout.folder / "slurm.conf")}
+        self.processes.start(
+            "slurmdbd",
+            ["/usr/sbin/slurmdbd", "-D"],
+            env=environment,
+            ready=lambda: answers(accounting_port),
+        )
+        added = self.run("sacctmgr", "-i", "add", "cluster", "devgrid")
+        if added.returncode != 0 and "Nothing new added" not in added.stdout:
+            raise StartError(f"sacctmgr add cluster: {added.stdout}{added.stderr}")
+
+    def _install_mariadb(self, folder: Path) -> None:
+        folder.mkdir()
+        install = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
+        argv: Sequence[str] = [
+            install,
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={folder / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")

@@ -1,0 +1,109 @@
+"""The configuration files of a private SLURM 22.05. Pure text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The shape of a private cluster."""
+
+    folder: Path
+    controller_port: int
+    node_ports: tuple[int, ...]
+    cpus_per_node: int
+    memory_mb: int
+    gpus_per_node: int
+    partition: str
+    min_job_age_s: int
+    accounting_port: int | None
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where munged listens."""
+        return self.folder / "munge" / "munge.socket"
+
+
+def slurm_conf(layout: Layout) -> str:
+    """slurm.conf; the hooks are the project's own plugins."""
+    folder = layout.folder
+    lines = [
+        "ClusterName=devgrid",
+        "SlurmctldHost=localhost(127.0.0.1)",
+        f"SlurmctldPort={layout.controller_port}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={layout.munge_socket}",
+        f"StateSaveLocation={folder}/state",
+        f"SlurmdSpoolDir={folder}/spool/%n",
+        f"SlurmctldPidFile={folder}/slurmctld.pid",
+        f"SlurmdPidFile={folder}/slurmd-%n.pid",
+        f"SlurmctldLogFile={folder}/slurmctld.log",
+        f"SlurmdLogFile={folder}/slurmd-%n.log",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "GresTypes=gpu",
+        "SlurmdParameters=config_overrides",
+        "SchedulerParameters=sched_interval=2,bf_interval=5,batch_sched_delay=0,sched_min_interval=0",
+        "EnforcePartLimits=ALL",
+        "MailProg=/bin/true",
+        "ReturnToService=2",
+        "KillWait=5",
+        "MpiDefault=none",
+        "SwitchType=switch/none",
+        f"MinJobAge={layout.min_job_age_s}",
+        f"JobCompType=jobcomp/script\nJobCompLoc={folder}/plugins/jobcomp.sh",
+        f"PrologSlurmctld={folder}/plugins/prolog-slurmctld.sh",
+        *_accounting(layout),
+        *(
+            f"NodeName=node{number} NodeHostname=localhost Port={port} CPUs={layout.cpus_per_node}"
+            f" RealMemory={layout.memory_mb} Gres=gpu:{layout.gpus_per_node} State=UNKNOWN"
+            for number, port in enumerate(layout.node_ports, start=1)
+        ),
+        f"PartitionName={layout.partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(layout: Layout) -> str:
+    """Fake GPUs: each is a symbolic link to /dev/null."""
+    last = layout.gpus_per_node - 1
+    return f"Name=gpu File={layout.folder}/dev/gpu[0-{last}]\n" if last > 0 else f"Name=gpu File={layout.folder}/dev/gpu0\n"
+
+
+def slurmdbd_conf(layout: Layout, storage_port: int) -> str:
+    """slurmdbd.conf; SLURM wants it closed to everybody else (mode 600)."""
+    folder = layout.folder
+    return "\n".join(
+        [
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={layout.munge_socket}",
+            "DbdHost=localhost",
+            f"DbdPort={layout.accounting_port}",
+            "SlurmUser=root",
+            f"PidFile={folder}/slurmdbd.pid",
+            f"LogFile={folder}/slurmdbd.log",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=127.0.0.1",
+            f"StoragePort={storage_port}",
+            "StorageUser=slurm",
+            "StorageLoc=slurm_acct_db",
+            "",
+        ]
+    )
+
+
+def _accounting(layout: Layout) -> list[str]:
+    if layout.accounting_port is None:
+        return ["AccountingStorageType=accounting_storage/none", "JobAcctGatherType=jobacct_gather/none"]
+    return [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=localhost",
+        f"AccountingStoragePort={layout.accounting_port}",
+        f"AccountingStoragePass={layout.munge_socket}",
+        "AccountingStorageTRES=gres/gpu",
+        "JobAcctGatherType=jobacct_gather/none",
+    ]

@@ -1,0 +1,76 @@
+"""The Linux users of a grid: customers of 42 characters, which useradd refuses, through nss_wrapper.
+
+nss_wrapper makes the processes that load it read other files than /etc/passwd and /etc/group; nothing of the machine changes.
+"""
+
+import ctypes.util
+import fcntl
+import os
+import pwd
+from pathlib import Path
+
+from devgrid.process import StartError
+
+LIBRARY = "libnss_wrapper.so"
+FIRST_UID = 200_000
+
+
+class Users:
+    """The users known to one grid's SLURM and sshd. More may be added while these run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "users"
+        self.homes = folder / "home"
+        self._passwd = self.folder / "passwd"
+        self._group = self.folder / "group"
+        if not self._passwd.exists():
+            self.folder.mkdir(parents=True)
+            self.homes.mkdir()
+            self._passwd.write_text(Path("/etc/passwd").read_text())
+            self._group.write_text(Path("/etc/group").read_text())
+
+    def add(self, name: str) -> int:
+        """Make a user with a home and return the uid; one that exists keeps its own."""
+        with (self.folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
+            if name in known:
+                return known[name]
+            uid = max(FIRST_UID, *(number + 1 for number in known.values() if number < 2 * FIRST_UID))
+            home = self.homes / name
+            home.mkdir()
+            os.chown(home, uid, uid)
+            _append(self._group, f"{name}:x:{uid}:")
+            _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:/bin/sh")
+            return uid
+
+    def home(self, name: str) -> Path:
+        """Where a customer's jobs leave their logs."""
+        return self.homes / name
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to know these users."""
+        return {
+            "LD_PRELOAD": _library(),
+            "NSS_WRAPPER_PASSWD": str(self._passwd),
+            "NSS_WRAPPER_GROUP": str(self._group),
+        }
+
+
+def admin() -> str:
+    """The user who may run scontrol update."""
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _append(file: Path, line: str) -> None:
+    """Readers see the old file or the new one."""
+    new = file.with_suffix(".new")
+    new.write_text(file.read_text().rstrip("\n") + f"\n{line}\n")
+    new.replace(file)
+
+
+def _library() -> str:
+    """The loader's own name for it: a setuid program ignores a path."""
+    if ctypes.util.find_library("nss_wrapper") is None:
+        raise StartError(f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)")
+    return LIBRARY
