@@ -38,7 +38,8 @@ class Running:
 class Processes:
     """Starts processes with a log each under `folder` and writes down their ids, so that any later program
     can stop them. Each child leads a session of its own and carries the folder's path as DEVGRID_STATE in its
-    environment, by which stray grandchildren are found at the end."""
+    environment, by which stray grandchildren are found at the end.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

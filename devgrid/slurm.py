@@ -82,7 +82,9 @@ class Slurm:
     def stop(self) -> None:
         """Cancel all jobs and wait until none is left, so that no process of a job stays behind."""
         if self.run("scancel", f"--partition={self.layout.partition}").returncode == 0:
-            wait_until(lambda: not self.run("squeue", "--noheader").stdout.strip(), "all jobs to end", 20.0, every_s=0.1)
+            wait_until(
+                lambda: not self.run("squeue", "--noheader").stdout.strip(), "all jobs to end", 20.0, every_s=0.1
+            )
 
     def _daemon(self, name: str) -> list[str]:
         return [f"/usr/sbin/{name}", "-D", "-f", str(self.layout.folder / "slurm.conf")]

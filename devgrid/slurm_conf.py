@@ -71,7 +71,11 @@ def slurm_conf(layout: Layout) -> str:
 def gres_conf(layout: Layout) -> str:
     """Fake GPUs: each is a symbolic link to /dev/null."""
     last = layout.gpus_per_node - 1
-    return f"Name=gpu File={layout.folder}/dev/gpu[0-{last}]\n" if last > 0 else f"Name=gpu File={layout.folder}/dev/gpu0\n"
+    return (
+        f"Name=gpu File={layout.folder}/dev/gpu[0-{last}]\n"
+        if last > 0
+        else f"Name=gpu File={layout.folder}/dev/gpu0\n"
+    )
 
 
 def slurmdbd_conf(layout: Layout, storage_port: int) -> str:

@@ -11,8 +11,9 @@ from devgrid.process import Processes
 
 def new_state_folder() -> Path:
     """A fresh folder that other Linux users may enter (the customers' jobs run from it), with a name short enough
-    for the paths of Unix sockets (108 bytes at most)."""
-    folder = Path(tempfile.mkdtemp(prefix="grid-", dir="/var/tmp"))  # noqa: S108  the name is random
+    for the paths of Unix sockets (108 bytes at most).
+    """
+    folder = Path(tempfile.mkdtemp(prefix="grid-", dir="/var/tmp"))
     folder.chmod(0o755)
     return folder
 

@@ -1,0 +1,72 @@
+"""A private OpenSSH: the login node. It asks the supervisor's gRPC process which key may log in."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.process import Processes, answers, free_port
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Sshd:
+    """A running sshd. `known_hosts` holds its host key under `address`."""
+
+    address: str
+    known_hosts: Path
+
+    @classmethod
+    def start(cls, processes: Processes, environment: Mapping[str, str], authorized_keys: Sequence[str]) -> "Sshd":
+        """Start sshd on a free port of 127.0.0.1. Sessions get `environment`; `authorized_keys` is the program that
+        prints the keys which may log in.
+        """
+        folder, port = processes.folder / "sshd", free_port()
+        folder.mkdir(mode=0o755)
+        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd separates its privileges
+        host_key = folder / "host_key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
+        command = folder / "authorized-keys"
+        command.write_text(f"cd {shlex.quote(str(REPOSITORY))} && exec {shlex.join(authorized_keys)}\n")
+        (folder / "sshd_config").write_text(_config(folder, port, environment))
+        argv = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
+        preload = {name: value for name, value in environment.items() if name != "SLURM_CONF"}
+        processes.start("sshd", argv, env={"PATH": os.environ["PATH"], **preload}, ready=lambda: answers(port))
+        known_hosts = folder / "known_hosts"
+        kind, key, *_ = (folder / "host_key.pub").read_text().split()
+        known_hosts.write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
+        return cls(f"127.0.0.1:{port}", known_hosts)
+
+
+def authorized_keys_command(supervisor: str, authority: Path) -> list[str]:
+    """The project's own AuthorizedKeysCommand, for a supervisor at host:port with a certificate of that authority."""
+    return [sys.executable, "-m", "plugins.authorized_keys", "--supervisor", supervisor, "--ca", str(authority)]
+
+
+def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:
+    # The command itself may not lie under a folder that everybody can write to, such as /var/tmp; bash does not.
+    set_env = " ".join(f'{name}="{value}"' for name, value in environment.items())
+    return "\n".join(
+        [
+            f"Port {port}",
+            "ListenAddress 127.0.0.1",
+            f"HostKey {folder}/host_key",
+            f"PidFile {folder}/sshd.pid",
+            "UsePAM no",
+            "StrictModes no",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PermitRootLogin prohibit-password",
+            "AuthorizedKeysFile none",
+            f"AuthorizedKeysCommand /bin/bash {folder}/authorized-keys %u",
+            "AuthorizedKeysCommandUser root",
+            "MaxSessions 64",
+            "MaxStartups 200:30:400",
+            f"SetEnv {set_env}",
+            "",
+        ]
+    )

@@ -1,0 +1,40 @@
+"""sshd's AuthorizedKeysCommand: prints the key that the supervisor logs in with, as the supervisor itself tells it.
+
+The same key is good for every user of the cluster: who may become whom is decided by the supervisor.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import grpc
+
+from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest
+from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIStub
+
+TIMEOUT_S = 5.0
+
+
+def main() -> None:
+    """Ask and print; without an answer nobody logs in by this key."""
+    parser = argparse.ArgumentParser(prog="authorized_keys", description=__doc__)
+    parser.add_argument("--supervisor", required=True, metavar="HOST:PORT")
+    parser.add_argument("--ca", type=Path, help="certificate authority of the supervisor; without it, no TLS")
+    options, _ = parser.parse_known_args()
+    with open_channel(options.supervisor, options.ca) as channel:
+        try:
+            answer = SshAPIStub(channel).FetchAuthorizedKeys(FetchAuthorizedKeysRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            sys.exit(f"authorized_keys: {options.supervisor}: {error.code().name}: {error.details()}")
+    sys.stdout.write(answer.authorized_keys)
+
+
+def open_channel(address: str, authority: Path | None) -> grpc.Channel:
+    """A channel to the supervisor, over TLS when its authority is known."""
+    if authority is None:
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority.read_bytes()))
+
+
+if __name__ == "__main__":
+    main()
