@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +47,7 @@ class Processes:
         self.logs = folder / "log"
         self._register = folder / "processes.json"
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()  # parts of a grid are started side by side
 
     def start(
         self,
@@ -77,7 +79,8 @@ class Processes:
             )
         self._children[child.pid] = child
         running = Running(name, child.pid, psutil.Process(child.pid).create_time())
-        self._write([*self.running(), running])
+        with self._lock:
+            self._write([*self.running(), running])
         if ready is not None:
             try:
                 wait_until(lambda: child.poll() is not None or ready(), f"{name} to be ready", timeout_s)

@@ -50,8 +50,9 @@ contract ProvidersTest is Grid {
         provider.attempt(address(manager), registration(hardware(5, 5)));
         require(manager.isValidForScheduling(address(provider)), "still valid");
         equal(manager.getProviderHardware(address(provider)).nodes, 2, "the old one");
+        provider.attempt(address(manager), registration(hardware(6, 6)));
         manager.approve(address(provider));
-        equal(manager.getProviderHardware(address(provider)).nodes, 5, "the new one");
+        equal(manager.getProviderHardware(address(provider)).nodes, 6, "the newest one");
         equal(manager.getLabels(address(provider)).length, 1, "labels are not piled up");
     }
 

@@ -1,0 +1,246 @@
+"""A whole grid on one machine: chain, contracts, meta-scheduler, job definition service, SLURM, sshd, Postgres, Redis."""
+
+import base64
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devgrid import scripts
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.fleet import REPOSITORY, Fleet
+from devgrid.process import Processes, answers, free_port
+from devgrid.slurm import Slurm
+from devgrid.sshd import Sshd, authorized_keys_command
+from devgrid.state import new_state_folder
+from devgrid.tls import Certificates, make_certificates
+from devgrid.users import Users, admin
+from devgrid.workflow import Resources, load
+from supervisor_tasks import embedded
+
+CREDIT = 10**18
+CUSTOMERS_CREDITS = 100_000
+
+
+@dataclass(slots=True)
+class Grid:
+    """A running grid. `environment` is what a fleet needs to serve it."""
+
+    processes: Processes
+    chain: Chain
+    users: Users
+    environment: dict[str, str] = field(default_factory=dict)
+    slurm: Slurm | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The state folder."""
+        return self.processes.folder
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet that serves this grid, started or not."""
+        return Fleet(self.processes, self.environment)
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        block_time_s: float | None = None,
+        accounting: bool = False,
+        min_job_age_s: int = 300,
+        tell: Callable[[str], None] = lambda _: None,
+        overrides: dict[str, str] | None = None,
+    ) -> "Grid":
+        """Start everything but the fleet. What fails is stopped again and its error raised."""
+        processes = Processes(new_state_folder())
+        try:
+            return _start(processes, block_time_s, accounting, min_job_age_s, tell, overrides or {})
+        except BaseException:
+            stop(processes)
+            raise
+
+    @classmethod
+    def load(cls, folder: Path) -> "Grid":
+        """A grid that another program started."""
+        processes = Processes(folder)
+        environment = json.loads((folder / "environment.json").read_text())
+        return cls(processes, Chain.load(folder), Users(folder), environment)
+
+    def stop(self) -> None:
+        """Stop everything, the fleet included, and remove the state folder."""
+        if self.slurm is not None:
+            self.slurm.stop()
+        stop(self.processes)
+
+    # --- what a customer does ---------------------------------------------------------------------------------------
+
+    def new_customer(self, role: str | None = None) -> Account:
+        """A customer with credits and a Linux user on the cluster."""
+        customer = self.chain.new_account(role=role)
+        self.chain.mint_credits(customer.address, CUSTOMERS_CREDITS * CREDIT)
+        self.users.add(customer.address)
+        return customer
+
+    def submit(self, customer: Account, workflow_text: str, minutes: int = 60) -> str:
+        """Hand a workflow file in, with credits for so many minutes; returns the job's id. Raises WorkflowError."""
+        resources = load(workflow_text).resources
+        return self.request(customer, scripts.store(self.folder / "scripts", workflow_text), resources, minutes)
+
+    def submit_script(self, customer: Account, script: str, minutes: int = 60, **resources: int) -> str:
+        """Hand a batch script in as it is."""
+        name = scripts.store_script(self.folder / "scripts", script)
+        return self.request(customer, name, Resources.model_validate({"memPerCpu": 100, **resources}), minutes)
+
+    def request(self, customer: Account, location: str, resources: Resources, minutes: int) -> str:
+        """Request a job on chain."""
+        definition = definition_of(location, resources)
+        return self.chain.request_job(customer, definition, Prices().of(definition) * minutes)
+
+    def output(self, customer: str, job_id: str) -> str:
+        """What the job itself wrote."""
+        log = self.users.home(customer) / f"{job_id}.log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+
+def definition_of(location: str, resources: Resources) -> JobDefinition:
+    """The job definition of a script with these resources."""
+    return JobDefinition(
+        gpus=resources.gpus,
+        mem_per_cpu_mb=resources.memPerCpu,
+        cpus_per_task=resources.cpusPerTask,
+        ntasks=resources.tasks,
+        batch_location_hash=location,
+    )
+
+
+def stop(processes: Processes) -> None:
+    """Stop all processes of a state folder and remove it."""
+    processes.stop_all()
+    shutil.rmtree(processes.folder, ignore_errors=True)
+
+
+def _start(
+    processes: Processes,
+    block_time_s: float | None,
+    accounting: bool,
+    min_job_age_s: int,
+    tell: Callable[[str], None],
+    overrides: dict[str, str],
+) -> Grid:
+    folder = processes.folder
+    users, certificates = Users(folder), make_certificates(folder / "tls")
+    spool, public = folder / "spool", f"127.0.0.1:{free_port()}"
+    spool.mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        tell("starting SLURM, the chain, Postgres, Redis and sshd")
+        waits_slurm = pool.submit(
+            lambda: Slurm.start(processes, users, spool=spool, accounting=accounting, min_job_age_s=min_job_age_s)
+        )
+        waits_chain = pool.submit(Chain.start, processes, block_time_s)
+        waits_servers = pool.submit(_start_servers, processes)
+        slurm, chain, servers = waits_slurm.result(), waits_chain.result(), waits_servers.result()
+    sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca))
+    tell("starting the job definition service, the meta-scheduler and the reporter")
+    services = _start_services(processes, chain, certificates)
+    _start_reporter(processes, spool, public, certificates)
+    provider = chain.new_account(role="provider")
+    layout = slurm.layout
+    node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
+    chain.register_provider(provider, [node] * len(layout.node_ports), Prices(), {"name": "devgrid"})
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "LC_ALL": "C.UTF-8",
+        "CLUSTER_NAME": "devgrid",
+        "STATE_DIR": str(folder),
+        "LISTEN_ADDRESS": public,
+        "PUBLIC_ADDRESS": public,
+        "TLS_ENABLE": "true",
+        "TLS_CERT": str(certificates.cert),
+        "TLS_KEY": str(certificates.key),
+        "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
+        "METASCHEDULER_ENDPOINT_WS": chain.ws_url,
+        "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
+        "CHAIN_ID": str(chain.chain_id),
+        "ETH_PRIVATE_KEY": provider.private_key,
+        "SBATCH_ENDPOINT": services,
+        "SBATCH_CA": str(certificates.ca),
+        "SLURM_SSH_ADDRESS": sshd.address,
+        "SLURM_SSH_ADMIN_USER": admin(),
+        "SLURM_SSH_PRIVATE_KEY": _ssh_key(folder),
+        "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
+        "SLURM_ACCOUNTING": str(accounting).lower(),
+        **servers,
+        **overrides,
+    }
+    saved = folder / "environment.json"
+    saved.touch(mode=0o600)
+    saved.write_text(json.dumps(environment))
+    return Grid(processes, chain, users, environment, slurm)
+
+
+def _start_servers(processes: Processes) -> dict[str, str]:
+    urls = {}
+    for name, variable, describe in (
+        ("postgres", "DATABASE_URL", embedded.postgres),
+        ("redis", "BROKER_URL", embedded.redis),
+    ):
+        folder = processes.folder / name
+        folder.mkdir()
+        start_server(processes, name, describe(folder))
+        urls[variable] = describe(folder).url
+    return urls
+
+
+def start_server(processes: Processes, name: str, server: embedded.Server) -> None:
+    """Start an embedded server as one of the grid's processes."""
+    processes.start(
+        name,
+        server.argv,
+        env=server.environment,
+        user=None if server.user is None else _uid(server.user),
+        cwd=server.folder,
+        ready=lambda: embedded.answers(server),
+    )
+
+
+def _uid(name: str) -> int:
+    return pwd.getpwnam(name).pw_uid
+
+
+def _start_services(processes: Processes, chain: Chain, certificates: Certificates) -> str:
+    address = f"127.0.0.1:{free_port()}"
+    options = {
+        "--listen": address,
+        "--cert": certificates.cert,
+        "--key": certificates.key,
+        "--scripts": processes.folder / "scripts",
+        "--logs": processes.folder / "user-logs",
+        "--rpc": chain.rpc_url,
+        "--jobs": chain.addresses.jobs,
+    }
+    argv = [sys.executable, "-m", "devgrid.services", *(str(word) for pair in options.items() for word in pair)]
+    port = int(address.rpartition(":")[2])
+    processes.start("services", argv, cwd=REPOSITORY)
+    argv = [sys.executable, "-m", "devgrid.metascheduler", "--folder", str(processes.folder)]
+    processes.start("metascheduler", argv, cwd=REPOSITORY, ready=lambda: answers(port))
+    return address
+
+
+def _start_reporter(processes: Processes, spool: Path, supervisor: str, certificates: Certificates) -> None:
+    options = ["--spool", str(spool), "--supervisor", supervisor, "--ca", str(certificates.ca)]
+    processes.start("reporter", [sys.executable, "-m", "plugins.reporter", *options], cwd=REPOSITORY)
+
+
+def _ssh_key(folder: Path) -> str:
+    """A new key, in the form of the setting: base64 of the file, on one line."""
+    file = folder / "supervisor_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
+    return base64.b64encode(file.read_bytes()).decode()
