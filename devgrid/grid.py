@@ -16,7 +16,7 @@ from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.fleet import REPOSITORY, Fleet
 from devgrid.process import Processes, answers, free_port
-from devgrid.slurm import Slurm
+from devgrid.slurm import Slurm, end_jobs
 from devgrid.sshd import Sshd, authorized_keys_command
 from devgrid.state import new_state_folder
 from devgrid.tls import Certificates, make_certificates
@@ -75,8 +75,7 @@ class Grid:
 
     def stop(self) -> None:
         """Stop everything, the fleet included, and remove the state folder."""
-        if self.slurm is not None:
-            self.slurm.stop()
+        end_jobs(self.folder, self.users)
         stop(self.processes)
 
     # --- what a customer does ---------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+PATIENCE_S = 5.0
+
 
 class StartError(RuntimeError):
     """A part of the grid did not start; the message holds the end of its log."""
@@ -124,9 +126,19 @@ class Processes:
             self.kill(running)
 
     def stop_all(self) -> None:
-        """Stop everything that was started here, newest first, then the strays that carry our mark."""
-        for entry in reversed(self.running()):
-            self.stop(entry)
+        """Ask everything that was started here to end, newest first; end what does not, and the strays that carry our
+        mark.
+        """
+        entries = list(reversed(self.running()))
+        for entry in entries:
+            process = entry.process()
+            if process is not None:
+                process.terminate()
+        try:
+            wait_until(lambda: all(self._gone(entry) for entry in entries), "all processes to end", PATIENCE_S)
+        except TimeoutError:
+            for entry in entries:
+                self.kill(entry)
         for stray in self._strays():
             try:
                 stray.kill()
@@ -137,7 +149,7 @@ class Processes:
     def _gone(self, running: Running) -> bool:
         child = self._children.get(running.pid)
         if child is not None:
-            child.poll()  # reaps it
+            return child.poll() is not None  # which reaps it
         return running.process() is None
 
     def _strays(self) -> list[psutil.Process]:

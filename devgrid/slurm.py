@@ -16,6 +16,20 @@ PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
 HOOKS = ("jobcomp.sh", "prolog-slurmctld.sh")
 
 
+def end_jobs(folder: Path, users: Users) -> None:
+    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays."""
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm" / "slurm.conf"), **users.environment()}
+
+    def jobs() -> list[str]:
+        squeue = ["squeue", "--noheader", "--format=%A"]
+        return subprocess.run(squeue, env=environment, capture_output=True, text=True, timeout=60).stdout.split()
+
+    if left := jobs():
+        subprocess.run(["scancel", "--signal=KILL", "--full", *left], env=environment, capture_output=True, timeout=60)
+        subprocess.run(["scancel", *left], env=environment, capture_output=True, timeout=60)
+        wait_until(lambda: not jobs(), "all jobs to end", 20.0, every_s=0.1)
+
+
 @dataclass(frozen=True, slots=True)
 class Slurm:
     """A running cluster."""
@@ -80,11 +94,8 @@ class Slurm:
         self.processes.start(f"slurmd-node{number}", argv, env=self._environment())
 
     def stop(self) -> None:
-        """Cancel all jobs and wait until none is left, so that no process of a job stays behind."""
-        if self.run("scancel", f"--partition={self.layout.partition}").returncode == 0:
-            wait_until(
-                lambda: not self.run("squeue", "--noheader").stdout.strip(), "all jobs to end", 20.0, every_s=0.1
-            )
+        """End all jobs."""
+        end_jobs(self.processes.folder, self.users)
 
     def _daemon(self, name: str) -> list[str]:
         return [f"/usr/sbin/{name}", "-D", "-f", str(self.layout.folder / "slurm.conf")]

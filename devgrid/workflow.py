@@ -184,7 +184,7 @@ def _job_environment(resources: Resources) -> list[str]:
         *(f"export {name}={number}" for name, number in numbers.items()),
         'job_folder="$PWD/job-$SLURM_JOB_ID"',
         *(f'export {name}="$job_folder/{folder}"' for name, folder in folders.items()),
-        f"mkdir -p {' '.join(f'"${name}"' for name in folders)}",
+        "mkdir -p " + " ".join(f'"${name}"' for name in folders),
         'export DEEPSQUARE_ENV="$job_folder/env"',
         'touch "$DEEPSQUARE_ENV"',
     ]

@@ -28,7 +28,7 @@ class JobApi(services.JobAPIServicer):
         self._inbox = inbox
         self._bell = bell
 
-    def SetJobStatus(  # noqa: N802  the name is the protocol's
+    def SetJobStatus(
         self, request: messages.SetJobStatusRequest, context: grpc.ServicerContext
     ) -> messages.SetJobStatusResponse:
         """INVALID_ARGUMENT for what no plugin would say, UNAVAILABLE when it could not be stored."""
@@ -55,8 +55,10 @@ class SshApi(services.SshAPIServicer):
     def __init__(self, authorized_keys: str) -> None:
         self._answer = messages.FetchAuthorizedKeysResponse(authorized_keys=authorized_keys.rstrip("\n") + "\n")
 
-    def FetchAuthorizedKeys(  # noqa: N802  the name is the protocol's
-        self, request: messages.FetchAuthorizedKeysRequest, context: grpc.ServicerContext  # noqa: ARG002
+    def FetchAuthorizedKeys(
+        self,
+        request: messages.FetchAuthorizedKeysRequest,
+        context: grpc.ServicerContext,
     ) -> messages.FetchAuthorizedKeysResponse:
         """The public half, as a line of authorized_keys."""
         return self._answer

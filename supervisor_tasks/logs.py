@@ -37,7 +37,15 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for quiet in ("paramiko", "urllib3", "web3", "celery.app.trace", "celery.worker.strategy"):
+    for quiet in (
+        "paramiko",
+        "urllib3",
+        "web3",
+        "celery.worker.strategy",
+        "celery.beat",
+        "celery.app.trace",
+        "alembic",
+    ):
         logging.getLogger(quiet).setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from supervisor_tasks import logs
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load_or_exit
 
@@ -16,6 +17,12 @@ def current_site() -> "Work":
     if not _current:
         raise LookupError("no site: tasks run in `celery -A supervisor_tasks worker`")
     return _current[0]
+
+
+def set_up_logging(**_: object) -> None:
+    """Celery's processes log as all of ours do."""
+    settings = load_or_exit()
+    logs.configure(settings.log_level, secrets=settings.secret_values())
 
 
 def start_site(sender: Any, **_: object) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import structlog
 from celery import Task, shared_task
-from celery.signals import worker_init, worker_ready, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.running import current_site, start_site, stop_site
+from supervisor_tasks.running import current_site, set_up_logging, start_site, stop_site
 
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
@@ -94,6 +94,7 @@ def nudge() -> None:
     current_site().nudge()
 
 
+setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
 worker_ready.connect(lambda **_: (check_slurm.delay(), nudge.delay()), weak=False)
 worker_shutdown.connect(stop_site, weak=False)

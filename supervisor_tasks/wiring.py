@@ -142,7 +142,9 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
 
 
 def _slurm_side(settings: Settings) -> SlurmSide:
-    assert settings.slurm_ssh_private_key and settings.slurm_ssh_address and settings.slurm_ssh_admin_user  # noqa: S101  Need.SSH
+    assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
+    assert settings.slurm_ssh_address is not None  # noqa: S101
+    assert settings.slurm_ssh_admin_user is not None  # noqa: S101
     key = load_key(settings.slurm_ssh_private_key.get_secret_value())
     paths = Paths(
         sbatch=settings.slurm_sbatch_path,

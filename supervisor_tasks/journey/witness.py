@@ -77,7 +77,7 @@ def _look(site: Site) -> bool:
     site.ledger.record(*changes)
     for change in changes:
         if isinstance(change.event, SlurmEnded | SlurmStarted):
-            log.info("slurm_said", job_id=change.job_id, event=type(change.event).__name__)
+            log.info("slurm_said", job_id=change.job_id, said=type(change.event).__name__)
     return True
 
 

@@ -27,7 +27,7 @@ _NO_ANSWER = (
     "munge",
     "invalid authentication credential",
 )
-_UNKNOWN_JOB = ("invalid job id specified", "job/step already completing or completed")
+_UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "already finished")
 
 
 class SlurmRejectedError(PermanentError):
