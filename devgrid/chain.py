@@ -26,6 +26,7 @@ ETHER = 10**18
 UNLIMITED = 2**256 - 1
 BLOCK_GAS = 30_000_000
 FEES = {"maxFeePerGas": 200 * 10**9, "maxPriorityFeePerGas": 10**9}
+BETWEEN_BLOCKS_TRIES = 5
 MINED_TIMEOUT_S = 60.0
 REPOSITORY = Path(__file__).resolve().parent.parent
 ANVIL = REPOSITORY / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
@@ -427,13 +428,18 @@ class Chain:
         return [found[hash_] for hash_ in hashes]
 
     def _ask(self, what: str, method: str, *params: object) -> Any:
-        try:
-            return self.rpc.call(method, *params)
-        except RpcError as error:
-            if not error.data:
-                raise ChainError(f"{what}: the node refused: {error}") from error
-            revert = decode_revert(error.data)
-            raise ChainError(f"{what} reverts: {revert}", revert) from error
+        """Asks again when anvil was between two blocks (BlockOutOfRangeError, for a question about the latest one)."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return self.rpc.call(method, *params)
+            except RpcUnavailableError:
+                if tries == BETWEEN_BLOCKS_TRIES:
+                    raise
+            except RpcError as error:
+                revert = decode_revert(error.data)
+                raise ChainError(f"{what} reverts: {revert}", revert) from error
 
     def _set_balance(self, account: Account, ether: int) -> None:
         self.rpc.call("anvil_setBalance", account.address, hex(ether * ETHER))

@@ -17,6 +17,7 @@ from supervisor_tasks.job import ChainStatus
 
 LONGEST_S = 3600.0  # a job may take its time; each step before it runs may not
 TO_CLAIM_S = 60.0
+BLOCK_TIME_S = 0.25
 
 # What the journal's events are called in the story.
 STORY = {
@@ -42,7 +43,7 @@ def run(workflow_text: str, keep_as: Path | None) -> None:
     """
     load(workflow_text)
     teller = _Teller()
-    grid = Grid.start(tell=teller.note)
+    grid = Grid.start(block_time_s=BLOCK_TIME_S, tell=teller.note)
     kept = False
     try:
         teller.note("starting the fleet: worker, beat, gRPC process, Flower")

@@ -115,9 +115,10 @@ class SBatchApi(services.SBatchAPIServicer):
         if not re.fullmatch("0x[0-9a-fA-F]{64}", request.job_id):
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "job_id: expected 0x and 64 hex digits")
         data = GET_JOB.encode(bytes.fromhex(request.job_id[2:]))
-        answer = self._rpc.batch([("eth_call", ({"to": self._jobs, "data": data}, "latest"))])[0]
-        if isinstance(answer, RpcError):
-            raise RefusedError(grpc.StatusCode.NOT_FOUND, f"there is no job {request.job_id} on chain")
+        try:
+            answer = self._rpc.call("eth_call", {"to": self._jobs, "data": data}, "latest")
+        except RpcError as error:
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, f"there is no job {request.job_id} on chain") from error
         (_, status, customer, provider, definition, *_), *_ = GET_JOB.decode(answer)
         if provider != "0x" + request.provider_address.hex() or customer != "0x" + request.customer_address.hex():
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, "the job is not this customer's and provider's")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor_tasks.chain.codec import event, function
-from supervisor_tasks.chain.rpc import Call, Rpc, RpcError
+from supervisor_tasks.chain.rpc import Call, Rpc, require
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.job import (
     Address,
@@ -106,9 +106,7 @@ class Contract:
         calls = [_view(self.addresses.jobs, GET_JOB.encode(bytes.fromhex(job_id[2:]))) for job_id in job_ids]
         found = {}
         for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
-            if isinstance(answer, RpcError):
-                raise answer
-            (_, status, _, provider, *_), *_ = GET_JOB.decode(answer)
+            (_, status, _, provider, *_), *_ = GET_JOB.decode(require(answer))
             found[job_id] = ChainStatus(status), provider.lower()
         return found
 
@@ -197,7 +195,4 @@ def _view(address: str, data: str) -> Call:
 
 
 def _all(answers: Sequence[Any]) -> Sequence[Any]:
-    for answer in answers:
-        if isinstance(answer, RpcError):
-            raise answer
-    return answers
+    return [require(answer) for answer in answers]

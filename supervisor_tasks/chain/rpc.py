@@ -27,6 +27,11 @@ class RpcError(PermanentError):
         super().__init__(f"{message} (code {code})")
         self.code, self.message, self.data = code, message, data
 
+    @property
+    def reverted(self) -> bool:
+        """Whether a contract said no, and not the node."""
+        return bool(self.data) or "revert" in self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
@@ -44,10 +49,7 @@ class Rpc:
 
     def call(self, method: str, *params: Any) -> Any:
         """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
-        answer = self.batch([(method, params)])[0]
-        if isinstance(answer, RpcError):
-            raise answer
-        return answer
+        return require(self.batch([(method, params)])[0])
 
     def batch(self, calls: Sequence[Call]) -> list[Any]:
         """Answers in the order of the calls; an RpcError stands where the node refused one.
@@ -68,6 +70,17 @@ class Rpc:
         if not isinstance(response, list) or len(response) != len(calls):
             raise RpcUnavailableError(f"the RPC endpoint answered {str(response)[:200]!r} to {len(calls)} calls")
         return [_answer(cast(dict[str, Any], entry)) for entry in response]
+
+
+def require(answer: Any) -> Any:
+    """An answer that is none of a failure. Raises RpcError for a call that reverted, which it will do again, and
+    RpcUnavailableError for whatever else a node may refuse: it is busy, behind, or between two blocks.
+    """
+    if isinstance(answer, RpcError):
+        if answer.reverted:
+            raise answer
+        raise RpcUnavailableError(f"the RPC endpoint refused: {answer}") from answer
+    return answer
 
 
 def _answer(entry: dict[str, Any]) -> Any:

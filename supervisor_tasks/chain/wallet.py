@@ -17,7 +17,7 @@ from eth_utils.address import to_checksum_address
 from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
 
 from supervisor_tasks.chain.codec import Revert, decode_revert
-from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
+from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.job import Address
 from supervisor_tasks.ledger.leases import one_at_a_time
@@ -250,10 +250,7 @@ class Wallet:
         with self._engine.connect() as connection:
             last = connection.scalar(select(func.max(TRANSACTIONS.c.nonce)).where(*mine))
         known = 0 if last is None else int(last) + 1
-        for answer in (mined, block):
-            if isinstance(answer, RpcError):
-                raise answer
-        return max(known, int(mined, 16)), self._fees(block, tip)
+        return max(known, int(require(mined), 16)), self._fees(require(block), tip)
 
     def _fees(self, block: dict[str, Any], tip: str | RpcError) -> Fees:
         if "baseFeePerGas" not in block:
@@ -298,4 +295,4 @@ def _gas_or_revert(answer: str | RpcError) -> int | RevertedError:
         return int(int(answer, 16) * GAS_MARGIN)
     if answer.data:
         return RevertedError(decode_revert(answer.data))
-    raise answer
+    return require(answer)  # type: ignore[no-any-return]  # raises

@@ -94,7 +94,13 @@ def test_advance__event_of_an_unknown_job__is_nothing() -> None:
 
 @pytest.mark.parametrize("field", ["ntasks", "cpus_per_task", "mem_per_cpu_mb"])
 def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(field: str) -> None:
-    job, effects = advance(None, replace(CLAIM, definition=replace(DEFINITION, **{field: 0})))
+    job, effects = advance(
+        None,
+        replace(
+            CLAIM,
+            definition=replace(DEFINITION, **{field: 0}),  # type: ignore[arg-type]
+        ),
+    )
     assert job is not None
     assert job.outcome is not None
     assert (job.state, job.outcome.status, job.outcome.minutes) == (State.ENDED, ChainStatus.FAILED, 0)

@@ -1,0 +1,192 @@
+"""The journey of a job on real parts: what the contract, SLURM and the customer see at its end."""
+
+from pathlib import Path
+
+import pytest
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid, definition_of
+from devgrid.process import wait_until
+from devgrid.services import logged_lines
+from devgrid.workflow import Resources
+from supervisor_tasks.job import ChainStatus
+from tests.watching import journal, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+
+WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def overrunning(grid: Grid, customer: Account) -> str:
+    """A job that runs into its limit of a minute, which SLURM ends some 80 s after its start: begun first, looked at last."""
+    return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
+
+
+def scontrol(grid: Grid, slurm_id: int) -> str:
+    return slurm_of(grid).run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
+
+
+def test_journey__workflow_file__finishes_as_the_customers_own_user(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit(customer, (WORKFLOWS / "hello-world.yaml").read_text())
+    job = wait_for_end(grid, job_id)
+    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FINISHED, 0, "")
+    assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
+    assert len(slurm_ids(grid, job_id)) == 1
+    story = journal(grid, job_id)
+    wanted = ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded", "ChainSaw"]
+    positions = [story.index(name) for name in wanted[:-1]]
+    assert positions == sorted(positions)
+    assert story[-1] == "ChainSaw"
+    assert rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state == "SETTLED"
+    assert not rows(grid, "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id)
+
+
+def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\n#SBATCH --comment=mine\n#SBATCH --ntasks=7\ntrue\n")
+    wait_for_end(grid, job_id)
+    shown = scontrol(grid, slurm_ids(grid, job_id)[0])
+    assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in shown
+    assert "Requeue=0" in shown
+    assert "NumTasks=1 " in shown  # the customer's own #SBATCH lines are not read
+
+
+def test_journey__non_zero_exit__fails_with_the_raw_wait_status(grid: Grid, customer: Account) -> None:
+    job = wait_for_end(grid, grid.submit_script(customer, "#!/bin/bash\nexit 3\n"))
+    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FAILED, 3 * 256, "exit code 3")
+
+
+def test_journey__killed_by_a_signal__fails_with_the_signal(grid: Grid, customer: Account) -> None:
+    job = wait_for_end(grid, grid.submit_script(customer, "#!/bin/bash\nkill -9 $$\n"))
+    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FAILED, 9, "killed by signal 9")
+
+
+def test_journey__several_tasks_and_gpus__slurm_gives_them(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit(customer, (WORKFLOWS / "several-tasks.yaml").read_text())
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+    output = grid.output(customer.address, job_id)
+    assert {f"task {number} of 4" for number in range(4)} <= set(output.splitlines())
+    assert [line for line in output.splitlines() if line.startswith("round")] == ["round 1", "round 2", "round 3"]
+    shown = scontrol(grid, slurm_ids(grid, job_id)[0])
+    assert "NumTasks=4" in shown
+    assert "CPUs/Task=2" in shown
+    assert "gres:gpu:2" in shown
+
+
+HOSTILE = [
+    "plain",
+    'it\'s "quoted" $HOME `id` $(id) \\ \\n !history',
+    "EOF",
+    "EOT",
+    "two\nlines and a tab\t",
+    "\x01\x02\x1b[31m\x7f \u0080 \N{PILE OF POO} end",
+    "; rm -rf / #",
+    "--job-name=other",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_journey__hostile_script__arrives_byte_for_byte(grid: Grid, customer: Account, text: str) -> None:
+    quoted = "'" + text.replace("'", "'\\''") + "'"
+    job_id = grid.submit_script(customer, f"#!/bin/bash\nprintf %s {quoted}\ncat <<'EOF'\n`id`$(id)\nEOF\n")
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+    log = (grid.users.home(customer.address) / f"{job_id}.log").read_bytes()
+    assert log == text.encode() + b"`id`$(id)\n"
+
+
+def test_journey__unknown_script__fails_with_zero_minutes_and_a_reason(grid: Grid, customer: Account) -> None:
+    job_id = grid.request(customer, "f" * 64, Resources(memPerCpu=100), 60)
+    job = wait_for_end(grid, job_id)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.FAILED, 0)
+    assert "NOT_FOUND" in job.last_error
+    assert slurm_ids(grid, job_id) == []
+
+
+def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(grid: Grid, customer: Account) -> None:
+    # Five tasks of five CPUs fit into 32 CPUs, and not into four nodes of eight.
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n", tasks=5, cpusPerTask=5)
+    wait_until(lambda: "SubmitRejected" in journal(grid, job_id), "SLURM to reject the job", 30.0, 0.1)
+    wait_for(grid, job_id, {ChainStatus.PENDING})
+
+    def lines() -> list[str]:
+        return logged_lines(grid.folder / "user-logs", customer.address, job_id)
+
+    wait_until(lambda: bool(lines()), "the customer to be told", 10.0)
+    assert "sbatch: error" in lines()[0]
+    wait_until(
+        lambda: not rows(grid, "SELECT 1 FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id),
+        "nothing left to do",
+        10.0,
+    )
+    grid.chain.cancel_job(customer, job_id)  # nobody else would take it
+
+
+def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Account) -> None:
+    first = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7)
+    wait_for(grid, first, {ChainStatus.RUNNING})
+    second = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7)
+    wait_until(lambda: "Submitted" in journal(grid, second), "the second job to be queued", 30.0, 0.1)
+    grid.chain.cancel_job(customer, second)
+    job = wait_for_end(grid, second)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
+    grid.chain.cancel_job(customer, first)
+    job = wait_for_end(grid, first)
+    assert job.status is ChainStatus.CANCELLED
+    for job_id in (first, second):
+        assert slurm_of(grid).run("squeue", "--noheader", f"--name={job_id}").stdout == ""
+
+
+def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minutes(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=10)
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
+    slurm_id = slurm_ids(grid, job_id)[0]
+    assert "TimeLimit=00:10:00" in scontrol(grid, slurm_id)
+    definition = definition_of("", Resources(memPerCpu=100))
+    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition))
+    wait_until(lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id), "the limit to be raised", 20.0, 0.1)
+    # The scan reads the whole chain again: every event comes a second time.
+    with_cursor = "UPDATE cursors SET block_number = 0 RETURNING block_number"
+    execute(grid, with_cursor)
+    head = grid.chain.block_number()
+    wait_until(lambda: rows(grid, "SELECT block_number FROM cursors")[0].block_number >= head, "the scan", 20.0, 0.1)
+    assert "TimeLimit=00:15:00" in scontrol(grid, slurm_id)
+    assert journal(grid, job_id).count("ToppedUp") == 1
+    grid.chain.cancel_job(customer, job_id)
+    assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
+
+
+def test_scan__claim_whose_receipt_nobody_read__is_found(grid: Grid, customer: Account) -> None:
+    """The worker is away while somebody claims with the provider's key: only the log tells."""
+    fleet = grid.fleet
+    grid.processes.kill(fleet.find("worker"))
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for(grid, job_id, {ChainStatus.META_SCHEDULED})
+    grid.chain.send(grid.chain.account("provider"), "MetaScheduler", "claimNextJob")
+    fleet.start_worker()
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+
+
+def test_journey__time_limit__is_out_of_credits_and_billed_to_the_minute(
+    grid: Grid, customer: Account, overrunning: str
+) -> None:
+    job = wait_for_end(grid, overrunning, timeout_s=150)
+    assert job.status is ChainStatus.OUT_OF_CREDITS
+    row = rows(grid, "SELECT slurm_id, elapsed_s FROM jobs WHERE job_id = :id", id=overrunning)[0]
+    shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--jobs={row.slurm_id}", "--format=%M").stdout
+    minutes, seconds = (int(part) for part in shown.strip().split(":"))
+    assert row.elapsed_s == 60 * minutes + seconds
+    assert minutes == 1
+    assert job.final_cost_wei == minutes * Prices().of(job.definition)
+
+
+def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:
+    assert parked(grid) == []
+
+
+def execute(grid: Grid, statement: str) -> None:
+    from sqlalchemy import text
+
+    from tests.watching import ledger
+
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(statement))

@@ -1,0 +1,65 @@
+"""Looking at a grid from outside: the contract, SLURM's own records, the ledger."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.chain import Job
+from devgrid.grid import Grid
+from devgrid.process import tail, wait_until
+from devgrid.slurm import Slurm
+from supervisor_tasks.job import ChainStatus
+
+
+def slurm_of(grid: Grid) -> Slurm:
+    assert grid.slurm is not None
+    return grid.slurm
+
+
+def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> Job:
+    """The job once its contract is cold."""
+    return wait_for(grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s)
+
+
+def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0) -> Job:
+    """The job once it has one of these statuses on chain."""
+    try:
+        wait_until(lambda: grid.chain.job(job_id).status in statuses, f"{job_id} to be {statuses}", timeout_s, 0.05)
+    except TimeoutError as error:
+        log = tail(grid.folder / "log" / "worker.log", 30)
+        raise AssertionError(f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}") from error
+    return grid.chain.job(job_id)
+
+
+@contextmanager
+def ledger(grid: Grid) -> Iterator[Engine]:
+    """The grid's database."""
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def rows(grid: Grid, query: str, **parameters: object) -> list[Any]:
+    """What a question to the ledger brings."""
+    with ledger(grid) as engine, engine.connect() as connection:
+        return list(connection.execute(text(query), parameters))
+
+
+def journal(grid: Grid, job_id: str) -> list[str]:
+    """The names of a job's events, in order."""
+    return [row.name for row in rows(grid, "SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id)]
+
+
+def slurm_ids(grid: Grid, job_id: str) -> list[int]:
+    """All jobs that SLURM has had under that name."""
+    listed = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%A")
+    return [int(number) for number in listed.stdout.split()]
+
+
+def parked(grid: Grid) -> list[Any]:
+    """Effects that were left to the operator."""
+    return rows(grid, "SELECT job_id, kind, last_error FROM effects WHERE parked_at IS NOT NULL")
