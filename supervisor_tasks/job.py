@@ -143,8 +143,10 @@ class Outcome:
 class Job:
     """A job as the ledger knows it.
 
-    `claim_key` names the claim (transaction hash and log index), `top_ups` maps the key of each top-up event to its
-    minutes, `applied_limit_min` is the limit that SLURM was last given, `looks` counts the looks since the last news.
+    `claim_key` names the claim (transaction hash and log index), `chain_at` is the place on chain (block, log index) of
+    the contract's last word on the job: an earlier word that comes later is void. `top_ups` maps the key of each top-up
+    event to its minutes, `applied_limit_min` is the limit that SLURM was last given, `looks` counts the looks since the
+    last news.
     """
 
     job_id: JobId
@@ -155,6 +157,7 @@ class Job:
     time_limit_min: int
     state: State = State.CLAIMED
     chain_status: ChainStatus = ChainStatus.SCHEDULED
+    chain_at: tuple[int, int] = (0, 0)
     script: str | None = field(default=None, repr=False)
     grid_logger_url: str = ""
     slurm_id: SlurmId | None = None
@@ -184,6 +187,7 @@ class Claimed:
     claim_key: str
     definition: Definition
     time_limit_min: int
+    at: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +284,12 @@ class LimitApplied:
 
 @dataclass(frozen=True, slots=True)
 class ChainSaw:
-    """The contract's status of the job, from a receipt, a log or an error that names it."""
+    """The contract's status of the job: as a log told it (`at` is the log's place on chain, block and index), or as it is
+    now (`at` is None).
+    """
 
     status: ChainStatus
+    at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +402,7 @@ def _claimed(job: Job | None, event: Claimed) -> Next:
         claim_key=event.claim_key,
         definition=event.definition,
         time_limit_min=event.time_limit_min,
+        chain_at=event.at,
     )
     problem = unfit(event.definition, event.time_limit_min)
     if problem is not None:
@@ -512,7 +520,10 @@ def _limit_applied(job: Job, event: LimitApplied) -> Next:
 
 
 def _chain_saw(job: Job, event: ChainSaw) -> Next:
-    if finished(job) or (event.status is job.chain_status and job.state is not State.REFUSED):
+    if finished(job) or (event.at is not None and event.at <= job.chain_at):
+        return job, ()
+    job = replace(job, chain_at=event.at or job.chain_at)
+    if event.status is job.chain_status:
         return job, ()
     if event.status.cold:
         settled = replace(job, state=State.SETTLED, chain_status=event.status)

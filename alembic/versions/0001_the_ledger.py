@@ -31,11 +31,7 @@ def upgrade() -> None:
         ),
     )
     op.create_index(
-        "callbacks_unread",
-        "callbacks",
-        ["cluster", "id"],
-        unique=False,
-        postgresql_where=sa.text("read_at IS NULL"),
+        "callbacks_unread", "callbacks", ["cluster", "id"], unique=False, postgresql_where=sa.text("read_at IS NULL")
     )
     op.create_table(
         "cursors",
@@ -68,6 +64,8 @@ def upgrade() -> None:
         sa.Column("time_limit_min", sa.BigInteger(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("chain_status", sa.SmallInteger(), nullable=False),
+        sa.Column("chain_block", sa.BigInteger(), nullable=False),
+        sa.Column("chain_log_index", sa.BigInteger(), nullable=False),
         sa.Column("script", sa.Text(), nullable=True),
         sa.Column("grid_logger_url", sa.Text(), nullable=False),
         sa.Column("slurm_id", sa.BigInteger(), nullable=True),
@@ -86,11 +84,7 @@ def upgrade() -> None:
     )
     op.create_index("jobs_by_slurm_id", "jobs", ["cluster", "slurm_id"], unique=False)
     op.create_index(
-        "jobs_by_state",
-        "jobs",
-        ["cluster", "state"],
-        unique=False,
-        postgresql_where=sa.text("state <> 'SETTLED'"),
+        "jobs_by_state", "jobs", ["cluster", "state"], unique=False, postgresql_where=sa.text("state <> 'SETTLED'")
     )
     op.create_table(
         "ticks",
@@ -185,9 +179,7 @@ def downgrade() -> None:
     )
     op.drop_table("effects")
     op.drop_index(
-        "transactions_open",
-        table_name="transactions",
-        postgresql_where=sa.text("state IN ('SIGNED', 'SENT')"),
+        "transactions_open", table_name="transactions", postgresql_where=sa.text("state IN ('SIGNED', 'SENT')")
     )
     op.drop_index("transactions_intent", table_name="transactions", postgresql_where=sa.text("state <> 'REVERTED'"))
     op.drop_table("transactions")

@@ -150,7 +150,8 @@ def refuse_call(job_id: JobId) -> str:
 
 
 def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
-    topic, key = log["topics"][0], f"{log['transactionHash']}:{int(log['logIndex'], 16)}"
+    topic, at = log["topics"][0], (int(log["blockNumber"], 16), int(log["logIndex"], 16))
+    key = f"{log['transactionHash']}:{at[1]}"
     if topic == CLAIMED.topic:
         customer, owner, job_id, minutes, definition = CLAIMED.decode(log["data"])
         event: Event = Claimed(
@@ -160,6 +161,7 @@ def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
             claim_key=key,
             definition=_definition(definition),
             time_limit_min=minutes,
+            at=at,
         )
     elif topic == CANCELLING.topic:
         _, owner, job_id = CANCELLING.decode(log["data"])
@@ -169,7 +171,7 @@ def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
         event = ToppedUp(key, minutes)
     elif topic == TRANSITION.topic:
         job_id, _, status = TRANSITION.decode(log["data"])
-        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status)))]
+        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status), at))]
     else:
         return []
     return [Happened(_job_id(job_id), event)] if owner.lower() == provider else []

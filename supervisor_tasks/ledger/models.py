@@ -51,6 +51,8 @@ class JobRow(Base):
     time_limit_min: Mapped[int]
     state: Mapped[str]
     chain_status: Mapped[int] = mapped_column(SmallInteger)
+    chain_block: Mapped[int]
+    chain_log_index: Mapped[int]
     script: Mapped[str | None]
     grid_logger_url: Mapped[str]
     slurm_id: Mapped[int | None]

@@ -221,6 +221,17 @@ def test_advance__contract_decided_while_slurm_runs__cancels_in_slurm() -> None:
     assert effects == (Effect(Kind.CANCEL),)
 
 
+def test_advance__an_earlier_word_of_the_contract_that_comes_later__is_void() -> None:
+    job, _ = lived(*TO_RUNNING, ChainSaw(ChainStatus.RUNNING, (12, 3)))
+    for status, at in (
+        (ChainStatus.META_SCHEDULED, (9, 0)),
+        (ChainStatus.PENDING, (12, 2)),
+        (ChainStatus.FAILED, (12, 3)),
+    ):
+        assert advance(job, ChainSaw(status, at)) == (job, ())
+    assert then(job, ChainSaw(ChainStatus.PENDING, (13, 0))).state is State.REFUSED
+
+
 def test_advance__callback__only_makes_us_look() -> None:
     job, effects = lived(*TO_QUEUED, CalledBack())
     assert job.state is State.QUEUED
@@ -260,7 +271,7 @@ EVENTS = st.one_of(
     st.just(CancelRequested()),
     st.builds(ToppedUp, st.sampled_from(["tx:1", "tx:2"]), st.integers(1, 100)),
     st.builds(LimitApplied, st.integers(1, 500)),
-    st.builds(ChainSaw, st.sampled_from(ChainStatus)),
+    st.builds(ChainSaw, st.sampled_from(ChainStatus), st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
 )
 
 

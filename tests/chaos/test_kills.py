@@ -1,0 +1,111 @@
+"""Whatever dies during the journey, the job ends the same: once in SLURM, once on the contract."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
+
+SCRIPT = "#!/bin/bash\nsleep 3\necho done\n"
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+def kill_worker(grid: Grid) -> None:
+    fleet = grid.fleet
+    grid.processes.kill(fleet.find("worker"))
+    fleet.start_worker()
+
+
+def until(grid: Grid, job_id: str, event: str) -> None:
+    wait_until(lambda: event in journal(grid, job_id), f"{event} of {job_id}", 40.0, 0.01)
+
+
+def assert_ended_well(grid: Grid, customer: Account, job_id: str) -> None:
+    """As the contract, SLURM and the customer see it."""
+    job = wait_for_end(grid, job_id, timeout_s=90)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FINISHED, 0, 0)
+    assert len(slurm_ids(grid, job_id)) == 1
+    assert grid.output(customer.address, job_id) == "done\n"
+    assert parked(grid) == []
+    transitions = grid.chain.events("JobRepository", "JobTransitionEvent")
+    mine = [(before, after) for raw, before, after in transitions if "0x" + raw.hex() == job_id]
+    assert mine == [(0, 1), (1, 2), (2, 3), (3, 5)]
+
+
+@pytest.mark.parametrize(
+    "event", ["(requested)", "Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded"]
+)
+def test_worker_killed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
+    job_id = grid.submit_script(customer, SCRIPT)
+    if event != "(requested)":
+        until(grid, job_id, event)
+    kill_worker(grid)
+    assert_ended_well(grid, customer, job_id)
+
+
+@pytest.mark.parametrize("event", ["Claimed", "Submitted", "SlurmStarted"])
+def test_redis_flushed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
+    from redis import Redis
+
+    job_id = grid.submit_script(customer, SCRIPT)
+    until(grid, job_id, event)
+    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        redis.flushall()
+    assert_ended_well(grid, customer, job_id)
+
+
+def test_worker_killed_while_submitting__what_slurm_has_is_adopted(grid: Grid, customer: Account) -> None:
+    """As if the worker had died between sbatch and the commit of its answer: SLURM has the job, the ledger does not."""
+    fleet = grid.fleet
+    grid.processes.kill(fleet.find("beat"))
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 20\necho done\n")
+    fleet.start_beat()
+    until(grid, job_id, "Submitted")
+    grid.processes.kill(fleet.find("worker"))
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE jobs SET state = 'SUBMITTING', slurm_id = NULL WHERE job_id = :id"), {"id": job_id}
+        )
+        connection.execute(
+            text("UPDATE effects SET kind = 'submit', lease = NULL WHERE job_id = :id AND done_at IS NULL"),
+            {"id": job_id},
+        )
+    engine.dispose()
+    fleet.start_worker()
+    assert_ended_well(grid, customer, job_id)
+
+
+def test_callbacks_process_killed__the_spool_delivers_later(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SCRIPT)
+    until(grid, job_id, "Submitted")
+    fleet = grid.fleet
+    grid.processes.kill(fleet.find("callbacks"))
+    wait_for(grid, job_id, {ChainStatus.RUNNING, ChainStatus.FINISHED})
+    fleet.start_callbacks()
+    assert_ended_well(grid, customer, job_id)
+    wait_until(
+        lambda: rows(grid, "SELECT count(*) AS n FROM callbacks WHERE job_id = :id", id=job_id)[0].n == 2,
+        "both callbacks in the inbox",
+        20.0,
+        0.1,
+    )
