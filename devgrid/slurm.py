@@ -77,8 +77,11 @@ class Slurm:
         return slurm
 
     def env(self) -> dict[str, str]:
-        """What SLURM's commands need in their environment."""
-        return {"SLURM_CONF": str(self.layout.folder / "slurm.conf"), **self.users.environment()}
+        """What SLURM's commands need in their environment. A job inherits it, DEVGRID_STATE too: by this mark
+        `Processes` finds what a job has put out of SLURM's sight (proctrack/linuxproc follows parents only).
+        """
+        conf = str(self.layout.folder / "slurm.conf")
+        return {"SLURM_CONF": conf, "DEVGRID_STATE": str(self.processes.folder), **self.users.environment()}
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run one of SLURM's commands as the admin."""

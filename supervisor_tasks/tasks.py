@@ -9,6 +9,8 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.running import current_site, set_up_logging, start_site, stop_site
 
+log = structlog.get_logger()
+
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
     """The edge of all work: logs know the task and the job; somebody who does not answer is no traceback."""
@@ -19,7 +21,11 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
         """Run the task with its name, and its job if it is about one, in the log's context."""
         about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if args else {})
         with structlog.contextvars.bound_contextvars(**about):
-            self.run(*args, **kwargs)
+            try:
+                self.run(*args, **kwargs)
+            except TransientError as error:
+                log.warning("task_not_answered", error=str(error))  # the clock sends it again
+                raise
 
 
 @shared_task(base=SupervisorTask)

@@ -1,0 +1,259 @@
+"""The private SLURM, its users and its sshd, as a grid has them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from devgrid.process import Processes, wait_until
+from devgrid.slurm import Slurm
+from devgrid.sshd import Sshd, authorized_keys_command
+from devgrid.state import private_processes
+from devgrid.tls import Certificates, make_certificates
+from devgrid.users import FIRST_UID, Users
+from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest, FetchAuthorizedKeysResponse
+from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIServicer, add_SshAPIServicer_to_server
+
+CUSTOMER = "0x" + "ab" * 20
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    with private_processes() as processes:
+        users = Users(processes.folder)
+        users.add(CUSTOMER)
+        running = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=NODES)
+        yield running
+        running.stop()
+
+
+def test_start__four_nodes__are_idle_and_have_gpus(slurm: Slurm) -> None:
+    shown = slurm.run("sinfo", "--noheader", "--Node", "--format=%N %c %m %G %P").stdout.splitlines()
+    assert shown == [f"node{number} 8 16000 gpu:2 main*" for number in range(1, NODES + 1)]
+
+
+def test_job_of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> None:
+    assert len(CUSTOMER) == 42
+    job = _submit(slurm, CUSTOMER, "id -u; id -un; pwd")
+    assert _output(slurm, CUSTOMER, job).split() == [
+        str(_uid(slurm, CUSTOMER)),
+        CUSTOMER,
+        str(slurm.users.home(CUSTOMER)),
+    ]
+
+
+def test_user_added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
+    newcomer = "0x" + "cd" * 20
+    uid = slurm.users.add(newcomer)
+    assert _output(slurm, newcomer, _submit(slurm, newcomer, "id -u")).split() == [str(uid)]
+
+
+def test_users_added_by_two_programs_at_once__each_has_an_own_uid_and_a_line(tmp_path: Path) -> None:
+    names = ["0x" + f"{number:040x}" for number in range(40)]
+    Users(tmp_path)
+    code = "import sys; from pathlib import Path; from devgrid.users import Users\n"
+    code += "for name in sys.argv[2:]: Users(Path(sys.argv[1])).add(name)"
+    halves = (names[0::2], names[1::2])
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda half: subprocess.run([sys.executable, "-c", code, tmp_path, *half]), halves))
+    assert [program.returncode for program in done] == [0, 0]
+    users = Users(tmp_path)
+    assert sorted(users.add(name) for name in names) == list(range(FIRST_UID, FIRST_UID + 40))
+
+
+def test_machines_own_users__stay_as_they_are(slurm: Slurm) -> None:
+    assert CUSTOMER not in Path("/etc/passwd").read_text()
+    assert slurm.run("id", "-un", "root").stdout.strip() == "root"
+
+
+def test_gpus__are_given_to_the_job_that_asks(slurm: Slurm) -> None:
+    job = _submit(slurm, CUSTOMER, "echo $SLURM_GPUS; echo $CUDA_VISIBLE_DEVICES", "--gpus=2")
+    assert _output(slurm, CUSTOMER, job).split() == ["2", "0,1"]
+
+
+def test_controller_killed_and_started_again__still_knows_the_running_job(slurm: Slurm) -> None:
+    job = _submit(slurm, CUSTOMER, "sleep 600", "--time=30")
+    wait_until(lambda: _state(slurm, job) == "RUNNING", "the job to run", 20.0)
+    slurm.processes.kill(slurm.processes.find("slurmctld"))
+    assert "DOWN" in slurm.run("scontrol", "ping").stdout
+    slurm.start_controller()
+    assert _state(slurm, job) == "RUNNING"
+    assert slurm.run("scancel", job).returncode == 0
+    wait_until(lambda: _state(slurm, job) == "CANCELLED", "the job to be cancelled", 20.0)
+
+
+def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
+    with private_processes() as processes:
+        users = Users(processes.folder)
+        users.add(CUSTOMER)
+        slurm = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=1)
+        job = _submit(slurm, CUSTOMER, "trap '' TERM; setsid -f sleep 611; sleep 612; sleep 613", "--time=30")
+        wait_until(lambda: {"sleep 611", "sleep 612"} <= _commands(processes.folder), "the job's processes", 20.0)
+        slurm.stop()
+        assert _state(slurm, job) == "CANCELLED"
+    assert _commands(processes.folder) == set()
+
+
+def test_spool_of_a_node__cannot_be_written_by_a_customer(slurm: Slurm) -> None:
+    job = _submit(slurm, CUSTOMER, f"touch {slurm.processes.folder}/spool/forged && echo written || echo refused")
+    assert _output(slurm, CUSTOMER, job).split()[-1] == "refused"
+
+
+def test_accounting__finished_job_and_gpus_are_known() -> None:
+    with private_processes() as processes:
+        users = Users(processes.folder)
+        users.add(CUSTOMER)
+        slurm = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=1, accounting=True)
+        job = _submit(slurm, CUSTOMER, "exit 3")
+        ask = (
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            f"--jobs={job}",
+            "--format=JobIDRaw,State,ExitCode",
+        )
+        wait_until(lambda: slurm.run(*ask).stdout.strip() == f"{job}|FAILED|3:0", "sacct to know the job", 30.0, 0.2)
+        assert "gres/gpu=2" in slurm.run("scontrol", "show", "nodes", "--oneliner").stdout.split("CfgTRES=")[1]
+        slurm.stop()
+
+
+# --- sshd ---------------------------------------------------------------------------------------------------------------
+
+
+class _SshAPI(SshAPIServicer):
+    def __init__(self) -> None:
+        self.line = ""
+
+    def FetchAuthorizedKeys(  # noqa: N802  the protocol's name
+        self, request: FetchAuthorizedKeysRequest, context: grpc.ServicerContext
+    ) -> FetchAuthorizedKeysResponse:
+        return FetchAuthorizedKeysResponse(authorized_keys=self.line)
+
+
+class _Login:
+    """A login node, the key that it lets in, and one that it does not know."""
+
+    def __init__(self, processes: Processes, slurm: Slurm, port: int, certificates: Certificates) -> None:
+        command = authorized_keys_command(f"127.0.0.1:{port}", certificates.ca)
+        self.sshd = Sshd.start(processes, slurm.env(), command)
+        self.key, self.other_key = _new_key(processes.folder / "key"), _new_key(processes.folder / "other-key")
+
+    def run(self, key: Path, user: str, command: str) -> subprocess.CompletedProcess[str]:
+        host, port = self.sshd.address.split(":")
+        options = ["BatchMode=yes", "IdentitiesOnly=yes", f"UserKnownHostsFile={self.sshd.known_hosts}"]
+        options += ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null"]
+        argv = ["ssh", "-F", "none", "-i", key, "-p", port, "-l", user, *(w for o in options for w in ("-o", o))]
+        return subprocess.run([*argv, host, command], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def login(slurm: Slurm) -> Iterator[_Login]:
+    certificates = make_certificates(slurm.processes.folder / "tls")
+    with _serving(certificates) as (service, port):
+        login = _Login(slurm.processes, slurm, port, certificates)
+        service.line = login.key.with_suffix(".pub").read_text()
+        yield login
+
+
+def test_login__with_the_supervisors_key__is_the_customer_and_may_submit(slurm: Slurm, login: _Login) -> None:
+    script = "cd; id -un; printf '#!/bin/sh\\nid -u\\n' | sbatch --parsable --partition=main --output=over-ssh.log"
+    done = login.run(login.key, CUSTOMER, script)
+    assert done.returncode == 0, done.stderr
+    name, job = done.stdout.split()
+    assert name == CUSTOMER
+    wait_until(lambda: _state(slurm, job) == "COMPLETED", "the job to end", 20.0)
+    assert (slurm.users.home(CUSTOMER) / "over-ssh.log").read_text().split() == [str(_uid(slurm, CUSTOMER))]
+
+
+def test_login__as_the_admin__may_raise_a_time_limit(slurm: Slurm, login: _Login) -> None:
+    job = _submit(slurm, CUSTOMER, "true", "--hold", "--time=10")
+    done = login.run(login.key, "root", f"scontrol update JobId={job} TimeLimit=20 && scancel {job}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_login__with_another_key__is_refused(login: _Login) -> None:
+    done = login.run(login.other_key, CUSTOMER, "true")
+    assert done.returncode == 255
+    assert "Permission denied" in done.stderr
+
+
+def test_login__as_nobody_of_the_cluster__is_refused(login: _Login) -> None:
+    assert login.run(login.key, "0x" + "ee" * 20, "true").returncode == 255
+
+
+# --- asking ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _serving(certificates: Certificates) -> Iterator[tuple[_SshAPI, int]]:
+    server, service = grpc.server(ThreadPoolExecutor(2)), _SshAPI()
+    add_SshAPIServicer_to_server(service, server)
+    pair = (certificates.key.read_bytes(), certificates.cert.read_bytes())
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    server.start()
+    try:
+        yield service, port
+    finally:
+        server.stop(None).wait()
+
+
+def _spool(folder: Path) -> Path:
+    spool = folder / "spool"
+    spool.mkdir(mode=0o755)
+    return spool
+
+
+def _new_key(file: Path) -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    return file
+
+
+def _uid(slurm: Slurm, user: str) -> int:
+    return slurm.users.add(user)
+
+
+def _submit(slurm: Slurm, user: str, script: str, *options: str) -> str:
+    uid = _uid(slurm, user)
+    done = subprocess.run(
+        ["sbatch", "--parsable", "--mem-per-cpu=100M", "--output=%j.log", *options],
+        env={"PATH": os.environ["PATH"], **slurm.env()},
+        input=f"#!/bin/bash\n{script}\n",
+        cwd=slurm.users.home(user),
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _state(slurm: Slurm, job: str) -> str:
+    return slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:40").stdout.strip()
+
+
+def _output(slurm: Slurm, user: str, job: str) -> str:
+    wait_until(lambda: _state(slurm, job) == "COMPLETED", f"job {job} to be completed", 20.0)
+    return (slurm.users.home(user) / f"{job}.log").read_text()
+
+
+def _commands(folder: Path) -> set[str]:
+    """The command lines of all processes that belong to the cluster in a state folder."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("DEVGRID_STATE") == str(folder):
+                found.add(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -1,0 +1,311 @@
+"""The gRPC process as plugins in the field see it: on the wire, and when what it needs is away."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import start_server
+from devgrid.process import Processes, answers, free_port, wait_until
+from devgrid.state import private_processes
+from devgrid.tls import make_certificates
+from supervisor_tasks import embedded
+from supervisor_tasks.ledger.models import Base
+
+NAME = "0x" + "ab" * 32
+PUBLIC_LINE = (
+    ed25519.Ed25519PrivateKey.generate()
+    .public_key()
+    .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    .decode()
+)
+
+
+@dataclass
+class Site:
+    """A gRPC process with its database and broker."""
+
+    processes: Processes
+    engine: Engine
+    environment: dict[str, str]
+    ca: bytes
+
+    @property
+    def address(self) -> str:
+        return self.environment["LISTEN_ADDRESS"]
+
+    @contextmanager
+    def channel(self) -> Iterator[grpc.Channel]:
+        with grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.ca)) as channel:
+            yield channel
+
+    def rows(self) -> list[Any]:
+        query = "SELECT job_id, slurm_id, status, duration_s, exit_code, cluster FROM callbacks ORDER BY id"
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def forget(self) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text("DELETE FROM callbacks"))
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with private_processes() as processes:
+        folder = processes.folder
+        servers = {}
+        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+            (folder / name).mkdir()
+            servers[name] = describe(folder / name)
+            start_server(processes, name, servers[name])
+        engine = create_engine(servers["postgres"].url, pool_pre_ping=True)
+        Base.metadata.create_all(engine)
+        certificates = make_certificates(folder / "tls")
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "CLUSTER_NAME": "here",
+            "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
+            "TLS_ENABLE": "true",
+            "TLS_CERT": str(certificates.cert),
+            "TLS_KEY": str(certificates.key),
+            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
+            "DATABASE_URL": servers["postgres"].url,
+            "BROKER_URL": servers["redis"].url,
+        }
+        start_callbacks(processes, environment, "callbacks")
+        yield Site(processes, engine, environment, certificates.ca.read_bytes())
+        engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _empty_inbox(site: Site) -> None:
+    site.forget()
+
+
+def start_callbacks(processes: Processes, environment: dict[str, str], name: str) -> None:
+    port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
+    argv = [sys.executable, "-m", "grpc_callbacks"]
+    processes.start(name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port))
+
+
+# --- a client made from descriptors that are not ours: interfaces.md, section 3, by hand ------------------------------
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_STATUS_NAMES = [
+    "UNSPECIFIED",
+    "PENDING",
+    "META_SCHEDULED",
+    "SCHEDULED",
+    "RUNNING",
+    "CANCELLING",
+    "CANCELLED",
+    "FINISHED",
+    "FAILED",
+    "OUT_OF_CREDITS",
+    "PANICKED",
+]
+
+
+def independent_messages() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="field.proto", package="supervisor.v1alpha1", syntax="proto3")
+    enum = file.enum_type.add(name="JobStatus")
+    for number, name in enumerate(_STATUS_NAMES):
+        enum.value.add(name=f"JOB_STATUS_{name}", number=number)
+    request = file.message_type.add(name="SetJobStatusRequest")
+    for number, (name, kind) in enumerate(
+        [
+            ("name", _FIELD.TYPE_STRING),
+            ("id", _FIELD.TYPE_UINT64),
+            ("duration", _FIELD.TYPE_UINT64),
+            ("status", _FIELD.TYPE_ENUM),
+            ("exit_code", _FIELD.TYPE_INT64),
+        ],
+        start=1,
+    ):
+        field = request.field.add(name=name, number=number, type=kind, label=_FIELD.LABEL_OPTIONAL)
+        if kind == _FIELD.TYPE_ENUM:
+            field.type_name = ".supervisor.v1alpha1.JobStatus"
+    file.message_type.add(name="SetJobStatusResponse")
+    file.message_type.add(name="FetchAuthorizedKeysRequest")
+    keys = file.message_type.add(name="FetchAuthorizedKeysResponse")
+    keys.field.add(name="authorized_keys", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = [message.name for message in file.message_type]
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"supervisor.v1alpha1.{name}"))
+        for name in names
+    }
+
+
+MESSAGES = independent_messages()
+
+
+def set_status(channel: grpc.Channel, timeout_s: float = 10.0, **fields: Any) -> None:
+    call = channel.unary_unary(
+        "/supervisor.v1alpha1.JobAPI/SetJobStatus",
+        request_serializer=MESSAGES["SetJobStatusRequest"].SerializeToString,
+        response_deserializer=MESSAGES["SetJobStatusResponse"].FromString,
+    )
+    call(MESSAGES["SetJobStatusRequest"](**fields), timeout=timeout_s)
+
+
+def test_set_job_status__client_from_independent_descriptors__leaves_the_row(site: Site) -> None:
+    with site.channel() as channel:
+        set_status(channel, name=NAME, id=4242, duration=125, status=8, exit_code=768)
+    assert site.rows() == [(NAME, 4242, 8, 125, 768, "here")]
+
+
+def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(site: Site) -> None:
+    # field 1, 66 bytes | field 2 varint 300 | field 3 varint 61 | field 4 varint 7 | field 5 varint 256
+    raw: Any = b"\x0a\x42" + NAME.encode() + b"\x10\xac\x02" + b"\x18\x3d" + b"\x20\x07" + b"\x28\x80\x02"
+    with site.channel() as channel:
+        answer: Any = channel.unary_unary("/supervisor.v1alpha1.JobAPI/SetJobStatus")(raw, timeout=10)
+    assert answer == b""
+    assert site.rows() == [(NAME, 300, 7, 61, 256, "here")]
+
+
+def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(site: Site) -> None:
+    with site.channel() as channel:
+        set_status(channel, name=NAME, id=7, status=4)
+    assert site.rows() == [(NAME, 7, 4, 0, 0, "here")]
+
+
+def test_set_job_status__repeat__is_ok_and_one_row(site: Site) -> None:
+    with site.channel() as channel:
+        for _ in range(3):
+            set_status(channel, name=NAME, id=7, duration=1, status=7)
+    assert len(site.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "hello"}, "name: found 'hello'; expected 0x and 64 lowercase hex digits"),
+        ({"name": NAME.upper()}, "name: found"),
+        ({"name": NAME + "\n"}, "name: found"),
+        ({"name": ""}, "name: found ''"),
+        ({"id": 0}, "id: found 0; expected a SLURM job id"),
+        ({"id": 2**63}, "id: found 9223372036854775808"),
+        ({"duration": 2**40}, "duration: found 1099511627776"),
+        ({"exit_code": -(2**40)}, "exit_code: found -1099511627776"),
+        ({"status": 0}, "status: found JOB_STATUS_UNSPECIFIED"),
+        ({"status": 1}, "status: found PENDING"),
+        ({"status": 10}, "status: found PANICKED"),
+    ],
+)
+def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
+    site: Site, fields: dict[str, Any], said: str
+) -> None:
+    good: dict[str, Any] = {"name": NAME, "id": 7, "duration": 1, "status": 7, "exit_code": 0}
+    with site.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+        set_status(channel, **(good | fields))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert said in (caught.value.details() or "")
+    assert site.rows() == []
+
+
+@pytest.mark.parametrize("status", [5, 11, 99])
+def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored(site: Site, status: int) -> None:
+    with site.channel() as channel:
+        set_status(channel, name=NAME, id=7, status=status)
+    assert site.rows() == []
+
+
+def test_set_job_status__stored__wakes_the_witness_of_the_cluster(site: Site) -> None:
+    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        redis.flushall()
+        with site.channel() as channel:
+            set_status(channel, name=NAME, id=7, status=7)
+        wait_until(lambda: bool(redis.llen("here.slurm")), "a message", 5.0)
+        message = json.loads(redis.lindex("here.slurm", 0))
+    assert message["headers"]["task"] == "supervisor_tasks.tasks.witness"
+
+
+def test_fetch_authorized_keys__is_the_public_line(site: Site) -> None:
+    with site.channel() as channel:
+        call = channel.unary_unary(
+            "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys",
+            request_serializer=MESSAGES["FetchAuthorizedKeysRequest"].SerializeToString,
+            response_deserializer=MESSAGES["FetchAuthorizedKeysResponse"].FromString,
+        )
+        assert call(MESSAGES["FetchAuthorizedKeysRequest"](), timeout=10).authorized_keys == PUBLIC_LINE + "\n"
+
+
+def test_database_away__unavailable_and_not_serving__back_by_itself(site: Site) -> None:
+    serving, away = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    with site.channel() as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="supervisor.v1alpha1.JobAPI")
+
+        def health_is(status: Any) -> Callable[[], bool]:
+            return lambda: health.Check(request, timeout=10).status == status
+
+        assert health.Check(request, timeout=10).status == serving
+        watched = health.Watch(request, timeout=60)
+        assert next(watched).status == serving
+        site.processes.kill(site.processes.find("postgres"), signal.SIGINT)
+        began_s = time.monotonic()
+        with pytest.raises(grpc.RpcError) as caught:
+            set_status(channel, name=NAME, id=7, status=7)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert time.monotonic() - began_s < 5
+        wait_until(health_is(away), "NOT_SERVING", 10.0, 0.1)
+        assert next(watched).status == away
+        start_server(site.processes, "postgres", embedded.postgres(site.processes.folder / "postgres"))
+        wait_until(health_is(serving), "SERVING again", 10.0, 0.1)
+        assert next(watched).status == serving
+        watched.cancel()
+        set_status(channel, name=NAME, id=7, status=7)
+    assert len(site.rows()) == 1
+
+
+def test_broker_hung__callback_is_stored_and_answered_at_once(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and never answers
+        environment = site.environment | {
+            "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
+            "TLS_ENABLE": "false",
+            "BROKER_URL": f"redis://127.0.0.1:{mute.getsockname()[1]}/0",
+        }
+        start_callbacks(site.processes, environment, "callbacks-mute")
+        with grpc.insecure_channel(environment["LISTEN_ADDRESS"]) as channel:
+            for number in range(1, 6):
+                set_status(channel, name=NAME, id=number, status=7, timeout_s=1.0)
+    assert len(site.rows()) == 5
+    site.processes.stop(site.processes.find("callbacks-mute"), patience_s=15.0)
+
+
+def test_sigterm__ends_with_status_0(site: Site) -> None:
+    environment = site.environment | {"LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
+    port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
+    child = subprocess.Popen(
+        [sys.executable, "-m", "grpc_callbacks"], env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: answers(port), "it to listen", 20.0)
+    child.terminate()
+    assert child.wait(20) == 0
+
+
+def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path)}
+    argv = [sys.executable, "-m", "grpc_callbacks"]
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
