@@ -1,17 +1,39 @@
-"""The inbox: what plugins said, on disk before it is acknowledged."""
+"""The inbox: what plugins said, on disk before it is acknowledged.
 
-from sqlalchemy import Engine, create_engine, text
+One thread writes, and commits all that is waiting at once. Callers wait for it no longer than TIMEOUT_S, whatever the
+database does: one that hangs must not hold the threads that answer sshd, nor the end of the process.
+"""
+
+import threading
+import time
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import SQLAlchemyError
 
 from grpc_callbacks.validation import StatusReport
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.models import Callback
 
 CALLBACKS = Callback.metadata.tables["callbacks"]
-CONNECTIONS = 8
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
+BATCH = 200
+
+# A database whose host is gone without a word is noticed by the kernel (libpq; no effect on Unix sockets).
+CONNECT = {
+    "connect_timeout": TIMEOUT_S,
+    "options": f"-c statement_timeout={TIMEOUT_S * 1000}",
+    "tcp_user_timeout": TIMEOUT_S * 1000,
+    "keepalives_idle": TIMEOUT_S,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+}
+
+Row = dict[str, Any]
+Entry = tuple[Row | None, "Future[None]"]  # without a row: only a question whether the database is there
 
 
 class InboxClosedError(TransientError):
@@ -23,14 +45,12 @@ class Inbox:
 
     def __init__(self, database_url: str, cluster: str) -> None:
         self._cluster = cluster
-        self._engine: Engine = create_engine(
-            database_url,
-            pool_size=CONNECTIONS,
-            max_overflow=0,
-            pool_timeout=TIMEOUT_S,
-            connect_args={"connect_timeout": TIMEOUT_S, "options": f"-c statement_timeout={TIMEOUT_S * 1000}"},
-        )
+        self._engine: Engine = create_engine(database_url, pool_size=1, max_overflow=0, connect_args=CONNECT)
         self._insert = insert(CALLBACKS).on_conflict_do_nothing(constraint="callbacks_content")
+        self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
+        self._busy_since_s: float | None = None
+        self._thread = threading.Thread(target=self._write_on, name="inbox", daemon=True)
+        self._thread.start()
 
     def store(self, report: StatusReport, peer: str) -> None:
         """Commit a callback; a repeat changes nothing. Raises InboxClosedError (come again)."""
@@ -43,26 +63,78 @@ class Inbox:
             "exit_code": report.exit_code,
             "peer": peer,
         }
-        for attempt in (1, 2):
-            try:
-                with self._engine.begin() as connection:
-                    connection.execute(self._insert, row)
-            except (DBAPIError, PoolTimeoutError) as error:
-                # A connection that was kept over a restart of the database fails once.
-                if attempt == 1 and getattr(error, "connection_invalidated", False):
-                    continue
-                raise InboxClosedError("the callback could not be stored") from error
-            return
+        try:
+            self._written(row)
+        except (SQLAlchemyError, TimeoutError) as error:
+            raise InboxClosedError("the callback could not be stored") from error
 
     def is_open(self) -> bool:
         """Whether the database would take a callback."""
         try:
-            with self._engine.connect() as connection:
-                connection.execute(text("SELECT 1 FROM callbacks LIMIT 1"))
-        except (DBAPIError, PoolTimeoutError):
+            self._written(None)
+        except (SQLAlchemyError, TimeoutError):
             return False
         return True
 
     def close(self) -> None:
-        """Close all connections."""
+        """Write what is waiting, and close the connection. A database that hangs is left behind."""
+        self._waiting.put(None)
+        self._thread.join(TIMEOUT_S)
         self._engine.dispose()
+
+    def _written(self, row: Row | None) -> None:
+        busy_since_s = self._busy_since_s
+        if busy_since_s is not None and time.monotonic() - busy_since_s > TIMEOUT_S:
+            raise TimeoutError(f"the database has not answered for more than {TIMEOUT_S} s")
+        done: Future[None] = Future()
+        self._waiting.put((row, done))
+        try:
+            done.result(TIMEOUT_S)
+        except TimeoutError as error:
+            done.cancel()
+            raise TimeoutError(f"the database did not answer in {TIMEOUT_S} s") from error
+
+    def _write_on(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch = [first, *self._also_waiting()]
+            wanted = [(row, done) for row, done in batch if done.set_running_or_notify_cancel()]
+            self._busy_since_s = time.monotonic()
+            failure = self._commit([row for row, _ in wanted if row is not None])
+            self._busy_since_s = None
+            for _, done in wanted:
+                if failure is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(failure)
+
+    def _also_waiting(self) -> list[Entry]:
+        entries: list[Entry] = []
+        while len(entries) < BATCH:
+            try:
+                entry = self._waiting.get_nowait()
+            except Empty:
+                break
+            if entry is None:
+                self._waiting.put(None)  # the end, after this batch
+                break
+            entries.append(entry)
+        return entries
+
+    def _commit(self, rows: list[Row]) -> SQLAlchemyError | None:
+        """What went wrong, if anything. A connection that was kept over a restart of the database fails once."""
+        for attempt in (1, 2):
+            try:
+                with self._engine.begin() as connection:
+                    self._execute(connection, rows)
+            except SQLAlchemyError as error:
+                if attempt == 1 and getattr(error, "connection_invalidated", False):
+                    continue
+                return error
+            return None
+        raise AssertionError("the second attempt returns")
+
+    def _execute(self, connection: Connection, rows: list[Row]) -> None:
+        if rows:
+            connection.execute(self._insert, rows)
+        else:
+            connection.execute(text("SELECT 1 FROM callbacks LIMIT 1"))

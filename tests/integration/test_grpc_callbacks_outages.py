@@ -1,0 +1,213 @@
+"""The gRPC process while its database hangs, and its bell while the broker misbehaves."""
+
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import start_server
+from devgrid.process import Processes, Running, answers, free_port, wait_until
+from devgrid.state import private_processes
+from grpc_callbacks.bell import Bell
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+from supervisor_tasks import embedded
+from supervisor_tasks.ledger.models import Base
+
+NAME = "0x" + "cd" * 32
+PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+
+
+@dataclass
+class Site:
+    """A database, a broker and a gRPC process in front of them."""
+
+    processes: Processes
+    engine: Engine
+    environment: dict[str, str]
+
+    @property
+    def postgres(self) -> Running:
+        return self.processes.find("postgres")
+
+    @contextmanager
+    def database_hung(self) -> Iterator[None]:
+        """Postgres and its children stopped, not ended: connections stay open and nobody answers."""
+        process = self.postgres.process()
+        assert process is not None
+        family = [process, *process.children(recursive=True)]
+        for member in family:
+            member.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for member in family:
+                member.send_signal(signal.SIGCONT)
+
+    def start(self, name: str) -> tuple[Running, str]:
+        address = f"127.0.0.1:{free_port()}"
+        port = int(address.rpartition(":")[2])
+        argv = [sys.executable, "-m", "grpc_callbacks"]
+        environment = {**self.environment, "LISTEN_ADDRESS": address}
+        return self.processes.start(name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)), address
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with private_processes() as processes:
+        servers = {}
+        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+            folder = processes.folder / name
+            folder.mkdir()
+            servers[name] = describe(folder)
+            start_server(processes, name, servers[name])
+        engine = create_engine(servers["postgres"].url)
+        Base.metadata.create_all(engine)
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "CLUSTER_NAME": "here",
+            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
+            "DATABASE_URL": servers["postgres"].url,
+            "BROKER_URL": servers["redis"].url,
+        }
+        yield Site(processes, engine, environment)
+        engine.dispose()
+
+
+def report(channel: grpc.Channel, slurm_id: int, timeout_s: float = 10.0) -> None:
+    request = messages.SetJobStatusRequest(name=NAME, id=slurm_id, duration=1, status=messages.JOB_STATUS_FINISHED)
+    services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
+
+
+def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, float]:
+    began_s = time.monotonic()
+    with pytest.raises(grpc.RpcError) as caught:
+        report(channel, slurm_id)
+    return caught.value.code(), time.monotonic() - began_s
+
+
+def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(site: Site) -> None:
+    running, address = site.start("callbacks-hung")
+    with grpc.insecure_channel(address) as channel:
+        report(channel, 1)
+        with site.database_hung():
+            code, took_s = refused(channel, 2)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert took_s < 3.5
+            callers = [threading.Thread(target=refused, args=(channel, number)) for number in range(3, 43)]
+            for caller in callers:
+                caller.start()
+            began_s = time.monotonic()
+            keys = services.SshAPIStub(channel).FetchAuthorizedKeys(messages.FetchAuthorizedKeysRequest(), timeout=5)
+            assert keys.authorized_keys == PUBLIC_LINE + "\n"
+            assert time.monotonic() - began_s < 2.5
+            for caller in callers:
+                caller.join()
+
+        def taken() -> bool:
+            try:
+                report(channel, 100)
+            except grpc.RpcError:
+                return False
+            return True
+
+        wait_until(taken, "callbacks to be taken again", 10.0, 0.1)
+    with site.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM callbacks WHERE slurm_id IN (1, 100)")) == 2
+    site.processes.stop(running)
+
+
+def test_sigterm__while_the_database_hangs__ends(site: Site) -> None:
+    running, address = site.start("callbacks-to-end")
+    with site.database_hung():
+        with grpc.insecure_channel(address) as channel:
+            refused(channel, 200)
+        began_s = time.monotonic()
+        site.processes.kill(running, signal.SIGTERM)
+        assert time.monotonic() - began_s < 10
+
+
+def test_eight_callers__all_acknowledged__all_on_disk(site: Site) -> None:
+    running, address = site.start("callbacks-many")
+    calls = 25
+
+    def call(caller: int) -> None:
+        with grpc.insecure_channel(address) as channel:
+            for number in range(calls):
+                report(channel, 1000 * caller + number)
+
+    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(1, 9)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    with site.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM callbacks WHERE slurm_id >= 1000")) == 8 * calls
+    site.processes.stop(running)
+
+
+# --- the bell ---------------------------------------------------------------------------------------------------------
+
+
+def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: Site) -> None:
+    bell = Bell(site.environment["BROKER_URL"], "flushed")
+    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        for _ in range(2):
+            bell.ring()
+            wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
+            redis.flushall()
+    bell.close()
+
+
+def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: Path) -> None:
+    port = free_port()
+    server = embedded.redis(tmp_path)
+    argv = [port_word(word, port) for word in server.argv]
+    bell = Bell(f"redis://127.0.0.1:{port}/0", "nonsense")
+    with nonsense(port) as heard:
+        bell.ring()
+        assert heard.wait(10)
+    with private_processes() as processes:
+        processes.start("redis", argv, env=server.environment, ready=lambda: answers(port))
+        with Redis(port=port) as redis:
+
+            def arrived() -> bool:
+                bell.ring()
+                return bool(redis.llen("nonsense.slurm"))
+
+            wait_until(arrived, "a message after the nonsense", 15.0, 0.2)
+        bell.close()
+
+
+def port_word(word: str, port: int) -> str:
+    return str(port) if word == "0" else word
+
+
+@contextmanager
+def nonsense(port: int) -> Iterator[threading.Event]:
+    """A server that answers whatever it is told with what is no answer of Redis."""
+    heard = threading.Event()
+    with socket.create_server(("127.0.0.1", port)) as listener:
+
+        def serve() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.recv(4096)
+                caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            heard.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield heard
+        thread.join()
