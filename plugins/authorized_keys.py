@@ -13,6 +13,12 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIStub
 
 TIMEOUT_S = 5.0
+# gRPC's own waits grow to two minutes: too long for a supervisor that comes back after an outage.
+RECONNECT = (
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth how long one attempt to connect may take
+)
 
 
 def main() -> None:
@@ -32,8 +38,9 @@ def main() -> None:
 def open_channel(address: str, authority: Path | None) -> grpc.Channel:
     """A channel to the supervisor, over TLS when its authority is known."""
     if authority is None:
-        return grpc.insecure_channel(address)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority.read_bytes()))
+        return grpc.insecure_channel(address, options=RECONNECT)
+    credentials = grpc.ssl_channel_credentials(authority.read_bytes())
+    return grpc.secure_channel(address, credentials, options=RECONNECT)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ log = logging.getLogger("reporter")
 CALLERS = 8
 TIMEOUT_S = 30.0
 LONGEST_WAIT_S = 2.0
-LOOK_ANYWAY_MS = 5_000  # a change that the kernel did not tell of
+LOOK_ANYWAY_MS = 500  # for what came before the kernel was asked to tell
 
 
 class Reporter:
@@ -36,6 +36,7 @@ class Reporter:
         self._folder = folder
         self._stub = stub
         self._stopping = threading.Event()
+        self._last_failure = ""
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
 
     def run(self) -> None:
@@ -68,7 +69,7 @@ class Reporter:
             if self._deliver(files):
                 wait_s = 0.1
             else:
-                log.warning("the supervisor does not answer; %d events wait, next try in %.1f s", len(files), wait_s)
+                log.warning("%d events wait, next try in %.1f s: %s", len(files), wait_s, self._last_failure)
                 if self._stopping.wait(wait_s):
                     return
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -94,10 +95,11 @@ class Reporter:
             self._stub.SetJobStatus(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+                self._last_failure = f"{error.code().name}: {error.details()!r}"
                 return False
             self._reject(event.file, error.details() or "")
         else:
-            event.file.unlink()
+            event.file.unlink(missing_ok=True)
         return True
 
     def _read(self, file: Path) -> list[spool.SpooledEvent]:
@@ -108,7 +110,7 @@ class Reporter:
             return []
 
     def _reject(self, file: Path, reason: str) -> None:
-        log.error("rejected %s: %s", file.name, reason)
+        log.error("rejected %s: %r", file.name, reason)
         file.rename(self._folder / "rejected" / file.name)
 
 

@@ -79,10 +79,10 @@ def test_gpus__are_given_to_the_job_that_asks(slurm: Slurm) -> None:
     assert _output(slurm, CUSTOMER, job).split() == ["2", "0,1"]
 
 
-def test_controller_killed_and_started_again__still_knows_the_running_job(slurm: Slurm) -> None:
+def test_controller_stopped_and_started_again__still_knows_the_running_job(slurm: Slurm) -> None:
     job = _submit(slurm, CUSTOMER, "sleep 600", "--time=30")
     wait_until(lambda: _state(slurm, job) == "RUNNING", "the job to run", 20.0)
-    slurm.processes.kill(slurm.processes.find("slurmctld"))
+    slurm.processes.stop(slurm.processes.find("slurmctld"))  # kill -9 loses what it has not written yet, up to 5 s
     assert "DOWN" in slurm.run("scontrol", "ping").stdout
     slurm.start_controller()
     assert _state(slurm, job) == "RUNNING"
@@ -102,7 +102,7 @@ def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
     assert _commands(processes.folder) == set()
 
 
-def test_spool_of_a_node__cannot_be_written_by_a_customer(slurm: Slurm) -> None:
+def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
     job = _submit(slurm, CUSTOMER, f"touch {slurm.processes.folder}/spool/forged && echo written || echo refused")
     assert _output(slurm, CUSTOMER, job).split()[-1] == "refused"
 
@@ -133,8 +133,10 @@ class _SshAPI(SshAPIServicer):
     def __init__(self) -> None:
         self.line = ""
 
-    def FetchAuthorizedKeys(  # noqa: N802  the protocol's name
-        self, request: FetchAuthorizedKeysRequest, context: grpc.ServicerContext
+    def FetchAuthorizedKeys(  # noqa: N802  the method of a gRPC service is named by its protocol
+        self,
+        request: FetchAuthorizedKeysRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
     ) -> FetchAuthorizedKeysResponse:
         return FetchAuthorizedKeysResponse(authorized_keys=self.line)
 
@@ -151,7 +153,7 @@ class _Login:
         host, port = self.sshd.address.split(":")
         options = ["BatchMode=yes", "IdentitiesOnly=yes", f"UserKnownHostsFile={self.sshd.known_hosts}"]
         options += ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null"]
-        argv = ["ssh", "-F", "none", "-i", key, "-p", port, "-l", user, *(w for o in options for w in ("-o", o))]
+        argv = ["ssh", "-F", "none", "-i", str(key), "-p", port, "-l", user, *(w for o in options for w in ("-o", o))]
         return subprocess.run([*argv, host, command], capture_output=True, text=True, timeout=60)
 
 
