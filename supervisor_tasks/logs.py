@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 LEAST_SECRET = 8  # characters; shorter values would redact half of the log
+MANY_LINES = ("exception", "stack")  # what structlog calls tracebacks
 
 
 def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
@@ -15,8 +16,11 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     hidden = [secret for secret in secrets if len(secret) >= LEAST_SECRET]
     terminal = sys.stderr.isatty()
 
-    def redact(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {key: _without(value, hidden) for key, value in event.items()}
+    def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {
+            key: _traceback(value, hidden, "    " * terminal) if key in MANY_LINES else _cleaned(value, hidden)
+            for key, value in event.items()
+        }
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -24,13 +28,17 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Any] = (
-        [structlog.dev.ConsoleRenderer()] if terminal else [structlog.processors.JSONRenderer(default=str)]
-    )
-    tracebacks: list[Any] = [] if terminal else [structlog.processors.format_exc_info]
+    # A rich traceback would show local variables, secrets among them.
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    last = plain if terminal else structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tracebacks, redact, *last],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            clean,
+            last,
+        ],
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
@@ -55,17 +63,32 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     )
 
 
-def _without(value: Any, hidden: Sequence[str]) -> Any:
-    if isinstance(value, str):
-        for secret in hidden:
-            value = value.replace(secret, "[redacted]")
-        return _visible(value) if not value.isprintable() else value
-    return value
+def _cleaned(value: Any, hidden: Sequence[str]) -> Any:
+    """The value as it may be shown, however deep the text in it lies."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {_cleaned(str(key), hidden): _cleaned(entry, hidden) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_cleaned(entry, hidden) for entry in value]
+    return _visible(_without(str(value), hidden))
+
+
+def _traceback(value: Any, hidden: Sequence[str], margin: str) -> str:
+    """A traceback keeps its lines; a margin tells them from lines of the log."""
+    return "\n".join(margin + _visible(line) for line in _without(str(value), hidden).split("\n"))
+
+
+def _without(text: str, hidden: Sequence[str]) -> str:
+    for secret in hidden:
+        text = text.replace(secret, "[redacted]")
+    return text
 
 
 def _visible(text: str) -> str:
-    """A stranger's text cannot begin a line of the log or move the terminal's cursor. Tracebacks keep their lines."""
+    """A stranger's text cannot begin a line of the log or move the terminal's cursor."""
+    if text.isprintable():
+        return text
     return "".join(
-        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
-        for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -21,6 +22,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from supervisor_tasks.errors import PermanentError
 
 CREDIT = 10**18
+CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # secp256k1; keys are below it
 
 
 class Need(StrEnum):
@@ -36,7 +38,8 @@ REQUIRED = {
     Need.SSH: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
     Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
 }
-SECRETS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password", "database_url", "broker_url")
+KEYS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password")  # kept only where they are needed
+SECRETS = (*KEYS, "database_url", "broker_url")
 
 
 class SettingsError(PermanentError):
@@ -51,8 +54,8 @@ def _go_duration_s(value: object) -> object:
     """Seconds of Go's duration syntax, such as 24h0m0s or 1.5h."""
     if isinstance(value, float):
         return value
-    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", str(value))
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", str(value))
     if not parts or "".join(number + unit for number, unit in parts) != str(value):
         raise ValueError("a duration in Go's syntax, such as 24h0m0s")
     return sum(float(number) * units[unit] for number, unit in parts)
@@ -68,28 +71,61 @@ def _labels(value: object) -> object:
     return {key.strip(): text.strip() for key, _, text in pairs}
 
 
+def _has_port(value: object) -> bool:
+    _, colon, port = str(value).rpartition(":")
+    return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
+
+
 def _host_port(value: object) -> object:
-    if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5}", str(value)):
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))):
         raise ValueError("an address as host:port")
     return value
 
 
 def _listen_address(value: object) -> object:
     """Go's form: `:3000` listens on all interfaces."""
-    if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d{1,5}", str(value)):
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))):
         raise ValueError("an address as host:port or :port")
     return value
 
 
-def _http_url(value: object) -> object:
-    if not re.fullmatch(r"https?://\S+", str(value)):
-        raise ValueError("a URL that begins with http:// or https://")
-    return value
+def _url(*schemes: str) -> BeforeValidator:
+    """A check that a URL begins with one of these schemes; also of one that is a secret."""
+
+    def check(value: object) -> object:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        scheme, separator, rest = text.partition("://")
+        if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
+            raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _pattern(expression: str, expected: str) -> BeforeValidator:
+    """A check that says in words what it expects."""
+
+    def check(value: object) -> object:
+        if not re.fullmatch(expression, str(value)):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _home(value: object) -> object:
+    """`~` is a shell's abbreviation, which no shell has seen when a unit file or container sets the variable."""
+    return Path(str(value)).expanduser()
 
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
+HttpUrl = Annotated[str, _url("http", "https")]
+File = Annotated[Path, BeforeValidator(_home)]
+Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
 Price = Annotated[int, Field(ge=0)]
+DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg")]
+BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket")]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
 
 
@@ -102,15 +138,13 @@ class Settings(BaseSettings):
     listen_address: Annotated[str, BeforeValidator(_listen_address)] = ":3000"
     public_address: HostPort = "supervisor.example.com:3000"
     tls_enable: bool = False
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
+    tls_cert: File | None = None
+    tls_key: File | None = None
 
     # the chain
-    metascheduler_endpoint_rpc: Annotated[str, BeforeValidator(_http_url)] = "https://testnet.deepsquare.run/rpc"
-    metascheduler_endpoint_ws: str = "wss://testnet.deepsquare.run/ws"
-    metascheduler_smart_contract: str = Field(
-        "0x3707aB457CF457275b7ec32e203c54df80C299d5", pattern="^0x[0-9a-fA-F]{40}$"
-    )
+    metascheduler_endpoint_rpc: HttpUrl = "https://testnet.deepsquare.run/rpc"
+    metascheduler_endpoint_ws: Annotated[str, _url("ws", "wss")] = "wss://testnet.deepsquare.run/ws"
+    metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     eth_private_key: SecretStr | None = None
     metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
     metascheduler_gpu_price_per_min: Price = 8_500_000_000_000_000_000
@@ -125,7 +159,7 @@ class Settings(BaseSettings):
     # the job definition service
     sbatch_endpoint: HostPort = "127.0.0.1:443"
     sbatch_tls_enable: bool = True
-    sbatch_ca: Path | None = None
+    sbatch_ca: File | None = None
     sbatch_tls_insecure: bool = False
 
     # SLURM
@@ -133,7 +167,7 @@ class Settings(BaseSettings):
     slurm_ssh_admin_user: str | None = None
     slurm_ssh_private_key: SecretStr | None = None
     slurm_ssh_public_key: str | None = None
-    slurm_ssh_known_hosts: Path = Path("~/.ssh/known_hosts").expanduser()
+    slurm_ssh_known_hosts: File = Path("~/.ssh/known_hosts").expanduser()
     slurm_sbatch_path: str = "/usr/bin/sbatch"
     slurm_scancel_path: str = "/usr/bin/scancel"
     slurm_scontrol_path: str = "/usr/bin/scontrol"
@@ -141,10 +175,17 @@ class Settings(BaseSettings):
     slurm_squeue_path: str = "/usr/bin/squeue"
     slurm_sacct_path: str = "/usr/bin/sacct"
     slurm_accounting: bool = False
-    slurm_partition: str = Field("main", pattern="^[A-Za-z0-9_.-]+$")
+    slurm_partition: Annotated[str, _pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
     trust_callbacks: bool = True
     nvidia_smi_path: str = "nvidia-smi"
     trace: bool = False
+
+    # the customers' accounts
+    ldap_url: Annotated[str, _url("ldap", "ldaps", "ldapi")] | None = None
+    ldap_bind_dn: str | None = None
+    ldap_bind_password: SecretStr | None = None
+    ldap_ca_path: File | None = None
+    ldap_insecure: bool = False
 
     # benchmarks
     benchmark_disable: bool = False
@@ -163,18 +204,21 @@ class Settings(BaseSettings):
     benchmark_ucx_transport: str = ""
 
     # this program
-    cluster_name: str = Field("main", pattern="^[A-Za-z0-9_-]+$")
-    database_url: SecretStr | None = None
-    broker_url: SecretStr | None = None
-    state_dir: Path = Field(default_factory=lambda: _state_folder())
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    cluster_name: Annotated[str, _pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
+    database_url: DatabaseUrl | None = None
+    broker_url: BrokerUrl | None = None
+    state_dir: File = Field(default_factory=lambda: _state_folder())
+    log_level: Annotated[str, _pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
 
     @field_validator("eth_private_key")
     @classmethod
     def _hex_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch("(0x)?[0-9a-fA-F]{64}", value.get_secret_value().strip()):
+        if value is None:
+            return None
+        text = value.get_secret_value().strip()
+        if not re.fullmatch("(0x)?[0-9a-fA-F]{64}", text) or not 0 < int(text, 16) < CURVE_ORDER:
             raise ValueError("a private key of 64 hex digits")
-        return value
+        return SecretStr(text)
 
     @field_validator("slurm_ssh_private_key")
     @classmethod
@@ -201,8 +245,9 @@ class Settings(BaseSettings):
 
     def secret_values(self) -> list[str]:
         """What must never be seen in a log."""
-        values = (getattr(self, name) for name in SECRETS if hasattr(self, name))
-        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        values = (getattr(self, name) for name in SECRETS)
+        given = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return [form for value in given for form in _forms(value)]
 
 
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
@@ -217,15 +262,16 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
     except ValidationError as error:
         lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
         settings = None
-    bad = {line.partition(":")[0] for line in lines}
+    bad = {line.partition(":")[0].removesuffix("_FILE") for line in lines}
     for need in needs:
         for name in REQUIRED[need]:
-            if name not in given and name.upper() not in bad:
+            derivable = name == "slurm_ssh_public_key" and "slurm_ssh_private_key" in given
+            if name not in given and not derivable and name.upper() not in bad:
                 lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
     if lines or settings is None:
         raise SettingsError(sorted(lines))
     kept = {name for need in needs for name in REQUIRED[need]}
-    dropped = {name: None for name in ("eth_private_key", "slurm_ssh_private_key") if name not in kept}
+    dropped = {name: None for name in KEYS if name not in kept}
     return settings.model_copy(update=dropped)
 
 
@@ -291,6 +337,17 @@ def _derive_public_key(given: dict[str, str]) -> None:
         return
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     given["slurm_ssh_public_key"] = line.decode()
+
+
+def _forms(secret: str) -> list[str]:
+    """A secret and the parts of it that others may log: a key without 0x, a key file's lines, a URL's password."""
+    if secret.startswith("-----BEGIN"):
+        lines = [line for line in secret.splitlines() if line and not line.startswith("-----")]
+        return [secret, base64.b64encode(secret.encode()).decode(), *lines]
+    if "://" in secret:
+        password = urlsplit(secret).password
+        return [secret, password, unquote(password)] if password else [secret]
+    return [secret, secret.removeprefix("0x")]
 
 
 def _line(error: Any, given: Mapping[str, str]) -> str:

@@ -1,0 +1,224 @@
+"""The settings: every variable that operators already have, and what is said about those that cannot be used."""
+
+import base64
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from supervisor_tasks import settings as module
+from supervisor_tasks.settings import Need, SettingsError, load
+
+KEY = ed25519.Ed25519PrivateKey.generate()
+KEY_FILE = KEY.private_bytes(
+    serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+)
+LOCKED_KEY_FILE = KEY.private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.OpenSSH,
+    serialization.BestAvailableEncryption(b"passphrase"),
+)
+PUBLIC = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+WALLET_KEY = "0x" + "4c" * 32
+SSH = {
+    "SLURM_SSH_PRIVATE_KEY": base64.b64encode(KEY_FILE).decode(),
+    "SLURM_SSH_ADDRESS": "login:22",
+    "SLURM_SSH_ADMIN_USER": "slurm",
+}
+
+# interfaces.md, section 6: variable, what it is without one, a value, what that means
+FIELD = [
+    ("LISTEN_ADDRESS", ":3000", "127.0.0.1:4000", "127.0.0.1:4000"),
+    ("PUBLIC_ADDRESS", "supervisor.example.com:3000", "here:1", "here:1"),
+    ("TLS_ENABLE", False, "true", True),
+    ("TLS_CERT", None, "/c", Path("/c")),
+    ("TLS_KEY", None, "/k", Path("/k")),
+    ("METASCHEDULER_ENDPOINT_RPC", "https://testnet.deepsquare.run/rpc", "http://n/rpc", "http://n/rpc"),
+    ("METASCHEDULER_ENDPOINT_WS", "wss://testnet.deepsquare.run/ws", "ws://n/ws", "ws://n/ws"),
+    (
+        "METASCHEDULER_SMART_CONTRACT",
+        "0x3707aB457CF457275b7ec32e203c54df80C299d5",
+        "0x" + "Aa" * 20,
+        "0x" + "Aa" * 20,
+    ),
+    ("METASCHEDULER_CPU_PRICE_PER_MIN", 950000000000000000, "1", 1),
+    ("METASCHEDULER_GPU_PRICE_PER_MIN", 8500000000000000000, "9" * 30, int("9" * 30)),
+    ("METASCHEDULER_MEM_PRICE_PER_MIN", 80000000000000, "0", 0),
+    ("METASCHEDULER_LABELS", {}, "zone=ch, name=a=b,", {"zone": "ch", "name": "a=b"}),
+    ("SBATCH_ENDPOINT", "127.0.0.1:443", "[::1]:443", "[::1]:443"),
+    ("SBATCH_TLS_ENABLE", True, "false", False),
+    ("SBATCH_CA", None, "/ca", Path("/ca")),
+    ("SBATCH_TLS_INSECURE", False, "1", True),
+    ("SLURM_SBATCH_PATH", "/usr/bin/sbatch", "/s", "/s"),
+    ("SLURM_SCANCEL_PATH", "/usr/bin/scancel", "/s", "/s"),
+    ("SLURM_SCONTROL_PATH", "/usr/bin/scontrol", "/s", "/s"),
+    ("SLURM_SINFO_PATH", "/usr/bin/sinfo", "/s", "/s"),
+    ("SLURM_SQUEUE_PATH", "/usr/bin/squeue", "/s", "/s"),
+    ("SLURM_PARTITION", "main", "gpu_1", "gpu_1"),
+    ("NVIDIA_SMI_PATH", "nvidia-smi", "/n", "/n"),
+    ("TRACE", False, "true", True),
+    ("BENCHMARK_DISABLE", False, "true", True),
+    ("BENCHMARK_RUN_AS", "root", "bench", "bench"),
+    ("BENCHMARK_TIME_LIMIT", 86400.0, "1h30m0.5s", 5400.5),
+    ("BENCHMARK_TRACE", False, "true", True),
+    ("BENCHMARK_UNRESPONSIVE", False, "true", True),
+    ("BENCHMARK_HPL_IMAGE", "registry-1.deepsquare.run#library/hpc-benchmarks:23.5", "i", "i"),
+    ("BENCHMARK_HPL_SINGLE_NODE", False, "true", True),
+    ("BENCHMARK_OSU_IMAGE", "registry-1.deepsquare.run#library/osu-benchmarks:latest", "i", "i"),
+    ("BENCHMARK_IOR_IMAGE", "registry-1.deepsquare.run#library/ior-benchmarks:latest", "i", "i"),
+    ("BENCHMARK_IOR_SINGLE_NODE", False, "true", True),
+    ("BENCHMARK_SPEEDTEST_IMAGE", "registry-1.docker.io#gists/speedtest-cli:1.2.0", "i", "i"),
+    ("BENCHMARK_UCX", False, "true", True),
+    ("BENCHMARK_UCX_AFFINITY", "", "mlx5_0:1|mlx5_0:1", "mlx5_0:1|mlx5_0:1"),
+    ("BENCHMARK_UCX_TRANSPORT", "", "sm,self,rc", "sm,self,rc"),
+]
+
+
+def lines(*needs: Need, **environment: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(*needs, environment=environment)
+    return caught.value.lines
+
+
+@pytest.mark.parametrize(("name", "default", "text", "value"), FIELD, ids=[row[0] for row in FIELD])
+def test_load__variable_of_the_field__has_its_default_and_its_meaning(
+    name: str, default: object, text: str, value: object
+) -> None:
+    assert getattr(load(environment={}), name.lower()) == default
+    assert getattr(load(environment={name: ""}), name.lower()) == default
+    assert getattr(load(environment={name: text}), name.lower()) == value
+
+
+MALFORMED = {
+    "LISTEN_ADDRESS": ("3000", "an address as host:port or :port"),
+    "PUBLIC_ADDRESS": ("here:70000", "an address as host:port"),
+    "TLS_ENABLE": ("maybe", "a valid boolean"),
+    "METASCHEDULER_ENDPOINT_RPC": ("n/rpc", "a URL that begins with http:// or https://"),
+    "METASCHEDULER_ENDPOINT_WS": ("http://n", "a URL that begins with ws:// or wss://"),
+    "METASCHEDULER_SMART_CONTRACT": ("0x12", "an address of 0x and 40 hex digits"),
+    "METASCHEDULER_CPU_PRICE_PER_MIN": ("-1", "greater than or equal to 0"),
+    "METASCHEDULER_GPU_PRICE_PER_MIN": ("1.5", "a valid integer"),
+    "METASCHEDULER_LABELS": ("zone", "labels as key=value,key=value"),
+    "SLURM_PARTITION": ("a b", "letters, digits, - _ and ."),
+    "BENCHMARK_TIME_LIMIT": ("24", "a duration in Go's syntax, such as 24h0m0s"),
+    "CLUSTER_NAME": ("a.b", "letters, digits, - and _"),
+    "LOG_LEVEL": ("loud", "debug, info, warning or error"),
+    "LDAP_URL": ("directory", "a URL that begins with ldap:// or ldaps:// or ldapi://"),
+    "SLURM_SSH_PUBLIC_KEY": ("ssh-rsa x", "a line of an OpenSSH public key file"),
+}
+
+
+def test_load__many_malformed__one_line_each_all_at_once() -> None:
+    said = lines(**{name: text for name, (text, _) in MALFORMED.items()})
+    assert [line.partition(":")[0] for line in said] == sorted(MALFORMED)
+    for line in said:
+        text, expected = MALFORMED[line.partition(":")[0]]
+        assert line.startswith(f"{line.partition(':')[0]}: found {text!r}; expected {expected}")
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ETH_PRIVATE_KEY", "0xsecretsecret"),
+        ("ETH_PRIVATE_KEY", "0" * 64),
+        ("ETH_PRIVATE_KEY", "f" * 64),
+        ("SLURM_SSH_PRIVATE_KEY", "bm90IGEga2V5IHNlY3JldA=="),
+        ("SLURM_SSH_PRIVATE_KEY", base64.b64encode(LOCKED_KEY_FILE).decode()),
+        ("DATABASE_URL", "mysql://u:secret@h/d"),
+        ("BROKER_URL", "amqp://u:secret@h"),
+    ],
+)
+def test_load__secret_malformed__is_named_and_not_shown(name: str, text: str) -> None:
+    (line,) = lines(**{name: text})
+    assert line.startswith(f"{name}: found a value that is not shown; expected ")
+    assert text not in line
+    assert "secret" not in line
+
+
+def test_load__nothing_given__names_all_that_the_process_needs() -> None:
+    named = [line.partition(": found nothing; expected ")[0] for line in lines(Need.WALLET, Need.SSH)]
+    assert named == ["ETH_PRIVATE_KEY", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "SLURM_SSH_PRIVATE_KEY"]
+
+
+def test_load__missing_and_malformed__are_told_together_and_once() -> None:
+    said = lines(Need.WALLET, Need.SSH, Need.SSH_PUBLIC, SLURM_SSH_PRIVATE_KEY="x", CHAIN_ID="x")
+    names = [line.partition(":")[0] for line in said]
+    assert names == [
+        "CHAIN_ID",
+        "ETH_PRIVATE_KEY",
+        "SLURM_SSH_ADDRESS",
+        "SLURM_SSH_ADMIN_USER",
+        "SLURM_SSH_PRIVATE_KEY",
+    ]
+
+
+def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
+    environment = {**SSH, "ETH_PRIVATE_KEY": WALLET_KEY, "LDAP_BIND_PASSWORD": "directory-password"}
+    neither, wallet = load(environment=environment), load(Need.WALLET, environment=environment)
+    public = load(Need.SSH_PUBLIC, environment=environment)
+    for settings in (neither, public):
+        assert settings.secret_values() == []
+    assert wallet.eth_private_key is not None
+    assert wallet.slurm_ssh_private_key is None
+    assert public.slurm_ssh_public_key == PUBLIC
+
+
+def test_load__ssh_needed__is_the_key_file_itself() -> None:
+    settings = load(Need.SSH, environment=SSH)
+    assert settings.slurm_ssh_private_key is not None
+    assert settings.slurm_ssh_private_key.get_secret_value() == KEY_FILE.decode()
+
+
+def test_load__secret_as_a_file__is_read(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(WALLET_KEY + "\n")
+    settings = load(Need.WALLET, environment={"ETH_PRIVATE_KEY_FILE": str(file)})
+    assert settings.eth_private_key is not None
+    assert settings.eth_private_key.get_secret_value() == WALLET_KEY
+    missing = str(tmp_path / "none")
+    (line,) = lines(Need.WALLET, ETH_PRIVATE_KEY_FILE=missing)
+    assert line.startswith(f"ETH_PRIVATE_KEY_FILE: found {missing!r}; expected a file that can be read")
+
+
+def test_load__home_abbreviated__is_expanded() -> None:
+    settings = load(environment={"SLURM_SSH_KNOWN_HOSTS": "~/known", "STATE_DIR": "~/state"})
+    assert settings.slurm_ssh_known_hosts == Path("~/known").expanduser()
+    assert settings.state_dir == Path("~/state").expanduser()
+
+
+def test_settings__printed_or_changed__shows_no_secret_and_refuses() -> None:
+    environment: Mapping[str, str] = {
+        **SSH,
+        "ETH_PRIVATE_KEY": WALLET_KEY,
+        "DATABASE_URL": "postgresql://u:pass%20word@h/d",
+    }
+    settings = load(Need.WALLET, Need.SSH, environment=environment)
+    for secret in settings.secret_values():
+        assert secret not in repr(settings)
+        assert secret not in settings.model_dump_json()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.cluster_name = "other"  # type: ignore[misc]
+
+
+def test_secret_values__hold_every_form_that_others_might_log() -> None:
+    environment = {**SSH, "ETH_PRIVATE_KEY": WALLET_KEY, "DATABASE_URL": "postgresql://u:pass%20word@h/d"}
+    values = load(Need.WALLET, Need.SSH, environment=environment).secret_values()
+    assert {WALLET_KEY, WALLET_KEY[2:], "pass%20word", "pass word", SSH["SLURM_SSH_PRIVATE_KEY"]} <= set(values)
+    assert KEY_FILE.decode().splitlines()[2] in values
+
+
+def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
+    program = "from supervisor_tasks.settings import *; load_or_exit(Need.WALLET)"
+    environment = {"CHAIN_ID": "x", "PATH": "/usr/bin:/bin"}
+    repository = Path(module.__file__).parent.parent
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=repository, capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["CHAIN_ID", "ETH_PRIVATE_KEY"]
