@@ -5,8 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import grpc
 import psutil
@@ -56,17 +57,32 @@ def test_user_added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
     assert _output(slurm, newcomer, _submit(slurm, newcomer, "id -u")).split() == [str(uid)]
 
 
-def test_users_added_by_two_programs_at_once__each_has_an_own_uid_and_a_line(tmp_path: Path) -> None:
-    names = ["0x" + f"{number:040x}" for number in range(40)]
-    Users(tmp_path)
-    code = "import sys; from pathlib import Path; from devgrid.users import Users\n"
-    code += "for name in sys.argv[2:]: Users(Path(sys.argv[1])).add(name)"
-    halves = (names[0::2], names[1::2])
-    with ThreadPoolExecutor() as pool:
-        done = list(pool.map(lambda half: subprocess.run([sys.executable, "-c", code, tmp_path, *half]), halves))
-    assert [program.returncode for program in done] == [0, 0]
+ADD_ALL = """
+import sys
+from pathlib import Path
+from devgrid.users import Users
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+for name in sys.argv[2:]:
+    Users(Path(sys.argv[1])).add(name)
+"""
+
+
+def test_users_added_by_several_programs_at_once__each_has_an_own_uid_and_a_line(tmp_path: Path) -> None:
+    names = ["0x" + f"{number:040x}" for number in range(120)]
     users = Users(tmp_path)
-    assert sorted(users.add(name) for name in names) == list(range(FIRST_UID, FIRST_UID + 40))
+    shares = [[sys.executable, "-c", ADD_ALL, str(tmp_path), *names[first::4]] for first in range(4)]
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(subprocess.Popen(share, stdin=PIPE, stdout=PIPE, text=True)) for share in shares
+        ]
+        assert [program.stdout and program.stdout.readline() for program in programs] == ["ready\n"] * 4
+        for program in programs:
+            assert program.stdin is not None
+            program.stdin.close()  # which lets it go
+    assert [program.returncode for program in programs] == [0] * 4
+    assert sorted(users.add(name) for name in names) == list(range(FIRST_UID, FIRST_UID + len(names)))
 
 
 def test_machines_own_users__stay_as_they_are(slurm: Slurm) -> None:
