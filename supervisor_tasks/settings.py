@@ -151,7 +151,7 @@ class Settings(BaseSettings):
     metascheduler_mem_price_per_min: Price = 80_000_000_000_000
     metascheduler_labels: Labels = Field(default_factory=dict)
     chain_id: int = Field(179188, gt=0)
-    chain_poll_s: float = Field(0.5, gt=0)
+    chain_poll_s: float = Field(1.0, gt=0)
     claim_batch: int = Field(200, gt=0)
     claim_max_waiting: int = Field(1000, gt=0)
     wallet_min_wei: int = Field(CREDIT // 100, ge=0)

@@ -269,7 +269,7 @@ class Wallet:
         with self._engine.begin() as connection:
             connection.execute(
                 update(TRANSACTIONS)
-                .where(TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.state.in_(OPEN))
+                .where(TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None))
                 .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
                 marks,
             )

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 SLURM_ANSWERED_WITHIN_S = 90.0
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
 CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
-MORE_GAS = 100_000  # than the next claim needs: the ones behind it may carry longer definitions
+MORE_GAS = 20_000  # than the next claim needs: the ones behind it may carry longer definitions
 
 
 def claim(site: Site) -> None:

@@ -6,10 +6,9 @@ import structlog
 
 from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.chain.wallet import RevertedError, Write
-from supervisor_tasks.errors import TransientError
 from supervisor_tasks.job import REPORT_AGAIN_S, ChainSaw, Job, JobId, Kind, path_to_goal
-from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.journey.steps import park, wait_s
+from supervisor_tasks.journey.drain import drain, given_back_on_failure
+from supervisor_tasks.journey.steps import park
 from supervisor_tasks.ledger.store import Change, OpenEffect
 from supervisor_tasks.site import Site
 
@@ -29,12 +28,8 @@ def _report(site: Site) -> bool:
     effects = site.ledger.lease([Kind.REPORT, Kind.REFUSE])
     if not effects:
         return False
-    try:
+    with given_back_on_failure(site.ledger, effects):
         _write(site, effects)
-    except TransientError as error:
-        log.warning("report_postponed", jobs=len(effects), error=str(error))
-        site.ledger.postpone(effects, wait_s(max(effect.attempts for effect in effects)), str(error))
-        return False
     return True
 
 

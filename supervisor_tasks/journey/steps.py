@@ -1,6 +1,5 @@
 """Steps: one effect of one job each, carried out side by side."""
 
-import random
 from collections.abc import Callable
 
 import structlog
@@ -12,12 +11,12 @@ from supervisor_tasks.journey.fetch import fetch
 from supervisor_tasks.journey.submit import submit
 from supervisor_tasks.journey.tell_user import tell_user
 from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.store import Change, OpenEffect
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
-LONGEST_WAIT_S = 4.0  # between two tries: after an outage everything moves again within seconds
 TRIES_OF_THE_UNEXPECTED = 5
 
 STEPS: dict[Kind, Callable[[Site, Job], Event]] = {
@@ -60,9 +59,3 @@ def park(site: Site, effect: OpenEffect, reason: str) -> None:
     """Leave an effect to the operator, loudly."""
     log.error("effect_parked", job_id=effect.job_id, kind=effect.kind, attempts=effect.attempts, reason=reason)
     site.ledger.park(effect, reason)
-
-
-def wait_s(attempts: int) -> float:
-    """How long to wait before the next try; spread, so that a hundred jobs do not come back in one moment."""
-    longer: float = min(0.25 * 2 ** min(attempts, 10), LONGEST_WAIT_S)
-    return longer * random.uniform(0.8, 1.2)  # noqa: S311

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import structlog
 
-from supervisor_tasks.errors import TransientError
 from supervisor_tasks.job import (
     CalledBack,
     ChainStatus,
@@ -17,9 +16,8 @@ from supervisor_tasks.job import (
     SlurmStarted,
     SlurmWaiting,
 )
-from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.journey.steps import wait_s
-from supervisor_tasks.ledger.store import CallbackSeen, Change
+from supervisor_tasks.journey.drain import drain, given_back_on_failure
+from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
@@ -66,19 +64,19 @@ def _look(site: Site) -> bool:
     effects = site.ledger.lease([Kind.WITNESS])
     if not effects:
         return False
+    with given_back_on_failure(site.ledger, effects):
+        _see(site, effects)
+    return True
+
+
+def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
     jobs = site.ledger.jobs({effect.job_id for effect in effects})
-    try:
-        seen = site.slurm.cluster.look(_slurm_ids(list(jobs.values())))
-    except TransientError as error:
-        log.warning("slurm_not_seen", jobs=len(effects), error=str(error))
-        site.ledger.postpone(effects, wait_s(max(effect.attempts for effect in effects)), str(error))
-        return False
+    seen = site.slurm.cluster.look(_slurm_ids(list(jobs.values())))
     changes = [Change(effect.job_id, _what(site, jobs[effect.job_id], seen), done=effect) for effect in effects]
     site.ledger.record(*changes)
     for change in changes:
         if isinstance(change.event, SlurmEnded | SlurmStarted):
             log.info("slurm_said", job_id=change.job_id, said=type(change.event).__name__)
-    return True
 
 
 def _slurm_ids(jobs: Sequence[Job]) -> list[SlurmId]:

@@ -7,6 +7,7 @@ needs a heartbeat. Single-flight work is guarded by advisory locks of the same l
 
 import secrets
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
+CHECK_EVERY_S = 1.0  # whether the database still has our connection
 SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
 
 ALIVE_HOLDERS = text(
@@ -31,12 +33,15 @@ class Holder:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._number = 0
+        self._checked_s = float("-inf")
 
     def number(self) -> int:
         """The number under which this process takes leases now."""
         with self._lock:
-            if self._connection is None or not self._holds(self._connection):
+            fresh = time.monotonic() - self._checked_s < CHECK_EVERY_S
+            if self._connection is None or not (fresh or self._holds(self._connection)):
                 self._renew()
+            self._checked_s = self._checked_s if fresh else time.monotonic()
             return self._number
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -87,14 +88,17 @@ def idle_cpu(grid: Grid) -> list[Figure]:
 
 
 def burst(grid: Grid) -> list[Figure]:
-    """Many one-second jobs become claimable at once."""
+    """Many one-second jobs are queued on chain when the clock that polls it goes on."""
     customer = grid.new_customer()
     grid.processes.stop(grid.processes.find("metascheduler"))
     name = scripts.store_script(grid.folder / "scripts", "#!/bin/bash\nsleep 1\n")
     definition = definition_of(name, Resources(memPerCpu=100))
     job_ids = grid.chain.request_jobs(customer, definition, BURST, 10 * Prices().of(definition))
-    began_s = time.time()
+    beat = grid.processes.find("beat")
+    grid.processes.kill(beat, signal.SIGSTOP, wait=False)  # nothing is claimed before all are queued
     grid.chain.meta_schedule(job_ids, grid.chain.account("provider").address)
+    began_s = time.time()
+    grid.processes.kill(beat, signal.SIGCONT, wait=False)
     wait_until(lambda: settled(grid, job_ids), f"{BURST} jobs to be settled", 180.0, every_s=0.5)
     if broken := parked(grid):
         raise RuntimeError(f"parked: {broken}")
