@@ -5,12 +5,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 
 import grpc
-import psutil
 import pytest
 
 from devgrid.process import Processes, wait_until
@@ -28,12 +27,8 @@ NODES = 4
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with private_processes() as processes:
-        users = Users(processes.folder)
-        users.add(CUSTOMER)
-        running = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=NODES)
+    with _running(nodes=NODES) as running:
         yield running
-        running.stop()
 
 
 def test_start__four_nodes__are_idle_and_have_gpus(slurm: Slurm) -> None:
@@ -107,15 +102,14 @@ def test_controller_stopped_and_started_again__still_knows_the_running_job(slurm
 
 
 def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
-    with private_processes() as processes:
-        users = Users(processes.folder)
-        users.add(CUSTOMER)
-        slurm = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=1)
+    with _running(nodes=1) as slurm:
+        folder = slurm.processes.folder
         job = _submit(slurm, CUSTOMER, "trap '' TERM; setsid -f sleep 611; sleep 612; sleep 613", "--time=30")
-        wait_until(lambda: {"sleep 611", "sleep 612"} <= _commands(processes.folder), "the job's processes", 20.0)
+        started = {"sleep 611", "sleep 612", f"slurmstepd: [{job}.batch]"}
+        wait_until(lambda: started <= _commands(folder), "the job's processes", 20.0)
         slurm.stop()
         assert _state(slurm, job) == "CANCELLED"
-    assert _commands(processes.folder) == set()
+    assert _commands(folder) == set()
 
 
 def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
@@ -124,10 +118,7 @@ def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
 
 
 def test_accounting__finished_job_and_gpus_are_known() -> None:
-    with private_processes() as processes:
-        users = Users(processes.folder)
-        users.add(CUSTOMER)
-        slurm = Slurm.start(processes, users, spool=_spool(processes.folder), nodes=1, accounting=True)
+    with _running(nodes=1, accounting=True) as slurm:
         job = _submit(slurm, CUSTOMER, "exit 3")
         ask = (
             "sacct",
@@ -139,7 +130,6 @@ def test_accounting__finished_job_and_gpus_are_known() -> None:
         )
         wait_until(lambda: slurm.run(*ask).stdout.strip() == f"{job}|FAILED|3:0", "sacct to know the job", 30.0, 0.2)
         assert "gres/gpu=2" in slurm.run("scontrol", "show", "nodes", "--oneliner").stdout.split("CfgTRES=")[1]
-        slurm.stop()
 
 
 # --- sshd ---------------------------------------------------------------------------------------------------------------
@@ -224,10 +214,17 @@ def _serving(certificates: Certificates) -> Iterator[tuple[_SshAPI, int]]:
         server.stop(None).wait()
 
 
-def _spool(folder: Path) -> Path:
-    spool = folder / "spool"
-    spool.mkdir(mode=0o755)
-    return spool
+@contextmanager
+def _running(nodes: int, accounting: bool = False) -> Iterator[Slurm]:
+    with private_processes() as processes:
+        users, spool = Users(processes.folder), processes.folder / "spool"
+        users.add(CUSTOMER)
+        spool.mkdir(mode=0o755)
+        slurm = Slurm.start(processes, users, spool=spool, nodes=nodes, accounting=accounting)
+        try:
+            yield slurm
+        finally:
+            slurm.stop()
 
 
 def _new_key(file: Path) -> Path:
@@ -266,12 +263,12 @@ def _output(slurm: Slurm, user: str, job: str) -> str:
 
 
 def _commands(folder: Path) -> set[str]:
-    """The command lines of all processes that belong to the cluster in a state folder."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("DEVGRID_STATE") == str(folder):
-                found.add(" ".join(process.cmdline()))
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+    """The command lines of all processes that belong to the cluster in a state folder. (psutil does not see the
+    environment of a slurmstepd, which writes its title over its beginning.)
+    """
+    found, mark = set(), f"DEVGRID_STATE={folder}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.add((process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
     return found

@@ -112,8 +112,10 @@ def slurm() -> Iterator[Slurm]:
         users = Users(processes.folder)
         users.add(CUSTOMER)
         running = Slurm.start(processes, users, spool=_new_spool(processes), nodes=1)
-        yield running
-        running.stop()
+        try:
+            yield running
+        finally:
+            running.stop()
 
 
 def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(slurm: Slurm) -> None:
