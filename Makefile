@@ -27,13 +27,16 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 
 node_modules/.ready: package-lock.json
 	@echo "setup: npm packages"
-	@npm ci --ignore-scripts --no-audit --no-fund --no-progress --loglevel=error
+	@npm ci --ignore-scripts --no-update-notifier --no-audit --no-fund --no-progress --loglevel=error
 	@touch $@
 
 protos: $(PROTOS:.proto=_pb2.py) ## build the Python code of the .proto files
 
 %_pb2.py: %.proto | $(VENV)/.ready
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $<
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $<
+
+contracts: setup ## compile the Solidity contracts and write their ABI
+	@node devgrid/contracts/build.mjs
 
 lock: ## pin the versions and hashes of requirements.in anew
 	@$(BIN)/pip install --quiet uv
@@ -51,8 +54,8 @@ unit: setup ## the tests that need no server
 test: check ## every test, after the checks
 	@$(BIN)/pytest
 
-bench: setup ## measure what the project promises, as a table and one JSON object
-	@$(BIN)/python -m tests.load
+bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
+	@$(BIN)/python -m tests.load $(if $(RECORD),--record)
 
 demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1)
 	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep)
