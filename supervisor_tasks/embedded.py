@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psycopg
 from pydantic import SecretStr
@@ -30,8 +30,10 @@ from supervisor_tasks.settings import Settings
 LONGEST_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
 UNPRIVILEGED = "nobody"  # Postgres refuses to run as root
 START_TIMEOUT_S = 20.0
+ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
 _held: list[TextIO] = []
+_started: list[subprocess.Popen[bytes]] = []  # children stay known, so that they are reaped
 
 
 class EmbeddedServerError(TransientError):
@@ -79,33 +81,21 @@ def postgres(folder: Path) -> Server:
         _require_open(folder)
         binaries = _copied_postgres(folder)
     data = folder / "data"
-    if not (data / "PG_VERSION").exists():
-        shutil.rmtree(data, ignore_errors=True)
+    if not data.exists():
         _own(folder, user)
-        initdb = [
-            str(binaries / "initdb"),
-            "-D",
-            str(data),
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ]
-        subprocess.run(initdb, user=user, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        _initialise(binaries / "initdb", data, user)
     options = (
         "listen_addresses=",
         "shared_buffers=32MB",
         "max_connections=200",
         f"unix_socket_directories={folder}",
+        "unix_socket_permissions=0700",  # whoever connects is trusted: only its own user and root may
     )
     argv = [str(binaries / "postgres"), "-D", str(data)]
     for option in options:
         argv += ["-c", option]
     url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
-    return Server(folder, argv, folder / ".s.PGSQL.5432", url, user, {"LC_ALL": "C", "PATH": os.defpath})
+    return Server(folder, argv, folder / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT))
 
 
 def redis(folder: Path) -> Server:
@@ -117,7 +107,7 @@ def redis(folder: Path) -> Server:
     argv = [str(binary)]
     for name, value in options.items():
         argv += [f"--{name}", value]
-    return Server(folder, argv, path, f"redis+socket://{path}", None, {"LC_ALL": "C", "PATH": os.defpath})
+    return Server(folder, argv, path, f"redis+socket://{path}", None, dict(ENVIRONMENT))
 
 
 def answers(server: Server) -> bool:
@@ -129,8 +119,8 @@ def answers(server: Server) -> bool:
     if server.argv[0].endswith("postgres"):
         try:
             psycopg.connect(server.url.replace("+psycopg", ""), connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
+        except psycopg.OperationalError as error:
+            return "too many clients" in str(error)  # it is there, and busy
     return True
 
 
@@ -138,31 +128,58 @@ def _ensure(folder: Path, describe: Callable[[Path], Server]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "start.lock"):
         server = describe(folder)
-        if not answers(server):
+        if _pid(folder) is None and not answers(server):
             _start(server)
+        _wait_for(server)
         if not any(held.name == str(folder / "users.lock") for held in _held):
             _share(folder)
             atexit.register(_leave, folder)
     return server.url
 
 
+def _initialise(initdb: Path, data: Path, user: str | None) -> None:
+    """A new database cluster. It gets its name when it is whole: initdb may be killed."""
+    new = data.with_name("data.new")
+    shutil.rmtree(new, ignore_errors=True)
+    options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+    argv = [str(initdb), "-D", str(new), *options]
+    try:
+        subprocess.run(argv, check=True, capture_output=True, env=ENVIRONMENT, cwd=data.parent, **_identity(user))
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        raise EmbeddedServerError(f"{initdb} failed: {error}; {said.decode(errors='replace').strip()}") from error
+    new.rename(data)
+
+
+def _identity(user: str | None) -> dict[str, Any]:
+    """Arguments of subprocess that leave no right of root to the child, its groups neither."""
+    if user is None:
+        return {}
+    entry = pwd.getpwnam(user)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
 def _start(server: Server) -> None:
-    _stop(server.folder)
     with (server.folder / "server.log").open("ab") as log:
         child = subprocess.Popen(
             server.argv,
             env=server.environment,
-            user=server.user,
             cwd=server.folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            **_identity(server.user),
         )
-    (server.folder / "server.pid").write_text(str(child.pid))
+    _started.append(child)
+    (server.folder / "server.pid").write_text(f"{child.pid} {_began(child.pid)}")
+
+
+def _wait_for(server: Server) -> None:
+    """Until it answers. One that runs and does not answer is left alone: others may be at work with it."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not answers(server):
-        if child.poll() is not None or time.monotonic() > deadline:
+        if _pid(server.folder) is None or time.monotonic() > deadline:
             raise EmbeddedServerError(f"{server.argv[0]} does not answer; see {server.folder / 'server.log'}")
         time.sleep(0.02)  # nothing tells when a server begins to answer
 
@@ -188,27 +205,34 @@ def _leave(folder: Path) -> None:
 
 
 def _stop(folder: Path) -> None:
-    """End the server that was started in a folder, if the id is still its own. SIGINT ends Postgres fast and Redis too."""
-    try:
-        pid = int((folder / "server.pid").read_text())
-        ours = str(folder) in Path(f"/proc/{pid}/cmdline").read_text()
-    except (OSError, ValueError):
-        return
-    if not ours:
+    """End the server that was started in a folder. SIGINT ends Postgres fast and Redis too."""
+    pid = _pid(folder)
+    if pid is None:
         return
     os.kill(pid, signal.SIGINT)
     deadline = time.monotonic() + START_TIMEOUT_S
-    while Path(f"/proc/{pid}").exists() and "Z" not in _state(pid):
+    while _pid(folder) == pid:
         if time.monotonic() > deadline:
             raise EmbeddedServerError(f"the server of {folder} (process {pid}) does not end")
-        time.sleep(0.02)  # it is not our child
+        time.sleep(0.02)  # it may not be our child
 
 
-def _state(pid: int) -> str:
+def _pid(folder: Path) -> int | None:
+    """The server that was started in a folder, while it runs; the id may be another process's by now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        pid, began = (folder / "server.pid").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(pid) if began == _began(int(pid)) else None
+
+
+def _began(pid: int) -> str | None:
+    """When a process started, in ticks since the machine did; None once it has ended (proc(5), field 22 of stat)."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "Z"
+        return None
+    return None if state in "ZX" else fields[18]
 
 
 @contextmanager
@@ -232,6 +256,7 @@ def _copied_postgres(folder: Path) -> Path:
     if not copy.exists():
         # The binaries look for their libraries beside the package, in pgserver.libs.
         shutil.copytree(package.parent / "pgserver.libs", folder / "pgserver.libs", dirs_exist_ok=True)
+        shutil.rmtree(copy.with_suffix(".new"), ignore_errors=True)
         shutil.copytree(package / "pginstall", copy.with_suffix(".new"))
         copy.with_suffix(".new").rename(copy)
     return copy / "bin"
