@@ -2,7 +2,6 @@
 
 import threading
 from concurrent import futures
-from pathlib import Path
 
 import grpc
 import structlog
@@ -71,7 +70,6 @@ class Server:
         self, address: str, credentials: grpc.ServerCredentials | None, inbox: Inbox, bell: Bell, authorized_keys: str
     ) -> None:
         self._inbox = inbox
-        self._stopping = threading.Event()
         self._health = health.HealthServicer()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(THREADS, thread_name_prefix="grpc"), options=[("grpc.so_reuseport", 0)]
@@ -88,23 +86,14 @@ class Server:
         self._tell_health()
         self._server.start()
 
-    def run(self) -> None:
-        """Serve, and keep the health up to date, until `stop`; calls in flight are finished."""
-        while not self._stopping.wait(HEALTH_EVERY_S):
+    def run_until(self, asked_to_end: threading.Event) -> None:
+        """Serve, and keep the health up to date; at the end calls in flight are finished."""
+        while not asked_to_end.wait(HEALTH_EVERY_S):
             self._tell_health()
         self._server.stop(grace=5.0).wait()
-
-    def stop(self) -> None:
-        """Accept no more calls."""
-        self._stopping.set()
 
     def _tell_health(self) -> None:
         serving = health_pb2.HealthCheckResponse.SERVING
         status = serving if self._inbox.is_open() else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in SERVICES:
             self._health.set(service, status)
-
-
-def server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
-    """TLS with one certificate; callers show none."""
-    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])

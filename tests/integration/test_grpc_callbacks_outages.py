@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -155,6 +156,38 @@ def test_eight_callers__all_acknowledged__all_on_disk(site: Site) -> None:
     with site.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM callbacks WHERE slurm_id >= 1000")) == 8 * calls
     site.processes.stop(running)
+
+
+def test_sigterm__the_moment_it_listens__ends_with_status_0(site: Site) -> None:
+    for _ in range(3):
+        port = free_port()
+        environment = {**site.environment, "LISTEN_ADDRESS": f"127.0.0.1:{port}"}
+        argv = [sys.executable, "-m", "grpc_callbacks"]
+        child = subprocess.Popen(argv, env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+        wait_until(lambda port=port: answers(port), "it to listen", 20.0, 0.0)  # type: ignore[misc]
+        child.terminate()
+        assert child.wait(20) == 0
+
+
+def test_tls_files_missing__a_line_each_and_status_2(site: Site, tmp_path: Path) -> None:
+    missing = str(tmp_path / "cert.pem")
+    environment = {**site.environment, "TLS_ENABLE": "true", "TLS_CERT": missing}
+    argv = [sys.executable, "-m", "grpc_callbacks"]
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    key, certificate = ended.stderr.splitlines()
+    assert key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
+    assert certificate.startswith(f"TLS_CERT: found {missing!r}; expected a file that can be read")
+
+
+def test_listen_address_taken__a_line_and_status_2(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        environment = {**site.environment, "LISTEN_ADDRESS": address}
+        argv = [sys.executable, "-m", "grpc_callbacks"]
+        ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert f"LISTEN_ADDRESS: found {address!r}; expected a free one" in ended.stderr
 
 
 # --- the bell ---------------------------------------------------------------------------------------------------------
