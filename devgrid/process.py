@@ -153,15 +153,17 @@ class Processes:
         return running.process() is None
 
     def _strays(self) -> list[psutil.Process]:
-        mark = str(self.folder)
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.pid != os.getpid() and process.environ().get("DEVGRID_STATE") == mark:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
-        return found
+        return [
+            process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process.pid)
+        ]
+
+    def _is_ours(self, pid: int) -> bool:
+        """psutil reads no further than the first entry that is none; slurmstepd's title overwrites just that."""
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return f"DEVGRID_STATE={self.folder}".encode() in entries
 
     def _write(self, entries: list[Running]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

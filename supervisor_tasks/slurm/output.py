@@ -101,6 +101,9 @@ def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
         if not answer.stdout.strip() and _is_unknown_job(said):
             return {}
         raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said}")
+    if answer.stderr.strip() and not answer.stdout.strip():
+        # "Invalid user" for one that the login node cannot resolve at the moment: that is not "no such job".
+        raise SlurmUnavailableError(f"squeue listed nothing and said: {said}")
     return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_seen(line)]}
 
 

@@ -1,0 +1,272 @@
+"""The ledger on a real Postgres: one transaction a change, one open effect a kind, leases that end with their holder."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import start_server
+from devgrid.state import private_processes
+from supervisor_tasks import embedded
+from supervisor_tasks.job import (
+    Address,
+    CalledBack,
+    CancelRequested,
+    ChainSaw,
+    ChainStatus,
+    Claimed,
+    Definition,
+    JobId,
+    Kind,
+    Outcome,
+    ScriptFetched,
+    SlurmEnded,
+    SlurmId,
+    SlurmWaiting,
+    State,
+    SubmitStarted,
+    Submitted,
+    ToppedUp,
+)
+from supervisor_tasks.ledger.leases import single_flight
+from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
+
+JOB = JobId("0x" + "5" * 64)
+CLAIM = Claimed(
+    job_id=JOB,
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=Definition(gpus=1, mem_per_cpu_mb=100, cpus_per_task=2, ntasks=3, batch_location_hash="hash"),
+    time_limit_min=10,
+    at=(7, 2),
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with private_processes() as processes:
+        folder = processes.folder / "postgres"
+        folder.mkdir()
+        server = embedded.postgres(folder)
+        start_server(processes, "postgres", server)
+        environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
+        for command in ("upgrade head", "check"):  # and the models are what the migrations make
+            argv = [sys.executable, "-m", "alembic", *command.split()]
+            subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+        engine = create_engine(server.url)
+        yield engine
+        engine.dispose()
+
+
+class Woken:
+    """Remembers whom the ledger woke."""
+
+    def __init__(self) -> None:
+        self.effects: list[OpenEffect] = []
+
+    def __call__(self, effects: Sequence[OpenEffect]) -> None:
+        self.effects += effects
+
+    def kinds(self) -> list[Kind]:
+        kinds = [effect.kind for effect in self.effects]
+        self.effects.clear()
+        return kinds
+
+
+@pytest.fixture
+def woken() -> Woken:
+    return Woken()
+
+
+@pytest.fixture
+def ledger(engine: Engine, woken: Woken) -> Iterator[Ledger]:
+    with engine.begin() as connection:
+        connection.execute(text("TRUNCATE jobs, events, effects, callbacks, cursors, ticks, transactions CASCADE"))
+    ledger = Ledger(engine, "here", woken)
+    yield ledger
+    ledger.holder.close()
+
+
+def open_kinds(engine: Engine) -> set[str]:
+    with engine.connect() as connection:
+        return set(connection.scalars(text("SELECT kind FROM effects WHERE done_at IS NULL")))
+
+
+def journal(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(text("SELECT name FROM events ORDER BY id")))
+
+
+def bring_to_queued(ledger: Ledger) -> None:
+    events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), Submitted(SlurmId(7)))
+    ledger.record(*(Change(JOB, event) for event in events))
+
+
+def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> None:
+    bring_to_queued(ledger)
+    changed = ledger.record(
+        Change(JOB, ToppedUp("tx:1", 5)),
+        Change(JOB, CancelRequested()),
+        Change(JOB, ChainSaw(ChainStatus.RUNNING, (9, 1))),
+        Change(JOB, SlurmEnded(Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"))),
+    )
+    assert ledger.jobs([JOB]) == changed
+    assert changed[JOB].outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why")
+    assert changed[JOB].chain_at == (9, 1)
+
+
+def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    ledger.record(Change(JOB, CLAIM))
+    assert journal(engine) == ["Claimed"]
+    assert open_kinds(engine) == {"fetch"}
+
+
+def test_record__event_of_an_unknown_job__leaves_nothing(ledger: Ledger, engine: Engine) -> None:
+    assert ledger.record(Change(JOB, CalledBack())) == {}
+    assert journal(engine) == []
+
+
+def test_record__fails_in_the_middle__leaves_nothing_and_wakes_nobody(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        ledger.record(Change(JOB, CLAIM), also=fail)
+    assert journal(engine) == []
+    assert open_kinds(engine) == set()
+    assert woken.kinds() == []
+
+
+def test_record__outcome_of_a_step__ends_its_effect_and_wakes_the_next(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    assert woken.kinds() == [Kind.FETCH]
+    (effect,) = ledger.lease([Kind.FETCH])
+    ledger.record(Change(JOB, ScriptFetched("echo", ""), done=effect))
+    assert open_kinds(engine) == {"submit"}
+    assert woken.kinds() == [Kind.SUBMIT]
+
+
+def test_record__state_in_which_effects_have_no_purpose__closes_them(ledger: Ledger, engine: Engine) -> None:
+    bring_to_queued(ledger)
+    ledger.record(Change(JOB, CancelRequested()), Change(JOB, ToppedUp("tx:1", 5)))
+    assert open_kinds(engine) == {"witness", "cancel", "top_up"}
+    ledger.record(Change(JOB, SlurmEnded(Outcome(status=ChainStatus.CANCELLED))))
+    assert open_kinds(engine) == {"report"}
+
+
+def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+    other = Ledger(engine, "here", woken)
+    ledger.record(Change(JOB, CLAIM))
+    assert len(ledger.lease([Kind.FETCH])) == 1
+    assert other.lease([Kind.FETCH]) == []
+    assert other.forgotten() == []
+    other.holder.close()
+
+
+def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+    other = Ledger(engine, "here", woken)
+    ledger.record(Change(JOB, CLAIM))
+    assert len(other.lease([Kind.FETCH])) == 1
+    other.holder.close()
+    assert [effect.kind for effect in ledger.forgotten()] == [Kind.FETCH]
+    assert len(ledger.lease([Kind.FETCH])) == 1
+
+
+def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+    other = Ledger(engine, "there", woken)
+    ledger.record(Change(JOB, CLAIM))
+    assert other.lease([Kind.FETCH]) == []
+    assert other.jobs([JOB]) == {}
+    other.holder.close()
+
+
+def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger: Ledger, woken: Woken) -> None:
+    bring_to_queued(ledger)
+    ledger.record(Change(JOB, CalledBack()))  # due now
+    (effect,) = ledger.lease([Kind.WITNESS])
+    ledger.record(Change(JOB, CalledBack()))  # meanwhile
+    woken.kinds()
+    ledger.record(Change(JOB, SlurmWaiting("PENDING"), done=effect))
+    assert woken.kinds() == [Kind.WITNESS]
+    assert len(ledger.lease([Kind.WITNESS])) == 1
+
+
+def test_postponed__is_due_later_and_keeps_its_error(ledger: Ledger, engine: Engine) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    (effect,) = ledger.lease([Kind.FETCH])
+    ledger.postpone([effect], 60.0, "nobody answers")
+    assert ledger.lease([Kind.FETCH]) == []
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT last_error FROM effects")) == "nobody answers"
+
+
+def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    (effect,) = ledger.lease([Kind.FETCH])
+    ledger.park(effect, "a contradiction")
+    assert ledger.lease([Kind.FETCH]) == []
+    assert ledger.forgotten() == []
+
+
+def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledger, engine: Engine) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    assert ledger.forgotten() == []  # its message has just been sent
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET woken_at = now() - interval '10 s', due_at = now() - interval '9 s'")
+        )
+    assert len(ledger.forgotten()) == 1
+    assert ledger.forgotten() == []
+
+
+def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
+    bring_to_queued(ledger)
+    ledger.record(Change(JOB, ChainSaw(ChainStatus.PENDING, (8, 0))))
+    job = ledger.record(Change(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
+    assert (job.state, job.slurm_id) == (State.CLAIMED, None)
+    assert "fetch" in open_kinds(engine)
+
+
+def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
+    bring_to_queued(ledger)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+                " VALUES ('here', :job, 7, 7, 61, 0, 'test')"
+            ),
+            {"job": JOB},
+        )
+    assert ledger.has_unread_callbacks()
+    seen = ledger.unread_callbacks()
+    assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
+    ledger.read_callbacks(seen, [Change(JOB, CalledBack())])
+    assert not ledger.has_unread_callbacks()
+    assert ledger.callbacks_of(JOB, 7) == seen
+
+
+def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
+    assert ledger.seconds_since("slurm") is None
+    ledger.tick("slurm")
+    age_s = ledger.seconds_since("slurm")
+    assert age_s is not None
+    assert age_s < 5
+    ledger.forget_tick("slurm")
+    assert ledger.seconds_since("slurm") is None
+
+
+def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
+    with single_flight(engine, "work") as first, single_flight(engine, "work") as second:
+        assert (first, second) == (True, False)
+    with single_flight(engine, "work") as third:
+        assert third

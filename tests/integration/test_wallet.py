@@ -1,0 +1,241 @@
+"""The wallet on a real chain and a real Postgres: signed and committed first, one transaction an intent, no gap."""
+
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.grid import start_server
+from devgrid.process import Processes, wait_until
+from devgrid.state import private_processes
+from supervisor_tasks import embedded
+from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
+from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
+from supervisor_tasks.chain.wallet import Mined, RevertedError, Wallet, Write
+from supervisor_tasks.job import Address, ChainSaw, ChainStatus, Claimed, JobId, Report
+from supervisor_tasks.ledger.models import Base
+
+DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database(processes: Processes) -> Iterator[Engine]:
+    folder = processes.folder / "postgres"
+    folder.mkdir()
+    server = embedded.postgres(folder)
+    start_server(processes, "postgres", server)
+    engine = create_engine(server.url)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return Chain.start(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    return account
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    with database.begin() as connection:
+        connection.execute(text("TRUNCATE transactions"))
+    return database
+
+
+@pytest.fixture
+def wallet(chain: Chain, provider: Account, engine: Engine) -> Wallet:
+    return wallet_at(chain.rpc_url, chain, provider, engine)
+
+
+def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wallet:
+    address = chain.addresses.metascheduler
+    return Wallet(engine, "here", Rpc.at(url), chain.chain_id, address, provider.private_key)
+
+
+def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
+    customer = chain.new_account()
+    chain.mint_credits(customer.address, 10**24)
+    job_ids = chain.request_jobs(customer, DEFINITION, number, 10**20)
+    chain.meta_schedule(job_ids, provider.address)
+    return [JobId(job_id) for job_id in job_ids]
+
+
+def rows(engine: Engine) -> list[tuple[int, str, str]]:
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT nonce, intent, state FROM transactions ORDER BY nonce"))
+        return [(row.nonce, row.intent, row.state) for row in found]
+
+
+def claims(wallet: Wallet, number: int) -> list[Write]:
+    gas = wallet.estimate([Write("", "claim", CLAIM.encode())])[0]
+    assert isinstance(gas, int)
+    return [Write(f"claim:{n}", "claim", CLAIM.encode(), gas=gas) for n in range(number)]
+
+
+def mined(wallet: Wallet, chain: Chain) -> list[tuple[Mined, dict[str, object]]]:
+    sent = wallet.open_transactions()
+
+    def receipts() -> list[dict[str, object] | None]:
+        return chain.rpc.batch([("eth_getTransactionReceipt", (entry.hash,)) for entry in sent])
+
+    wait_until(lambda: all(receipts()), "receipts", 20.0)
+    pairs = zip(sent, receipts(), strict=True)
+    return [(Mined.from_receipt(entry, receipt), receipt) for entry, receipt in pairs if receipt is not None]
+
+
+def test_send__n_claims__go_out_with_consecutive_nonces_and_their_events_are_in_the_receipts(
+    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 5)
+    assert wallet.send(claims(wallet, 5)) == 5
+    nonces = [nonce for nonce, _, _ in rows(engine)]
+    assert nonces == list(range(nonces[0], nonces[0] + 5))
+    contract = Contract(chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address)
+    happened = [
+        entry
+        for _, receipt in mined(wallet, chain)
+        for entry in contract.happened(receipt["logs"])  # type: ignore[arg-type]
+    ]
+    claimed = [entry.event for entry in happened if isinstance(entry.event, Claimed)]
+    assert [event.job_id for event in claimed] == job_ids
+    assert {event.definition.batch_location_hash for event in claimed} == {"hash"}
+    statuses = [entry.event.status for entry in happened if isinstance(entry.event, ChainSaw)]
+    assert statuses == [ChainStatus.SCHEDULED] * 5
+    assert set(contract.statuses(job_ids).values()) == {(ChainStatus.SCHEDULED, provider.address)}
+
+
+def test_send__intent_that_is_open__is_not_written_again(
+    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    writes = claims(wallet, 2)
+    assert wallet.send(writes[:1]) == 1
+    assert wallet.send(writes) == 1
+    assert wallet.send(writes) == 0
+    assert [intent for _, intent, _ in rows(engine)] == ["claim:0", "claim:1"]
+
+
+@contextmanager
+def proxy_that_cuts(chain: Chain, word: bytes) -> Iterator[str]:
+    """An HTTP proxy to the chain that hangs up on requests which hold a word."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if word in body:
+                self.close_connection = True
+                return
+            request = urllib.request.Request(chain.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+                content = answer.read()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_send__node_gone_after_the_commit__the_same_bytes_go_out_later(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with proxy_that_cuts(chain, b"eth_sendRawTransaction") as url:
+        wallet = wallet_at(url, chain, provider, engine)
+        assert wallet.send(claims(wallet, 2)) == 2
+    assert [state for _, _, state in rows(engine)] == ["SIGNED", "SIGNED"]
+    again = wallet_at(chain.rpc_url, chain, provider, engine)  # as after a restart
+    hashes = [entry.hash for entry in again.open_transactions()]
+    again.send_again(again.open_transactions())
+    results = mined(again, chain)
+    assert [result.sent.hash for result, _ in results] == hashes
+    assert all(result.success for result, _ in results)
+
+
+def test_send__node_unreachable__raises_before_anything_is_signed(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    wallet = wallet_at("http://127.0.0.1:9", chain, provider, engine)
+    with pytest.raises(RpcUnavailableError):
+        wallet.send([Write("claim:0", "claim", CLAIM.encode(), gas=200_000)])
+    assert rows(engine) == []
+
+
+def test_estimate__what_the_contract_would_refuse__costs_nothing_and_names_the_error(
+    chain: Chain, provider: Account, wallet: Wallet
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    report = report_call(job_id, Report(ChainStatus.FINISHED))
+    answer = wallet.estimate([Write("", "report", report)])[0]
+    assert isinstance(answer, RevertedError)
+    assert (answer.revert.name, answer.revert.arguments) == ("InvalidTransition", (1, 5))
+
+
+def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
+    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    write = Write("end", "report", report_call(job_id, Report(ChainStatus.FINISHED)), job_id, gas=300_000)
+    wallet.send([write])
+    ((result, _),) = mined(wallet, chain)
+    assert not result.success
+    reason = wallet.why_reverted(result.sent, result.block_number)
+    assert reason.revert.name == "InvalidTransition"
+    with engine.begin() as connection:
+        wallet.close(connection, [result], {result.sent.id: reason})
+    assert [state for _, _, state in rows(engine)] == ["REVERTED"]
+    assert wallet.missing(["end"]) == {"end"}
+    assert wallet.open_transactions() == []
+
+
+def test_nonce__somebody_else_used_the_wallet__goes_on_behind_it(
+    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    wallet.send(claims(wallet, 1))
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    wallet.send([replace(claims(wallet, 1)[0], intent="later")])
+    nonces = [nonce for nonce, _, _ in rows(engine)]
+    assert nonces[1] == nonces[0] + 2
+    assert all(result.success for result, _ in mined(wallet, chain))
+
+
+def test_contract__wrong_chain__says_which(chain: Chain, provider: Account) -> None:
+    contract = Contract(chain.rpc, 1, chain.addresses.metascheduler, Address(provider.address))
+    with pytest.raises(WrongChainError, match="serves chain 179188, the settings want 1"):
+        contract.offer()
+
+
+def test_offer__sizes_of_the_queues__in_one_request(chain: Chain, provider: Account, wallet: Wallet) -> None:
+    scheduled_jobs(chain, provider, 3)
+    contract = Contract(chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address)
+    offer = contract.offer()
+    assert (offer.claimable, offer.cancelling, offer.topped_up, offer.open) == (3, 0, 0, True)
+    assert offer.balance_wei > 10**18
