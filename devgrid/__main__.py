@@ -1,6 +1,7 @@
 """The `devgrid` command: a grid to look at, and what a customer does with it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from devgrid.workflow import WorkflowError
 from supervisor_tasks.errors import SupervisorError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-CURRENT = REPOSITORY / ".devgrid"  # a link to the state folder of the grid that runs for this clone
+# A link to the state folder of the grid that runs for this clone.
+CURRENT = Path(os.environ.get("DEVGRID_LINK") or REPOSITORY / ".devgrid")
 
 
 class UsageError(Exception):
