@@ -20,7 +20,7 @@ log = structlog.get_logger()
 def main() -> None:
     """Read the settings, listen, and serve until SIGTERM."""
     settings = load_or_exit(Need.SSH_PUBLIC)
-    logs.configure(settings.log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before it listens: who sees the port may already ask
         signal.signal(number, lambda *_: asked_to_end.set())

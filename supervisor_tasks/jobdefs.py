@@ -1,5 +1,6 @@
 """The job definition service, which turns a batch location hash into the script that SLURM runs."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,17 +37,21 @@ class Script:
 
 
 class JobDefinitions:
-    """A client of the service. Threads may share it. `sign` makes an EIP-191 signature of 65 bytes."""
+    """A client of the service. Threads may share it. `open_channel` connects to it; `sign` makes an EIP-191 signature of
+    65 bytes.
+    """
 
-    def __init__(self, channel: grpc.Channel, sign: Callable[[bytes], bytes]) -> None:
-        self._auth = AuthAPIStub(channel)
-        self._sbatch = SBatchAPIStub(channel)
+    def __init__(self, open_channel: Callable[[], grpc.Channel], sign: Callable[[bytes], bytes]) -> None:
+        self._open_channel = open_channel
         self._sign = sign
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
 
     def fetch(self, job: Job) -> Script:
         """The script of a job. Raises ScriptUnavailableError (final) or JobDefinitionsDownError (retry)."""
+        channel = self._connected()
         try:
-            challenge = self._auth.Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
+            challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
             request = GetSBatchRequest(
                 batch_location_hash=job.definition.batch_location_hash,
                 signed_challenge=self._sign(challenge),
@@ -55,14 +60,28 @@ class JobDefinitions:
                 customer_address=bytes.fromhex(job.customer[2:]),
                 job_id=job.job_id,
             )
-            answer = self._sbatch.GetSBatch(request, timeout=TIMEOUT_S)
+            answer = SBatchAPIStub(channel).GetSBatch(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            raise _translated(error) from error
+            if error.code() in FINAL:
+                raise ScriptUnavailableError(_said(error)) from error
+            self._forget(channel)
+            raise JobDefinitionsDownError(_said(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)
 
+    def _connected(self) -> grpc.Channel:
+        with self._lock:
+            if self._channel is None:
+                self._channel = self._open_channel()
+            return self._channel
 
-def _translated(error: grpc.RpcError) -> Exception:
-    code, said = error.code(), error.details()
-    if code in FINAL:
-        return ScriptUnavailableError(f"job definition service: {code.name}: {said}")
-    return JobDefinitionsDownError(f"job definition service: {code.name}: {said}")
+    def _forget(self, channel: grpc.Channel) -> None:
+        """The next call connects anew: the service may have another certificate by then. Calls of other threads on the
+        old channel end by themselves.
+        """
+        with self._lock:
+            if self._channel is channel:
+                self._channel = None
+
+
+def _said(error: grpc.RpcError) -> str:
+    return f"job definition service: {error.code().name}: {error.details()}"

@@ -22,7 +22,7 @@ def current_site() -> "Work":
 def set_up_logging(**_: object) -> None:
     """Celery's processes log as all of ours do."""
     settings = load_or_exit()
-    logs.configure(settings.log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
 
 
 def start_site(sender: Any, **_: object) -> None:

@@ -243,6 +243,11 @@ class Settings(BaseSettings):
                 raise ValueError("a line of an OpenSSH public key file") from error
         return value
 
+    @property
+    def effective_log_level(self) -> str:
+        """TRACE wants to see everything."""
+        return "debug" if self.trace else self.log_level
+
     def secret_values(self) -> list[str]:
         """What must never be seen in a log."""
         values = (getattr(self, name) for name in SECRETS)

@@ -1,9 +1,7 @@
 """Puts the parts together: from settings to a site at work."""
 
 from collections.abc import Collection
-from pathlib import Path
 
-import grpc
 import structlog
 from celery import Celery
 from sqlalchemy import Engine, create_engine
@@ -12,6 +10,7 @@ from supervisor_tasks import logs
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.channels import Channels
 from supervisor_tasks.embedded import database_url
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.gridlogger import GridLogger
@@ -96,12 +95,12 @@ class Work:
 
 def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     """A site for the queues that a worker serves."""
-    logs.configure(settings.log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
     wake_ups = WakeUps(app)
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
     chain = _chain_side(settings, ledger, wake_ups) if Queue.CHAIN in served else None
     slurm = _slurm_side(settings) if Queue.SLURM in served else None
-    return Work(Site(ledger, GridLogger(lambda url: open_channel(settings, url)), chain, slurm), wake_ups)
+    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm), wake_ups)
 
 
 def open_engine(settings: Settings) -> Engine:
@@ -116,12 +115,9 @@ def open_engine(settings: Settings) -> Engine:
     )
 
 
-def open_channel(settings: Settings, address: str) -> grpc.Channel:
-    """A gRPC channel to a service of the grid, over TLS unless the settings say otherwise."""
-    if not settings.sbatch_tls_enable:
-        return grpc.insecure_channel(address)
-    authority = Path(settings.sbatch_ca).read_bytes() if settings.sbatch_ca else None
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority))
+def channels_of(settings: Settings) -> Channels:
+    """How the settings want the grid's services to be reached."""
+    return Channels(settings.sbatch_tls_enable, settings.sbatch_ca, verified=not settings.sbatch_tls_insecure)
 
 
 def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainSide:
@@ -133,7 +129,9 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
     return ChainSide(
         contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
         wallet=wallet,
-        job_definitions=JobDefinitions(open_channel(settings, settings.sbatch_endpoint), wallet.sign_message),
+        job_definitions=JobDefinitions(
+            lambda: channels_of(settings).open(settings.sbatch_endpoint), wallet.sign_message
+        ),
         claim_batch=settings.claim_batch,
         claim_max_waiting=settings.claim_max_waiting,
         wallet_min_wei=settings.wallet_min_wei,

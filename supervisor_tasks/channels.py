@@ -1,0 +1,57 @@
+"""gRPC channels to the grid's services, over TLS as the settings want it."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID, NameOID
+
+from supervisor_tasks.errors import TransientError
+
+TIMEOUT_S = 5.0
+
+
+class ServiceDownError(TransientError):
+    """A service of the grid cannot be reached; again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """How to reach the services. Without an authority the system's own are trusted; unverified means: whoever answers."""
+
+    tls: bool = True
+    authority: Path | None = None
+    verified: bool = True
+
+    def open(self, address: str) -> grpc.Channel:
+        """A channel to host:port. Raises ServiceDownError when an unverified service does not show its certificate."""
+        if not self.tls:
+            return grpc.insecure_channel(address)
+        if not self.verified:
+            return _unverified(address)
+        root = None if self.authority is None else self.authority.read_bytes()
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(root))
+
+
+def _unverified(address: str) -> grpc.Channel:
+    """gRPC always checks certificates: so the one that the service shows is taken for an authority, and its name for the
+    name that is looked for.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+    except OSError as error:
+        raise ServiceDownError(f"{address} shows no certificate: {error}") from error
+    name = _name(x509.load_pem_x509_certificate(shown.encode()))
+    credentials = grpc.ssl_channel_credentials(shown.encode())
+    return grpc.secure_channel(address, credentials, [("grpc.ssl_target_name_override", name)])
+
+
+def _name(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        return str(next(iter(names)).value)  # type: ignore[call-overload]  # a SubjectAlternativeName is iterable
+    except (x509.ExtensionNotFound, StopIteration):
+        return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
