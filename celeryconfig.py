@@ -4,13 +4,16 @@ The ledger is the truth and a message only a wake-up: acknowledgement is late, r
 sends expires before it is sent again.
 """
 
+import sys
+
 from kombu.entity import Queue as BrokerQueue
 
 from supervisor_tasks.embedded import broker_url as _broker_url
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
+from supervisor_tasks.running import needs_of_command as _needs_of_command
 from supervisor_tasks.settings import load_or_exit as _load_or_exit
 
-_settings = _load_or_exit()
+_settings = _load_or_exit(*_needs_of_command(sys.argv))
 _cluster = _settings.cluster_name
 
 broker_url = _broker_url(_settings)

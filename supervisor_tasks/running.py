@@ -1,5 +1,6 @@
 """The site that this worker works for: built when the worker starts, from the keys that its queues need."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor_tasks import logs
@@ -10,6 +11,21 @@ if TYPE_CHECKING:
     from supervisor_tasks.wiring import Work
 
 _current: list["Work"] = []
+
+
+NEED_OF_QUEUE = {Queue.CHAIN: Need.WALLET, Queue.SLURM: Need.SSH}
+
+
+def needs_of_command(argv: Sequence[str]) -> list[Need]:
+    """What a `celery` command line will work with, known before Celery has read it: so that all that is wrong with the
+    environment is said at once.
+    """
+    if "worker" not in argv:
+        return []
+    words = [part for word in argv for part in word.split("=", 1)]
+    named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
+    queues = [name.rpartition(".")[2] for names in named for name in names.split(",")]
+    return [need for queue, need in NEED_OF_QUEUE.items() if not queues or queue.value in queues]
 
 
 def current_site() -> "Work":
@@ -33,7 +49,7 @@ def start_site(sender: Any, **_: object) -> None:
 
     settings = load_or_exit()
     served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
-    needs = [Need.WALLET] * (Queue.CHAIN in served) + [Need.SSH] * (Queue.SLURM in served)
+    needs = [need for queue, need in NEED_OF_QUEUE.items() if queue in served]
     _current.append(build(load_or_exit(*needs), served, sender.app))
 
 
