@@ -1,0 +1,60 @@
+"""The command lines that SLURM is given."""
+
+import shlex
+
+from supervisor_tasks.job import Address, Definition, JobId, SlurmId
+from supervisor_tasks.slurm import commands
+
+JOB = JobId("0x" + "a" * 64)
+DEFINITION = Definition(gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, batch_location_hash="h")
+
+
+def test_sbatch__asks_for_what_was_paid_for() -> None:
+    words = commands.sbatch(
+        "/usr/bin/sbatch", JOB, DEFINITION, limit_min=60, partition="main", public_address="host:3000"
+    )
+    assert words == [
+        "/usr/bin/sbatch",
+        "--parsable",
+        f"--job-name={JOB}",
+        "--comment=supervisor host:3000",
+        "--partition=main",
+        "--ntasks=3",
+        "--cpus-per-task=4",
+        "--mem-per-cpu=500M",
+        "--gpus=2",
+        "--time=60",
+        f"--output={JOB}.log",
+        "--no-requeue",
+    ]
+    assert shlex.split(shlex.join(words)) == words
+
+
+def test_sbatch__no_gpus__does_not_name_them() -> None:
+    none = Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash="h")
+    words = commands.sbatch("sbatch", JOB, none, limit_min=1, partition="main", public_address="host:1")
+    assert not [word for word in words if "gpus" in word]
+
+
+def test_batch_script__a_command_comes_before_the_bodys_own_sbatch_lines() -> None:
+    lines = commands.batch_script("#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n").decode().splitlines()
+    assert lines == ["#!/bin/sh -e", "true", "#SBATCH --ntasks=99", "echo"]
+
+
+def test_batch_script__without_an_interpreter__gets_bash() -> None:
+    assert commands.batch_script("echo") == b"#!/bin/bash\ntrue\necho"
+
+
+def test_looks__print_nothing_that_a_jobs_owner_can_write() -> None:
+    for words in (commands.squeue_by_id("squeue", [SlurmId(1)]), commands.squeue_by_name("squeue", Address("u"), JOB)):
+        shown = next(word for word in words if word.startswith("--Format")).lower()
+        assert "name" not in shown
+        assert "comment" not in shown
+
+
+def test_squeue_by_id__many__is_one_command() -> None:
+    assert "--jobs=1,2,3" in commands.squeue_by_id("squeue", [SlurmId(1), SlurmId(2), SlurmId(3)])
+
+
+def test_set_time_limit__is_absolute() -> None:
+    assert commands.set_time_limit("scontrol", SlurmId(7), 15) == ["scontrol", "update", "JobId=7", "TimeLimit=15"]

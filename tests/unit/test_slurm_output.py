@@ -1,0 +1,173 @@
+"""What SLURM 22.05.8 printed, read again; and any text gives a result or an error of ours."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
+from supervisor_tasks.job import ChainStatus, SlurmId
+from supervisor_tasks.slurm.output import (
+    Answer,
+    Seen,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+    accounted_jobs,
+    elapsed_s,
+    require_done,
+    seen_jobs,
+    submitted_id,
+    wait_status,
+)
+from supervisor_tasks.slurm.states import Phase, phase
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+
+
+def recorded(name: str, status: int = 0) -> Answer:
+    def read(kind: str) -> str:
+        file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
+        return file.read_text() if file.exists() else ""
+
+    return Answer(status, read(""), read(".stderr"))
+
+
+def test_seen_jobs__all_states__are_told_apart() -> None:
+    jobs = seen_jobs(recorded("squeue-jobs"))
+    assert jobs[SlurmId(3)] == Seen(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode")
+    assert jobs[SlurmId(1)] == Seen(SlurmId(1), "TIMEOUT", 87, 15, "TimeLimit")
+    phases = {slurm_id: job.phase for slurm_id, job in jobs.items()}
+    assert [slurm_id for slurm_id, found in phases.items() if found is Phase.RUNNING] == [5, 11]
+    assert [slurm_id for slurm_id, found in phases.items() if found is Phase.WAITING] == [9]
+    ends = {slurm_id: job.outcome().status for slurm_id, job in jobs.items() if job.phase is Phase.ENDED}
+    assert ends == {
+        6: ChainStatus.CANCELLED,
+        7: ChainStatus.CANCELLED,
+        10: ChainStatus.CANCELLED,
+        2: ChainStatus.FINISHED,
+        3: ChainStatus.FAILED,
+        4: ChainStatus.FAILED,
+        8: ChainStatus.FAILED,
+        1: ChainStatus.OUT_OF_CREDITS,
+    }
+    assert jobs[SlurmId(8)].outcome().reason == "SLURM: NODE_FAIL"
+    assert jobs[SlurmId(4)].outcome().reason == "killed by signal 9"
+
+
+def test_seen_jobs__completing__has_no_end_state_yet() -> None:
+    assert seen_jobs(recorded("squeue-jobs-live"))[SlurmId(7)].phase is Phase.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("squeue-jobs-unknown", 1), ("squeue-jobs-purged", 1), ("squeue-name-user-none", 0)]
+)
+def test_seen_jobs__unknown_to_slurm__is_empty(name: str, status: int) -> None:
+    assert seen_jobs(recorded(name, status)) == {}
+
+
+@pytest.mark.parametrize(("name", "status"), [("squeue-down", 1), ("squeue-name-user-unknown", 0)])
+def test_seen_jobs__could_not_ask__is_not_empty_but_unavailable(name: str, status: int) -> None:
+    with pytest.raises(SlurmUnavailableError):
+        seen_jobs(recorded(name, status))
+
+
+def test_accounted_jobs__recorded__agree_with_squeue_on_state_and_time() -> None:
+    accounted, seen = accounted_jobs(recorded("sacct-jobs")), seen_jobs(recorded("squeue-jobs"))
+    assert accounted.keys() == seen.keys()
+    for slurm_id, job in accounted.items():
+        assert job.state == seen[slurm_id].state
+        if job.phase is Phase.ENDED:
+            assert job.elapsed_s == seen[slurm_id].elapsed_s
+    assert accounted[SlurmId(3)].exit_status == 768
+
+
+def test_accounted_jobs__slurmdbd_down__is_unavailable() -> None:
+    with pytest.raises(SlurmUnavailableError):
+        accounted_jobs(recorded("sacct-down", 1))
+
+
+def test_submitted_id__recorded__is_the_id() -> None:
+    assert submitted_id(recorded("sbatch-ok")) > 0
+
+
+@pytest.mark.parametrize("stdout", ["12\n", "12;cluster\n", "warning: something\n12\n"])
+def test_submitted_id__with_cluster_or_warnings__is_the_id(stdout: str) -> None:
+    assert submitted_id(Answer(0, stdout, "sbatch: warning: can't honor it")) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("sbatch-bad-partition", 1),
+        ("sbatch-bad-time", 255),
+        ("sbatch-empty-script", 1),
+        ("sbatch-impossible-cpus", 1),
+        ("sbatch-impossible-gpus", 1),
+        ("sbatch-impossible-memory", 1),
+        ("sbatch-no-interpreter", 1),
+    ],
+)
+def test_submitted_id__rejections__are_final_with_slurms_own_words(name: str, status: int) -> None:
+    with pytest.raises(SlurmRejectedError, match="sbatch: error"):
+        submitted_id(recorded(name, status))
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        recorded("sbatch-down").stderr,
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received",
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+    ],
+)
+def test_submitted_id__slurmctld_did_not_answer__is_unknown_and_never_a_refusal(stderr: str) -> None:
+    with pytest.raises(OutcomeUnknownError):
+        submitted_id(Answer(1, "", stderr))
+
+
+def test_submitted_id__success_without_an_id__is_unknown() -> None:
+    with pytest.raises(OutcomeUnknownError):
+        submitted_id(Answer(0, "Submitted!\n", ""))
+
+
+def test_submitted_id__sbatch_is_not_there__is_the_sites_trouble_and_not_the_customers() -> None:
+    with pytest.raises(SlurmUnavailableError):
+        submitted_id(Answer(127, "", "sh: 1: /usr/bin/sbatch: not found"))
+
+
+def test_require_done__recorded_answers() -> None:
+    assert require_done(recorded("scontrol-update-ok"), "update")
+    assert not require_done(recorded("scontrol-update-unknown", 1), "update")
+    assert not require_done(recorded("scontrol-update-finished", 1), "update")
+    with pytest.raises(SlurmUnavailableError):
+        require_done(recorded("scontrol-update-down", 1), "update")
+    with pytest.raises(SlurmRejectedError, match="permission denied"):
+        require_done(recorded("scontrol-update-as-owner", 1), "update")
+
+
+@pytest.mark.parametrize(("shown", "seconds"), [("0:00", 0), ("1:28", 88), ("2:03:04", 7384), ("1-02:03:04", 93784)])
+def test_elapsed_s__every_form_of_squeue(shown: str, seconds: int) -> None:
+    assert elapsed_s(shown) == seconds
+
+
+@pytest.mark.parametrize(("shown", "raw"), [("768", 768), ("3:0", 768), ("0:9", 9), ("0:0", 0)])
+def test_wait_status__either_form(shown: str, raw: int) -> None:
+    assert wait_status(shown) == raw
+
+
+def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
+    assert phase("SPLENDID") is Phase.UNKNOWN
+
+
+TEXT = st.text(max_size=200) | st.from_regex(r"(\d+ *\| *[A-Z_]+ *\| *[0-9:-]+ *\| *[0-9:]+ *\| *\w* *\|\n?){1,3}")
+
+
+@given(TEXT, TEXT, st.integers(0, 255))
+def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
+    for read in (seen_jobs, accounted_jobs, submitted_id, lambda answer: require_done(answer, "it")):
+        try:
+            read(Answer(status, stdout, stderr))
+        except SupervisorError:
+            continue
