@@ -147,7 +147,7 @@ def _start(
         slurm, chain, servers = waits_slurm.result(), waits_chain.result(), waits_servers.result()
     sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca))
     tell("starting the job definition service, the meta-scheduler and the reporter")
-    services = _start_services(processes, chain, certificates)
+    services = start_services(processes, chain, certificates)
     _start_reporter(processes, spool, public, certificates)
     provider = chain.new_account(role="provider")
     layout = slurm.layout
@@ -214,7 +214,8 @@ def _uid(name: str) -> int:
     return pwd.getpwnam(name).pw_uid
 
 
-def _start_services(processes: Processes, chain: Chain, certificates: Certificates) -> str:
+def start_services(processes: Processes, chain: Chain, certificates: Certificates) -> str:
+    """Start the job definition service with the grid logger, and the meta-scheduler; returns the first one's address."""
     address = f"127.0.0.1:{free_port()}"
     options = {
         "--listen": address,

@@ -62,7 +62,7 @@ class Challenges:
     def use(self, challenge: bytes) -> None:
         """Take a challenge back. Raises RefusedError for one that is not ours, was used, or is too old."""
         try:
-            nonce = json.loads(challenge)["nonce"]
+            nonce = str(json.loads(challenge)["nonce"])
         except (ValueError, KeyError, TypeError) as error:
             raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the challenge is none of ours") from error
         with self._lock:

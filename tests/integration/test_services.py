@@ -1,0 +1,153 @@
+"""The grid's services with a real chain, asked by the supervisor's own clients and by strangers."""
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from eth_account import Account as Keys
+from eth_account.messages import encode_defunct
+
+from devgrid import scripts
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.grid import start_services
+from devgrid.process import Processes
+from devgrid.services import logged_lines
+from devgrid.state import private_processes
+from devgrid.tls import make_certificates
+from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest, GetSBatchRequest
+from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub, SBatchAPIStub
+from supervisor_tasks.channels import Channels
+from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.job import Address, Definition, Job, JobId
+from supervisor_tasks.jobdefs import JobDefinitions, JobDefinitionsDownError, ScriptUnavailableError
+
+SCRIPT = "#!/bin/bash\necho \N{SNOWMAN}\n"
+
+
+@dataclass
+class Services:
+    processes: Processes
+    chain: Chain
+    channels: Channels
+    address: str
+    provider: Account
+    customer: Account
+    location: str
+
+    def job(self, location: str | None = None) -> Job:
+        definition = JobDefinition(
+            gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location or self.location
+        )
+        job_id = self.chain.request_job(self.customer, definition, 10**21)
+        self.chain.meta_schedule([job_id], self.provider.address)
+        return Job(
+            job_id=JobId(job_id),
+            customer=Address(self.customer.address),
+            provider=Address(self.provider.address),
+            claim_key="",
+            definition=Definition(
+                gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location or self.location
+            ),
+            time_limit_min=1,
+        )
+
+    def client(self, key: str | None = None) -> JobDefinitions:
+        return JobDefinitions(lambda: self.channels.open(self.address), signer(key or self.provider.private_key))
+
+
+def signer(key: str) -> Callable[[bytes], bytes]:
+    return lambda message: bytes(Keys.sign_message(encode_defunct(primitive=message), key).signature)
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    with private_processes() as processes:
+        chain = Chain.start(processes)
+        certificates = make_certificates(processes.folder / "tls")
+        location = scripts.store_script(processes.folder / "scripts", SCRIPT)
+        address = start_services(processes, chain, certificates)
+        processes.stop(processes.find("metascheduler"))
+        provider, customer = chain.new_account(), chain.new_account()
+        chain.register_provider(provider, [Node(0, 8, 1000)], Prices())
+        chain.mint_credits(customer.address, 10**24)
+        yield Services(processes, chain, Channels(authority=certificates.ca), address, provider, customer, location)
+
+
+def test_fetch__own_job__gives_the_script_and_the_logger(services: Services) -> None:
+    script = services.client().fetch(services.job())
+    assert (script.text, script.grid_logger_url) == (SCRIPT, services.address)
+
+
+def test_fetch__signed_by_another__is_unauthenticated(services: Services) -> None:
+    with pytest.raises(ScriptUnavailableError, match="UNAUTHENTICATED: the signature is not the provider's"):
+        services.client(services.customer.private_key).fetch(services.job())
+
+
+def test_fetch__job_of_another_provider__is_denied(services: Services) -> None:
+    other = services.chain.new_account()
+    job = services.job()
+    stranger = Job(**{name: getattr(job, name) for name in ("job_id", "customer", "claim_key", "definition")},
+                   provider=Address(other.address), time_limit_min=1)  # fmt: skip
+    with pytest.raises(ScriptUnavailableError, match="PERMISSION_DENIED"):
+        services.client(other.private_key).fetch(stranger)
+
+
+def test_fetch__no_such_script__is_not_found(services: Services) -> None:
+    with pytest.raises(ScriptUnavailableError, match="NOT_FOUND"):
+        services.client().fetch(services.job("e" * 64))
+
+
+def test_fetch__ended_job__is_denied(services: Services) -> None:
+    job = services.job()
+    services.chain.cancel_job(services.customer, job.job_id)
+    with pytest.raises(ScriptUnavailableError, match="the job has ended"):
+        services.client().fetch(job)
+
+
+def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(services: Services) -> None:
+    job, sign = services.job(), signer(services.provider.private_key)
+
+    def ask(channel: grpc.Channel, challenge: bytes) -> Any:
+        return SBatchAPIStub(channel).GetSBatch(
+            GetSBatchRequest(
+                batch_location_hash=services.location,
+                challenge=challenge,
+                signed_challenge=sign(challenge),
+                provider_address=bytes.fromhex(job.provider[2:]),
+                customer_address=bytes.fromhex(job.customer[2:]),
+                job_id=job.job_id,
+            ),
+            timeout=10,
+        )
+
+    with services.channels.open(services.address) as channel:
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        assert ask(channel, challenge).sbatch == SCRIPT
+        for bad in (challenge, b'{"nonce": "mine"}', b"\xff", b"[]", b'{"nonce": []}'):
+            with pytest.raises(grpc.RpcError) as caught:
+                ask(channel, bad)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_logger__hostile_names__stay_in_their_folder(services: Services) -> None:
+    logs = services.processes.folder / "user-logs"
+    logger = GridLogger(services.channels.open)
+    user, name = Address("../../etc"), JobId("a/../b\n")
+    logger.write(services.address, user, name, ["one", "two\nthree"])
+    assert logged_lines(logs, user, name) == ["one", "two three"]
+    assert all(Path(file).resolve().is_relative_to(logs.resolve()) for file in logs.rglob("*"))
+
+
+def test_fetch__chain_away__is_down_and_never_a_refusal(services: Services) -> None:
+    job = services.job()
+    anvil = services.processes.find("anvil")
+    services.processes.kill(anvil, signal.SIGKILL)
+    with pytest.raises(JobDefinitionsDownError, match="UNAVAILABLE"):
+        services.client().fetch(job)
+    services.processes.stop(services.processes.find("services"))
+    with pytest.raises(JobDefinitionsDownError):
+        services.client().fetch(job)
