@@ -11,11 +11,12 @@ from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS
 log = structlog.get_logger()
 
 PATIENCE_S = 2.0
+PAUSE_S = 0.1  # completions come in bursts, and each message costs a worker a look into the inbox
 
 
 class Bell:
-    """Many rings while one message is being sent become one more. A lost message is late and nothing else: a tick of
-    the fleet reads the inbox too.
+    """The first ring is sent at once; those within PAUSE_S of it, or while it is being sent, become one more. A lost
+    message is late and nothing else: a tick of the fleet reads the inbox too.
     """
 
     def __init__(self, broker_url: str, cluster: str) -> None:
@@ -24,7 +25,7 @@ class Bell:
         self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
         self._queue = QUEUE_OF_TASK["witness"].of(cluster)
         self._rung = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ring_on, name="bell", daemon=True)
         self._thread.start()
 
@@ -33,16 +34,22 @@ class Bell:
         self._rung.set()
 
     def close(self) -> None:
-        """Send what was rung, and stop."""
-        self._closing = True
+        """Ring once more, and stop: something may have been rung that was not sent."""
+        self._closing.set()
         self._rung.set()
         self._thread.join(2 * PATIENCE_S)
 
     def _ring_on(self) -> None:
-        while not self._closing:
+        last = False
+        while not last:
             self._rung.wait()
+            last = self._closing.is_set()
             self._rung.clear()
-            try:
-                self._celery.send_task(f"{TASKS}.witness", queue=self._queue, ignore_result=True)
-            except OperationalError as error:
-                log.warning("wake_up_lost", task="witness", error=str(error))
+            self._send()
+            self._closing.wait(PAUSE_S)
+
+    def _send(self) -> None:
+        try:
+            self._celery.send_task(f"{TASKS}.witness", queue=self._queue, ignore_result=True)
+        except OperationalError as error:
+            log.warning("wake_up_lost", task="witness", error=str(error))

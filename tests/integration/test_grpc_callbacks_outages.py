@@ -20,7 +20,7 @@ from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
-from grpc_callbacks.bell import Bell
+from grpc_callbacks.bell import PAUSE_S, Bell
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks import embedded
@@ -201,6 +201,23 @@ def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: Site) -
             wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
             redis.flushall()
     bell.close()
+
+
+def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(site: Site) -> None:
+    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        bell = Bell(site.environment["BROKER_URL"], "together")
+        bell.ring()
+        wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
+        began_s = time.monotonic()
+        for _ in range(3000):
+            bell.ring()
+            time.sleep(0.0001)  # the pace of a burst of callbacks
+        lasted_s = time.monotonic() - began_s
+        in_time = redis.llen("together.slurm")
+        assert in_time <= 2 + lasted_s / PAUSE_S
+        bell.ring()
+        bell.close()
+        assert redis.llen("together.slurm") > in_time
 
 
 def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: Path) -> None:

@@ -167,6 +167,17 @@ def test_advance__found_after_an_unclear_submission__is_adopted() -> None:
     assert (job.state, job.slurm_id) == (State.QUEUED, 9)
 
 
+def test_advance__a_second_id_for_the_same_job__does_not_replace_the_first() -> None:
+    job, effects = lived(*TO_QUEUED, Submitted(SlurmId(8)))
+    assert (job.slurm_id, effects) == (7, ())
+
+
+def test_closes__contract_says_what_is_true__the_report_has_no_purpose_any_more() -> None:
+    job, _ = lived(*TO_RUNNING)
+    assert Kind.REPORT not in closes(job)
+    assert Kind.REPORT in closes(then(job, ChainSaw(ChainStatus.RUNNING)))
+
+
 def test_advance__slurm_rejects__gives_back_and_tells_the_user() -> None:
     job, effects = lived(*TO_SUBMITTING, SubmitRejected("Invalid partition"))
     assert (job.state, job.message) == (State.REFUSED, "Invalid partition")
