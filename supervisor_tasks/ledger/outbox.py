@@ -59,8 +59,12 @@ LEASE = text(
 FREE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL
-    WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-        AND (lease_until < now() OR NOT lease = ANY(:alive))
+    WHERE id IN (
+        SELECT id FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
+            AND (lease_until < now() OR NOT lease = ANY(:alive))
+        FOR UPDATE SKIP LOCKED
+    )
     """
 )
 
