@@ -8,18 +8,8 @@ from typing import Any
 from supervisor_tasks.chain.codec import event, function
 from supervisor_tasks.chain.rpc import Call, Rpc, require
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.job import (
-    Address,
-    CancelRequested,
-    ChainSaw,
-    ChainStatus,
-    Claimed,
-    Definition,
-    Event,
-    JobId,
-    Report,
-    ToppedUp,
-)
+from supervisor_tasks.events import CancelRequested, ChainSaw, Claimed, Event, ToppedUp
+from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Report
 
 CLAIM = function("MetaScheduler", "claimNextJob")
 CLAIM_CANCELLING = function("MetaScheduler", "claimNextCancellingJob")

@@ -1,6 +1,7 @@
 """Cancel: SLURM is asked to end the job. What really ran is reported when SLURM says so."""
 
-from supervisor_tasks.job import Carried, Event, Job, Kind
+from supervisor_tasks.events import Carried, Event
+from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.site import Site
 
 

@@ -1,6 +1,7 @@
 """Fetch: the script of a claimed job."""
 
-from supervisor_tasks.job import Event, Job, ScriptFetched, ScriptUnavailable
+from supervisor_tasks.events import Event, ScriptFetched, ScriptUnavailable
+from supervisor_tasks.job import Job
 from supervisor_tasks.jobdefs import ScriptUnavailableError
 from supervisor_tasks.site import Site
 

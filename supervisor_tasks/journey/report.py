@@ -6,7 +6,8 @@ import structlog
 
 from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.chain.wallet import RevertedError, Write
-from supervisor_tasks.job import REPORT_AGAIN_S, ChainSaw, Job, JobId, Kind, path_to_goal
+from supervisor_tasks.events import ChainSaw
+from supervisor_tasks.job import Job, JobId, Kind, path_to_goal
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.steps import park
 from supervisor_tasks.ledger.store import Change, OpenEffect
@@ -14,6 +15,7 @@ from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
+REPORT_AGAIN_S = 30.0  # when no transaction of a report was seen mined by then
 # A step that follows one which is not mined yet cannot be estimated.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores

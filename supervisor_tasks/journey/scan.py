@@ -2,7 +2,7 @@
 
 import structlog
 
-from supervisor_tasks.job import ChainSaw
+from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import structlog
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.job import Event, Job, Kind
+from supervisor_tasks.events import Event
+from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.journey.cancel import cancel
 from supervisor_tasks.journey.fetch import fetch
 from supervisor_tasks.journey.submit import submit

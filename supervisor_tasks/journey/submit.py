@@ -7,16 +7,8 @@ looks before doing anything: for jobs of that name and user, twice, with more th
 import structlog
 
 from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.job import (
-    Event,
-    Job,
-    State,
-    SubmitNotFound,
-    SubmitRejected,
-    SubmitStarted,
-    Submitted,
-    SubmitUnclear,
-)
+from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, SubmitStarted, Submitted, SubmitUnclear
+from supervisor_tasks.job import Job, State
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.output import Seen, SlurmRejectedError

@@ -1,6 +1,7 @@
 """Tell the user: why a job failed or was given back, as lines in the grid logger."""
 
-from supervisor_tasks.job import Carried, Event, Job, Kind
+from supervisor_tasks.events import Carried, Event
+from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.site import Site
 
 

@@ -1,6 +1,7 @@
 """Top up: SLURM gets the absolute time limit of a job, so that twice is the same as once."""
 
-from supervisor_tasks.job import Carried, Event, Job, Kind, LimitApplied
+from supervisor_tasks.events import Carried, Event, LimitApplied
+from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.site import Site
 
 

@@ -7,7 +7,8 @@ import structlog
 
 from supervisor_tasks.chain.rpc import RpcError
 from supervisor_tasks.chain.wallet import Mined, RevertedError, Sent
-from supervisor_tasks.job import ChainSaw, JobId
+from supervisor_tasks.events import ChainSaw
+from supervisor_tasks.job import JobId
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site

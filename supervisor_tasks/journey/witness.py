@@ -4,18 +4,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from supervisor_tasks.job import (
-    CalledBack,
-    ChainStatus,
-    Event,
-    Job,
-    Kind,
-    Outcome,
-    SlurmEnded,
-    SlurmId,
-    SlurmStarted,
-    SlurmWaiting,
-)
+from supervisor_tasks.events import CalledBack, Event, SlurmEnded, SlurmStarted, SlurmWaiting
+from supervisor_tasks.job import ChainStatus, Job, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
 from supervisor_tasks.site import Site

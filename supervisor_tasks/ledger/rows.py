@@ -6,18 +6,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from supervisor_tasks.job import (
-    Address,
-    ChainStatus,
-    Definition,
-    Event,
-    Job,
-    JobId,
-    Outcome,
-    ScriptFetched,
-    SlurmId,
-    State,
-)
+from supervisor_tasks.events import Event, ScriptFetched
+from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State
 
 
 def job_from_row(row: RowMapping) -> Job:

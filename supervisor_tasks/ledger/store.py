@@ -22,11 +22,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.job import Claimed, Effect, Event, Job, JobId, Kind, advance, closes
+from supervisor_tasks.events import Claimed, Event
+from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
+from supervisor_tasks.life import advance
 
 JOBS = JobRow.metadata.tables["jobs"]
 EVENTS = EventRow.metadata.tables["events"]

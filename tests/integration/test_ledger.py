@@ -12,26 +12,19 @@ from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
-from supervisor_tasks.job import (
-    Address,
+from supervisor_tasks.events import (
     CalledBack,
     CancelRequested,
     ChainSaw,
-    ChainStatus,
     Claimed,
-    Definition,
-    JobId,
-    Kind,
-    Outcome,
     ScriptFetched,
     SlurmEnded,
-    SlurmId,
     SlurmWaiting,
-    State,
     SubmitStarted,
     Submitted,
     ToppedUp,
 )
+from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
 

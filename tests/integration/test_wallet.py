@@ -18,7 +18,8 @@ from supervisor_tasks import embedded
 from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
 from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.wallet import Mined, RevertedError, Wallet, Write
-from supervisor_tasks.job import Address, ChainSaw, ChainStatus, Claimed, JobId, Report
+from supervisor_tasks.events import ChainSaw, Claimed
+from supervisor_tasks.job import Address, ChainStatus, JobId, Report
 from supervisor_tasks.ledger.models import Base
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")

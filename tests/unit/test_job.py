@@ -7,42 +7,44 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from supervisor_tasks.job import (
-    PURPOSEFUL,
-    RANK,
-    Address,
+from supervisor_tasks.events import (
     CalledBack,
     CancelRequested,
     ChainSaw,
-    ChainStatus,
     Claimed,
-    Definition,
-    Effect,
     Event,
-    Job,
-    JobId,
-    Kind,
     LimitApplied,
-    Outcome,
-    Report,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
-    SlurmId,
     SlurmStarted,
     SlurmWaiting,
-    State,
     SubmitNotFound,
     SubmitRejected,
     SubmitStarted,
     Submitted,
     SubmitUnclear,
     ToppedUp,
-    advance,
+)
+from supervisor_tasks.job import (
+    PURPOSEFUL,
+    RANK,
+    Address,
+    ChainStatus,
+    Definition,
+    Effect,
+    Job,
+    JobId,
+    Kind,
+    Outcome,
+    Report,
+    SlurmId,
+    State,
     closes,
     finished,
     path_to_goal,
 )
+from supervisor_tasks.life import advance
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CLAIM = Claimed(

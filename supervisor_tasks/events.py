@@ -1,0 +1,148 @@
+"""What can happen to a job. Pure."""
+
+from dataclasses import dataclass, field
+
+from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """The contract gave us the job (ClaimJobEvent)."""
+
+    job_id: JobId
+    customer: Address
+    provider: Address
+    claim_key: str
+    definition: Definition
+    time_limit_min: int
+    at: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFetched:
+    """The job definition service gave the script."""
+
+    script: str = field(repr=False)
+    grid_logger_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptUnavailable:
+    """The job definition service will never give the script."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitStarted:
+    """From now on SLURM may have the job; it was given this limit."""
+
+    limit_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """SLURM has the job under this id."""
+
+    slurm_id: SlurmId
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRejected:
+    """SLURM answered that it will not take the job."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitUnclear:
+    """Nobody knows yet whether SLURM took the job."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitNotFound:
+    """SLURM answers, and has no job of that name and user."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalledBack:
+    """A plugin said something: a hint to look, whatever it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmWaiting:
+    """SLURM was looked at and had no news: it waits, configures, completes, or says nothing that we understand."""
+
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmStarted:
+    """SLURM runs the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmEnded:
+    """SLURM's last word."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The customer wants no more of it (ClaimNextCancellingJobEvent)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToppedUp:
+    """Minutes to add to the limit (ClaimNextTopUpJobEvent); `key` names the event on chain."""
+
+    key: str
+    minutes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitApplied:
+    """SLURM has this time limit."""
+
+    limit_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSaw:
+    """The contract's status of the job: as a log told it (`at` is the log's place on chain, block and index), or as it is
+    now (`at` is None).
+    """
+
+    status: ChainStatus
+    at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """An effect was carried out and there is nothing to add: cancel asked for, lines handed to the logger."""
+
+    kind: Kind
+
+
+Event = (
+    Claimed
+    | ScriptFetched
+    | ScriptUnavailable
+    | SubmitStarted
+    | Submitted
+    | SubmitRejected
+    | SubmitUnclear
+    | SubmitNotFound
+    | CalledBack
+    | SlurmWaiting
+    | SlurmStarted
+    | SlurmEnded
+    | CancelRequested
+    | ToppedUp
+    | LimitApplied
+    | ChainSaw
+    | Carried
+)

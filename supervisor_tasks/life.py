@@ -1,0 +1,243 @@
+"""What each event makes of a job.
+
+`advance` is the only place that decides. It is pure: whatever happened to a job arrives as an event, and the answer is the new
+job and the effects (things to do) that follow from it. The ledger commits all three together.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from supervisor_tasks.events import (
+    CalledBack,
+    CancelRequested,
+    Carried,
+    ChainSaw,
+    Claimed,
+    Event,
+    LimitApplied,
+    ScriptFetched,
+    ScriptUnavailable,
+    SlurmEnded,
+    SlurmStarted,
+    SlurmWaiting,
+    SubmitNotFound,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+    SubmitUnclear,
+    ToppedUp,
+)
+from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, finished, unfit
+
+FIRST_LOOK_S = 0.5
+LONGEST_LOOK_S = 900.0
+BEFORE_SECOND_SEARCH_S = 12.0  # more than SLURM's default MessageTimeout of 10 s
+
+Next = tuple[Job, tuple[Effect, ...]]
+
+
+def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ...]]:
+    """What an event makes of a job. A job that is not known yet begins with its claim and with nothing else; an event
+    that comes twice, late or out of order changes nothing that was decided.
+    """
+    if isinstance(event, Claimed):
+        return _claimed(job, event)
+    if job is None:
+        return None, ()
+    return _RULES[type(event)](job, event)
+
+
+def _claimed(job: Job | None, event: Claimed) -> Next:
+    if job is not None:
+        given_back = job.state is State.REFUSED and job.claim_key != event.claim_key
+        if not given_back:
+            return job, ()
+    fresh = Job(
+        job_id=event.job_id,
+        customer=event.customer,
+        provider=event.provider,
+        claim_key=event.claim_key,
+        definition=event.definition,
+        time_limit_min=event.time_limit_min,
+        chain_at=event.at,
+    )
+    problem = unfit(event.definition, event.time_limit_min)
+    if problem is not None:
+        return _end(fresh, Outcome(status=ChainStatus.FAILED, reason=problem))
+    return fresh, (Effect(Kind.FETCH),)
+
+
+def _script_fetched(job: Job, event: ScriptFetched) -> Next:
+    if job.state is not State.CLAIMED:
+        return job, ()
+    ready = replace(job, state=State.READY, script=event.script, grid_logger_url=event.grid_logger_url)
+    return ready, (Effect(Kind.SUBMIT),)
+
+
+def _script_unavailable(job: Job, event: ScriptUnavailable) -> Next:
+    if job.state is not State.CLAIMED:
+        return job, ()
+    return _end(job, Outcome(status=ChainStatus.FAILED, reason=event.reason))
+
+
+def _submit_started(job: Job, event: SubmitStarted) -> Next:
+    if job.state is not State.READY:
+        return job, ()
+    return replace(job, state=State.SUBMITTING, applied_limit_min=event.limit_min, looks=0), ()
+
+
+def _submitted(job: Job, event: Submitted) -> Next:
+    if job.slurm_id is not None:
+        return job, ()
+    known = replace(job, slurm_id=event.slurm_id, looks=0)
+    if job.state is State.SUBMITTING:
+        queued = replace(known, state=State.QUEUED)
+        cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
+        return queued, (_look(queued), *cancel, *_limit_to_apply(queued))
+    if job.state in (State.SETTLED, State.REFUSED):
+        return known, (Effect(Kind.CANCEL),)
+    return job, ()
+
+
+def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
+    if job.state is not State.SUBMITTING:
+        return job, ()
+    if job.cancel_requested:
+        return _end(job, Outcome(status=ChainStatus.CANCELLED))
+    refused = replace(job, state=State.REFUSED, message=event.reason)
+    return refused, (Effect(Kind.REFUSE), Effect(Kind.TELL_USER))
+
+
+def _submit_unclear(job: Job, _: SubmitUnclear) -> Next:
+    if job.state is not State.SUBMITTING:
+        return job, ()
+    return replace(job, looks=0), (Effect(Kind.SUBMIT, FIRST_LOOK_S),)
+
+
+def _submit_not_found(job: Job, _: SubmitNotFound) -> Next:
+    if job.state is not State.SUBMITTING:
+        return job, ()
+    if job.looks == 0:
+        return replace(job, looks=1), (Effect(Kind.SUBMIT, BEFORE_SECOND_SEARCH_S),)
+    if job.cancel_requested:
+        return _end(job, Outcome(status=ChainStatus.CANCELLED))
+    return replace(job, state=State.READY, looks=0), (Effect(Kind.SUBMIT),)
+
+
+def _called_back(job: Job, _: CalledBack) -> Next:
+    if job.state not in (State.QUEUED, State.RUNNING):
+        return job, ()
+    return replace(job, looks=0), (Effect(Kind.WITNESS),)
+
+
+def _slurm_waiting(job: Job, _: SlurmWaiting) -> Next:
+    if job.state not in (State.QUEUED, State.RUNNING):
+        return job, ()
+    return replace(job, looks=job.looks + 1), (_look(job),)
+
+
+def _slurm_started(job: Job, _: SlurmStarted) -> Next:
+    if job.state is State.QUEUED:
+        running = replace(job, state=State.RUNNING, looks=0)
+        return running, (Effect(Kind.REPORT), _look(running))
+    if job.state is State.RUNNING:
+        return replace(job, looks=job.looks + 1), (_look(job),)
+    return job, ()
+
+
+def _slurm_ended(job: Job, event: SlurmEnded) -> Next:
+    if job.state not in (State.QUEUED, State.RUNNING):
+        return job, ()
+    return _end(job, event.outcome)
+
+
+def _cancel_requested(job: Job, _: CancelRequested) -> Next:
+    if RANK[job.state] >= RANK[State.ENDED]:
+        return job, ()
+    asked = replace(job, cancel_requested=True)
+    if job.state in (State.CLAIMED, State.READY):
+        return _end(asked, Outcome(status=ChainStatus.CANCELLED))
+    if job.state is State.SUBMITTING:
+        return asked, ()
+    return asked, (Effect(Kind.CANCEL),)
+
+
+def _topped_up(job: Job, event: ToppedUp) -> Next:
+    if finished(job) or event.key in dict(job.top_ups):
+        return job, ()
+    longer = replace(job, top_ups=(*job.top_ups, (event.key, event.minutes)))
+    return longer, _limit_to_apply(longer)
+
+
+def _limit_applied(job: Job, event: LimitApplied) -> Next:
+    if job.applied_limit_min is not None and event.limit_min <= job.applied_limit_min:
+        return job, ()
+    applied = replace(job, applied_limit_min=event.limit_min)
+    return applied, _limit_to_apply(applied)
+
+
+def _chain_saw(job: Job, event: ChainSaw) -> Next:
+    if finished(job) or (event.at is not None and event.at <= job.chain_at):
+        return job, ()
+    job = replace(job, chain_at=event.at or job.chain_at)
+    if event.status is job.chain_status:
+        return job, ()
+    if event.status.cold:
+        settled = replace(job, state=State.SETTLED, chain_status=event.status)
+        return settled, _stop_slurm(job)
+    if event.status < ChainStatus.SCHEDULED:
+        lost = replace(job, state=State.REFUSED, chain_status=event.status)
+        return lost, _stop_slurm(job)
+    if event.status < job.chain_status:
+        return job, ()
+    return replace(job, chain_status=event.status), ()
+
+
+def _carried(job: Job, _: Carried) -> Next:
+    return job, ()
+
+
+# Each rule takes the one event that it is listed under.
+_RULES: dict[type, Callable[[Job, Any], Next]] = {
+    ScriptFetched: _script_fetched,
+    ScriptUnavailable: _script_unavailable,
+    SubmitStarted: _submit_started,
+    Submitted: _submitted,
+    SubmitRejected: _submit_rejected,
+    SubmitUnclear: _submit_unclear,
+    SubmitNotFound: _submit_not_found,
+    CalledBack: _called_back,
+    SlurmWaiting: _slurm_waiting,
+    SlurmStarted: _slurm_started,
+    SlurmEnded: _slurm_ended,
+    CancelRequested: _cancel_requested,
+    ToppedUp: _topped_up,
+    LimitApplied: _limit_applied,
+    ChainSaw: _chain_saw,
+    Carried: _carried,
+}
+
+
+def _end(job: Job, outcome: Outcome) -> Next:
+    ended = replace(job, state=State.ENDED, outcome=outcome, message=outcome.reason)
+    tell = (Effect(Kind.TELL_USER),) if outcome.reason else ()
+    return ended, (Effect(Kind.REPORT), *tell)
+
+
+def _look(job: Job) -> Effect:
+    return Effect(Kind.WITNESS, min(FIRST_LOOK_S * 2 ** min(job.looks, 16), LONGEST_LOOK_S))
+
+
+def _limit_to_apply(job: Job) -> tuple[Effect, ...]:
+    given = job.state in (State.QUEUED, State.RUNNING)
+    return (Effect(Kind.TOP_UP),) if given and job.limit_min != job.applied_limit_min else ()
+
+
+def _stop_slurm(job: Job) -> tuple[Effect, ...]:
+    """The contract has decided; what SLURM may still hold of the job is cancelled. After an unclear submission only
+    when it can no longer arrive.
+    """
+    if job.state is State.SUBMITTING:
+        return (Effect(Kind.CANCEL, BEFORE_SECOND_SEARCH_S),)
+    return (Effect(Kind.CANCEL),) if job.slurm_id is not None and job.outcome is None else ()
