@@ -31,12 +31,16 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(grid: Grid, 
     assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FINISHED, 0, "")
     assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
     assert len(slurm_ids(grid, job_id)) == 1
+    wait_until(
+        lambda: rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state == "SETTLED",
+        "the ledger to know",
+        10.0,
+    )
     story = journal(grid, job_id)
     wanted = ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded", "ChainSaw"]
     positions = [story.index(name) for name in wanted[:-1]]
     assert positions == sorted(positions)
     assert story[-1] == "ChainSaw"
-    assert rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state == "SETTLED"
     assert not rows(grid, "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id)
 
 
