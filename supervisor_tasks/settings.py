@@ -8,7 +8,7 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -40,6 +41,10 @@ REQUIRED = {
 }
 KEYS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password")  # kept only where they are needed
 SECRETS = (*KEYS, "database_url", "broker_url")
+NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")  # where somebody may put the private half
+
+SSH_KEY = "base64 of an SSH private key file without a passphrase, on one line"
+SSH_PUBLIC_KEY = "the line of an OpenSSH public key file"
 
 
 class SettingsError(PermanentError):
@@ -51,13 +56,16 @@ class SettingsError(PermanentError):
 
 
 def _go_duration_s(value: object) -> object:
-    """Seconds of Go's duration syntax, such as 24h0m0s or 1.5h."""
+    """Seconds of Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0."""
     if isinstance(value, float):
-        return value
-    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", str(value))
-    if not parts or "".join(number + unit for number, unit in parts) != str(value):
-        raise ValueError("a duration in Go's syntax, such as 24h0m0s")
+        return value  # the default, which is checked too
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    text = str(value).removeprefix("+")
+    if text == "0":
+        return 0.0
+    parts = re.findall(rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
     return sum(float(number) * units[unit] for number, unit in parts)
 
 
@@ -89,14 +97,35 @@ def _listen_address(value: object) -> object:
     return value
 
 
-def _url(*schemes: str) -> BeforeValidator:
-    """A check that a URL begins with one of these schemes; also of one that is a secret."""
+def _splits(url: str) -> bool:
+    """Whether host and port can be told apart."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        return False
+
+
+def _reads_as_database(url: str) -> bool:
+    """What SQLAlchemy can read; a password may hold anything but an @."""
+    form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
+    return re.fullmatch(form, url.partition("://")[2]) is not None
+
+
+def _reads_as_broker(url: str) -> bool:
+    """What kombu can read; where a number of a database is expected, a number."""
+    return _splits(url) and (url.startswith("redis+socket:") or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None)
+
+
+def _url(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
+    """A check that a URL begins with one of these schemes and can be read; also of one that is a secret."""
 
     def check(value: object) -> object:
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         scheme, separator, rest = text.partition("://")
         if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
             raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
+        if not reads(text):
+            raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
         return value
 
     return BeforeValidator(check)
@@ -123,9 +152,10 @@ HttpUrl = Annotated[str, _url("http", "https")]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
-Price = Annotated[int, Field(ge=0)]
-DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg")]
-BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket")]
+Price = Annotated[int, Field(ge=0, lt=2**256)]  # a uint256 on chain
+LinuxUser = Annotated[str, _pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
+DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
+BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
 
 
@@ -151,7 +181,7 @@ class Settings(BaseSettings):
     metascheduler_mem_price_per_min: Price = 80_000_000_000_000
     metascheduler_labels: Labels = Field(default_factory=dict)
     chain_id: int = Field(179188, gt=0)
-    chain_poll_s: float = Field(1.0, gt=0)
+    chain_poll_s: float = Field(1.0, gt=0, allow_inf_nan=False)
     claim_batch: int = Field(200, gt=0)
     claim_max_waiting: int = Field(1000, gt=0)
     wallet_min_wei: int = Field(CREDIT // 100, ge=0)
@@ -164,7 +194,7 @@ class Settings(BaseSettings):
 
     # SLURM
     slurm_ssh_address: HostPort | None = None
-    slurm_ssh_admin_user: str | None = None
+    slurm_ssh_admin_user: LinuxUser | None = None
     slurm_ssh_private_key: SecretStr | None = None
     slurm_ssh_public_key: str | None = None
     slurm_ssh_known_hosts: File = Path("~/.ssh/known_hosts").expanduser()
@@ -189,7 +219,7 @@ class Settings(BaseSettings):
 
     # benchmarks
     benchmark_disable: bool = False
-    benchmark_run_as: str = "root"
+    benchmark_run_as: LinuxUser = "root"
     benchmark_time_limit: Duration = 24 * 3600.0
     benchmark_trace: bool = False
     benchmark_unresponsive: bool = False
@@ -223,25 +253,21 @@ class Settings(BaseSettings):
     @field_validator("slurm_ssh_private_key")
     @classmethod
     def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
-        """The key file itself, from its base64."""
-        if value is None:
-            return None
-        try:
-            text = base64.b64decode("".join(value.get_secret_value().split()), validate=True)
-            serialization.load_ssh_private_key(text, None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ValueError("base64 of an OpenSSH private key file without a passphrase, on one line") from error
-        return SecretStr(text.decode())
+        """The key file, from its base64, in OpenSSH's own form."""
+        return None if value is None else SecretStr(_openssh(value.get_secret_value()))
 
     @field_validator("slurm_ssh_public_key")
     @classmethod
     def _ssh_public_key(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                serialization.load_ssh_public_key(value.encode())
-            except (ValueError, UnsupportedAlgorithm) as error:
-                raise ValueError("a line of an OpenSSH public key file") from error
-        return value
+        """One line: more of them would let more keys in."""
+        if value is None:
+            return None
+        try:
+            (line,) = value.strip().splitlines()
+            serialization.load_ssh_public_key(line.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ValueError(SSH_PUBLIC_KEY) from error
+        return line
 
     @property
     def effective_log_level(self) -> str:
@@ -250,9 +276,11 @@ class Settings(BaseSettings):
 
     def secret_values(self) -> list[str]:
         """What must never be seen in a log."""
-        values = (getattr(self, name) for name in SECRETS)
-        given = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        return [form for value in given for form in _forms(value)]
+        values = [getattr(self, name) for name in type(self).model_fields]
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        urls = [value for value in values if isinstance(value, str) and "://" in value]
+        forms = [form for secret in secrets for form in _forms(secret)]
+        return forms + [password for url in urls for password in _passwords(url)]
 
 
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
@@ -311,8 +339,8 @@ class _Given(Settings):
 
 _EXPECTED = {
     "eth_private_key": "a private key of 64 hex digits",
-    "slurm_ssh_private_key": "base64 of an OpenSSH private key file without a passphrase, on one line",
-    "slurm_ssh_public_key": "a line of an OpenSSH public key file (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
+    "slurm_ssh_private_key": SSH_KEY,
+    "slurm_ssh_public_key": f"{SSH_PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
     "slurm_ssh_address": "the login node's address as host:port",
     "slurm_ssh_admin_user": "the user who may run scontrol update",
 }
@@ -325,20 +353,44 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         value, file = environment.get(name.upper(), ""), environment.get(f"{name.upper()}_FILE", "")
         if name in SECRETS and file and not value:
             try:
-                value = Path(file).read_text().strip()
+                value = Path(file).expanduser().read_text().strip()
             except (OSError, UnicodeDecodeError) as error:
-                lines.append(f"{name.upper()}_FILE: found {file!r}; expected a file that can be read ({error})")
+                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                lines.append(
+                    f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({why})"
+                )
         if value:
             given[name] = value
     return given, lines
 
 
+def _path_shown(path: str) -> str:
+    """The secret itself, where its file's name was expected, is not shown."""
+    return repr(path) if path.startswith(("/", "./", "../", "~/")) else "a value that is not shown"
+
+
+def _private_key(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
+    """The file and the key in its base64. Raises ValueError."""
+    try:
+        file = base64.b64decode("".join(encoded.split()), validate=True)
+        if b"-----BEGIN OPENSSH" in file:
+            return file, serialization.load_ssh_private_key(file, None)
+        key: Any = serialization.load_pem_private_key(file, None)  # as ssh-keygen wrote it until 2018
+        form = serialization.PrivateFormat.OpenSSH  # which refuses keys that are none of SSH's
+        return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), key
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(SSH_KEY) from error
+
+
+def _openssh(encoded: str) -> str:
+    return _private_key(encoded)[0].decode()
+
+
 def _derive_public_key(given: dict[str, str]) -> None:
     """The public half of the private key. One that cannot be read is reported by its own validation."""
     try:
-        text = base64.b64decode(given["slurm_ssh_private_key"])
-        key = serialization.load_ssh_private_key(text, None)
-    except (KeyError, ValueError, TypeError, UnsupportedAlgorithm):
+        _, key = _private_key(given["slurm_ssh_private_key"])
+    except (KeyError, ValueError):
         return
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     given["slurm_ssh_public_key"] = line.decode()
@@ -349,17 +401,26 @@ def _forms(secret: str) -> list[str]:
     if secret.startswith("-----BEGIN"):
         lines = [line for line in secret.splitlines() if line and not line.startswith("-----")]
         return [secret, base64.b64encode(secret.encode()).decode(), *lines]
-    if "://" in secret:
-        password = urlsplit(secret).password
-        return [secret, password, unquote(password)] if password else [secret]
-    return [secret, secret.removeprefix("0x")]
+    return [secret, secret.removeprefix("0x"), *_passwords(secret)]
+
+
+def _passwords(url: str) -> list[str]:
+    """The password in a URL, as it is written and as it is meant."""
+    found = re.search(r"://[^:/@]*:(\S+)@|[?&]password=([^&\s]+)", url)
+    written = next(filter(None, found.groups()), "") if found else ""
+    return [written, unquote(written)] if written else []
 
 
 def _line(error: Any, given: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
-    found = "a value that is not shown" if name in SECRETS else repr(given.get(name, ""))
+    found = "a value that is not shown" if name in NOT_SHOWN else repr(_without_password(given.get(name, "")))
     expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{name.upper()}: found {found}; expected {expected}"
+
+
+def _without_password(text: str) -> str:
+    """What is no URL, and so malformed, may still hold a password."""
+    return re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
 
 
 def _state_folder() -> Path:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from supervisor_tasks import settings as module
 from supervisor_tasks.settings import Need, SettingsError, load
+from supervisor_tasks.slurm.ssh import load_key
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 KEY_FILE = KEY.private_bytes(
@@ -102,13 +103,17 @@ MALFORMED = {
     "METASCHEDULER_SMART_CONTRACT": ("0x12", "an address of 0x and 40 hex digits"),
     "METASCHEDULER_CPU_PRICE_PER_MIN": ("-1", "greater than or equal to 0"),
     "METASCHEDULER_GPU_PRICE_PER_MIN": ("1.5", "a valid integer"),
+    "METASCHEDULER_MEM_PRICE_PER_MIN": (str(2**256), "less than 115792089237316195423570985008687907853269984665640"),
     "METASCHEDULER_LABELS": ("zone", "labels as key=value,key=value"),
     "SLURM_PARTITION": ("a b", "letters, digits, - _ and ."),
-    "BENCHMARK_TIME_LIMIT": ("24", "a duration in Go's syntax, such as 24h0m0s"),
+    "BENCHMARK_TIME_LIMIT": ("24", "a duration in Go's syntax that is not negative, such as 24h0m0s"),
+    "BENCHMARK_RUN_AS": ("-l x", "the name of a Linux user"),
+    "CHAIN_POLL_S": ("inf", "a finite number"),
+    "SLURM_SSH_ADMIN_USER": (" ", "the name of a Linux user"),
+    "SBATCH_ENDPOINT": ("::1:443", "an address as host:port"),
     "CLUSTER_NAME": ("a.b", "letters, digits, - and _"),
     "LOG_LEVEL": ("loud", "debug, info, warning or error"),
-    "LDAP_URL": ("directory", "a URL that begins with ldap:// or ldaps:// or ldapi://"),
-    "SLURM_SSH_PUBLIC_KEY": ("ssh-rsa x", "a line of an OpenSSH public key file"),
+    "LDAP_URL": ("ldap://here:x", "a URL whose host, port and path can be told apart"),
 }
 
 
@@ -131,6 +136,13 @@ def test_load__many_malformed__one_line_each_all_at_once() -> None:
         ("SLURM_SSH_PRIVATE_KEY", base64.b64encode(LOCKED_KEY_FILE).decode()),
         ("DATABASE_URL", "mysql://u:secret@h/d"),
         ("BROKER_URL", "amqp://u:secret@h"),
+        ("DATABASE_URL", "postgresql://u:secret@h:port/d"),
+        ("BROKER_URL", "redis://:secret@h:port/0"),
+        ("BROKER_URL", "redis://:sec[ret@h/0"),
+        ("BROKER_URL", "redis://:secret@h/first"),
+        ("SLURM_SSH_PUBLIC_KEY", KEY_FILE.decode()),
+        ("SLURM_SSH_PUBLIC_KEY", base64.b64encode(KEY_FILE).decode()),
+        ("SLURM_SSH_PUBLIC_KEY", f"{PUBLIC}\n{PUBLIC}"),
     ],
 )
 def test_load__secret_malformed__is_named_and_not_shown(name: str, text: str) -> None:
@@ -138,6 +150,36 @@ def test_load__secret_malformed__is_named_and_not_shown(name: str, text: str) ->
     assert line.startswith(f"{name}: found a value that is not shown; expected ")
     assert text not in line
     assert "secret" not in line
+
+
+@pytest.mark.parametrize("text", ["0x" + "4c" * 32, base64.b64encode(KEY_FILE).decode(), "4c" * 32])
+def test_load__secret_where_its_file_is_expected__is_not_shown(text: str) -> None:
+    (line,) = lines(SLURM_SSH_PRIVATE_KEY_FILE=text)
+    assert line.startswith("SLURM_SSH_PRIVATE_KEY_FILE: found a value that is not shown; expected a file that can be")
+    assert text not in line
+
+
+@pytest.mark.parametrize("text", ["user:hunter2@n/rpc", "ws://user:hunter2@n", "http://user:hunter2@n:port/"])
+def test_load__malformed_url_with_a_password__shows_the_rest(text: str) -> None:
+    (line,) = lines(METASCHEDULER_ENDPOINT_RPC=text)
+    assert "hunter2" not in line
+    assert line.startswith("METASCHEDULER_ENDPOINT_RPC: found '")
+    assert "@n" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_s"),
+    [("0", 0.0), ("+2h", 7200.0), (".5h", 1800.0), ("1.m", 60.0), ("5us3\u00b5s2\u03bcs", 1e-5), ("1ms", 1e-3)],
+)
+def test_load__duration__is_read_as_go_reads_it(text: str, duration_s: float) -> None:
+    read = load(environment={"BENCHMARK_TIME_LIMIT": text}).benchmark_time_limit
+    assert read == pytest.approx(duration_s)
+
+
+@pytest.mark.parametrize("text", ["-1h", "1h 30m", "1d", "1e3s", "h", ".h", "+", "1h30", "00"])
+def test_load__duration_that_go_would_refuse_or_negative__is_refused(text: str) -> None:
+    (line,) = lines(BENCHMARK_TIME_LIMIT=text)
+    assert line.startswith(f"BENCHMARK_TIME_LIMIT: found {text!r}; expected a duration in Go's syntax")
 
 
 def test_load__nothing_given__names_all_that_the_process_needs() -> None:
@@ -172,6 +214,18 @@ def test_load__ssh_needed__is_the_key_file_itself() -> None:
     settings = load(Need.SSH, environment=SSH)
     assert settings.slurm_ssh_private_key is not None
     assert settings.slurm_ssh_private_key.get_secret_value() == KEY_FILE.decode()
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+@pytest.mark.parametrize("form", [serialization.PrivateFormat.TraditionalOpenSSL, serialization.PrivateFormat.PKCS8])
+def test_load__ssh_key_as_pem__is_one_that_ssh_can_use(kind: str, form: serialization.PrivateFormat) -> None:
+    key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP256R1())
+    file = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    environment = {**SSH, "SLURM_SSH_PRIVATE_KEY": base64.b64encode(file).decode()}
+    settings = load(Need.SSH, Need.SSH_PUBLIC, environment=environment)
+    assert settings.slurm_ssh_private_key is not None
+    read = load_key(settings.slurm_ssh_private_key.get_secret_value())
+    assert settings.slurm_ssh_public_key == f"{read.get_name()} {read.get_base64()}"
 
 
 def test_load__secret_as_a_file__is_read(tmp_path: Path) -> None:
@@ -210,6 +264,28 @@ def test_secret_values__hold_every_form_that_others_might_log() -> None:
     values = load(Need.WALLET, Need.SSH, environment=environment).secret_values()
     assert {WALLET_KEY, WALLET_KEY[2:], "pass%20word", "pass word", SSH["SLURM_SSH_PRIVATE_KEY"]} <= set(values)
     assert KEY_FILE.decode().splitlines()[2] in values
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "password"),
+    [
+        ("DATABASE_URL", "postgresql://u:hash#and/slash@h/d", "hash#and/slash"),
+        ("DATABASE_URL", "postgresql://u:brac[ket@h:5432/d", "brac[ket"),
+        ("DATABASE_URL", "postgresql://u@h/d?sslmode=require&password=in%20query", "in query"),
+        ("BROKER_URL", "redis://:redis-password@h/0", "redis-password"),
+        ("METASCHEDULER_ENDPOINT_RPC", "https://user:rpc-password@h/rpc", "rpc-password"),
+    ],
+)
+def test_secret_values__password_in_any_url__is_one_of_them(name: str, url: str, password: str) -> None:
+    assert password in load(environment={name: url}).secret_values()
+
+
+def test_secret_values__url_without_password__adds_nothing() -> None:
+    environment = {
+        "METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:8545/rpc",
+        "METASCHEDULER_ENDPOINT_WS": "ws://n:1/x",
+    }
+    assert load(environment=environment).secret_values() == []
 
 
 def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
