@@ -5,21 +5,24 @@ that the job belongs to that customer and that provider; the second appends line
 """
 
 import argparse
+import hashlib
 import json
 import re
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import grpc
 from eth_account import Account
 from eth_account.messages import encode_defunct
 from eth_keys.exceptions import BadSignature
+from eth_utils.exceptions import ValidationError
 
 from devgrid import scripts
 from protos.logger.v1alpha1.logger_pb2 import WriteRequest, WriteResponse
@@ -33,6 +36,7 @@ from supervisor_tasks.job import ChainStatus
 GET_JOB = function("JobRepository", "get")
 CHALLENGE_LIFE_S = 600.0
 THREADS = 8
+LOG_NAME_BYTES = 200  # file systems end at 255, and a prefix is added
 
 
 class RefusedError(Exception):
@@ -45,30 +49,32 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Challenges:
-    """One-use nonces, each good for ten minutes."""
+    """One-use nonces, each good for ten minutes. They are known by their bytes: what strangers send back is compared and
+    never parsed (deep JSON overflows the stack, as eth_abi's parser sets the recursion limit to 100,000).
+    """
 
-    _issued: dict[str, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
+    _issued: dict[bytes, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def issue(self) -> bytes:
         """A new challenge, opaque to the caller."""
-        nonce, now = secrets.token_hex(16), time.monotonic()
+        nonce, now = secrets.token_hex(16), self.clock()
+        challenge = json.dumps({"message": "Sign to fetch a batch script.", "nonce": nonce}).encode()
         with self._lock:
-            self._issued[nonce] = now + CHALLENGE_LIFE_S
-            while self._issued and (oldest := next(iter(self._issued))) and self._issued[oldest] < now:
+            self._issued[challenge] = now + CHALLENGE_LIFE_S
+            while self._issued[oldest := next(iter(self._issued))] < now:
                 del self._issued[oldest]
-        return json.dumps({"message": "Sign to fetch a batch script.", "nonce": nonce}).encode()
+        return challenge
 
     def use(self, challenge: bytes) -> None:
         """Take a challenge back. Raises RefusedError for one that is not ours, was used, or is too old."""
-        try:
-            nonce = str(json.loads(challenge)["nonce"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the challenge is none of ours") from error
         with self._lock:
-            good_until = self._issued.pop(nonce, 0.0)
-        if good_until < time.monotonic():
-            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the challenge was used before, or is too old")
+            good_until = self._issued.pop(challenge, None)
+        if good_until is None:
+            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the challenge is none of ours, or was used before")
+        if good_until < self.clock():
+            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the challenge is older than ten minutes")
 
 
 class AuthApi(services.AuthAPIServicer):
@@ -149,22 +155,30 @@ class Logger(LoggerAPIServicer):
 def logged_lines(folder: Path, user: str, log_name: str) -> list[str]:
     """What was logged for a user under a name."""
     file = _log_file(folder, user, log_name)
-    return file.read_bytes().decode(errors="replace").splitlines() if file.exists() else []
+    return file.read_bytes().decode(errors="replace").split("\n")[:-1] if file.exists() else []
 
 
 def _log_file(folder: Path, user: str, log_name: str) -> Path:
-    """Names are strangers' text: what is no letter, digit or dash becomes its code."""
-    safe = [re.sub(r"[^0-9A-Za-z-]", lambda found: f"_{ord(found[0]):x}", name)[:200] for name in (user, log_name)]
-    return folder / f"user-{safe[0]}" / f"log-{safe[1]}"
+    """Names are strangers' text: each has a file of its own, and none leaves the folder."""
+    return folder / f"user-{_file_name(user)}" / f"log-{_file_name(log_name)}"
+
+
+def _file_name(name: str) -> str:
+    """The name percent-encoded, or its hash where that would be too long for a file system."""
+    safe = quote(name, safe="")
+    return safe if len(safe) <= LOG_NAME_BYTES else "sha256=" + hashlib.sha256(name.encode()).hexdigest()
 
 
 def _check_signature(request: messages.GetSBatchRequest) -> None:
     signature = request.signed_challenge
+    if len(signature) != 65:
+        reason = f"the signature has {len(signature)} bytes; expected 65 (r, s, v)"
+        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
+    if signature[64] < 27:
+        signature = signature[:64] + bytes([signature[64] + 27])
     try:
-        if len(signature) == 65 and signature[64] < 27:
-            signature = signature[:64] + bytes([signature[64] + 27])
         signer = Account.recover_message(encode_defunct(primitive=request.challenge), signature=signature)
-    except (ValueError, BadSignature) as error:
+    except (ValueError, BadSignature, ValidationError) as error:
         raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, f"the signature cannot be read: {error}") from error
     if signer.lower() != "0x" + request.provider_address.hex():
         raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "the signature is not the provider's")

@@ -15,7 +15,7 @@ from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.grid import start_services
 from devgrid.process import Processes
-from devgrid.services import logged_lines
+from devgrid.services import Challenges, RefusedError, logged_lines
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest, GetSBatchRequest
@@ -108,6 +108,53 @@ def test_fetch__ended_job__is_denied(services: Services) -> None:
         services.client().fetch(job)
 
 
+def ask(services: Services, job: Job, **changed: object) -> Any:
+    """Fetch a script as a stranger's program might, with other fields than the supervisor's own client sends."""
+    with services.channels.open(services.address) as channel:
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        fields: dict[str, Any] = {
+            "batch_location_hash": services.location,
+            "challenge": challenge,
+            "signed_challenge": signer(services.provider.private_key)(challenge),
+            "provider_address": bytes.fromhex(job.provider[2:]),
+            "customer_address": bytes.fromhex(job.customer[2:]),
+            "job_id": job.job_id,
+        }
+        for name, value in changed.items():
+            fields[name] = value(fields[name]) if callable(value) else value
+        return SBatchAPIStub(channel).GetSBatch(GetSBatchRequest(**fields), timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"customer_address": bytes(20)}, grpc.StatusCode.PERMISSION_DENIED, "not this customer's and provider's"),
+        ({"batch_location_hash": "e" * 64}, grpc.StatusCode.PERMISSION_DENIED, "another batch location hash"),
+        ({"job_id": "0x" + "e" * 64}, grpc.StatusCode.NOT_FOUND, "there is no job 0xeee"),
+        ({"job_id": "7"}, grpc.StatusCode.INVALID_ARGUMENT, "expected 0x and 64 hex digits"),
+        ({"signed_challenge": b""}, grpc.StatusCode.UNAUTHENTICATED, "65 bytes"),
+        ({"signed_challenge": lambda good: good[:64]}, grpc.StatusCode.UNAUTHENTICATED, "65 bytes"),
+        ({"signed_challenge": lambda good: good + b"\0"}, grpc.StatusCode.UNAUTHENTICATED, "65 bytes"),
+        ({"signed_challenge": bytes(65)}, grpc.StatusCode.UNAUTHENTICATED, "cannot be read"),
+        ({"signed_challenge": b"\xff" * 65}, grpc.StatusCode.UNAUTHENTICATED, "cannot be read"),
+        ({"signed_challenge": lambda good: good[:64] + b"\5"}, grpc.StatusCode.UNAUTHENTICATED, "cannot be read"),
+    ],
+)
+def test_get_sbatch__one_field_wrong__is_refused_for_that(
+    services: Services, changed: dict[str, object], status: grpc.StatusCode, said: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(services, services.job(), **changed)
+    assert caught.value.code() is status
+    assert said in caught.value.details()
+
+
+@pytest.mark.parametrize("first", [0, 27])
+def test_get_sbatch__last_byte_of_the_signature__may_count_from_0_or_27(services: Services, first: int) -> None:
+    answer = ask(services, services.job(), signed_challenge=lambda good: good[:64] + bytes([first + good[64] - 27]))
+    assert answer.sbatch == SCRIPT
+
+
 def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(services: Services) -> None:
     job, sign = services.job(), signer(services.provider.private_key)
 
@@ -127,10 +174,54 @@ def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(service
     with services.channels.open(services.address) as channel:
         challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
         assert ask(channel, challenge).sbatch == SCRIPT
-        for bad in (challenge, b'{"nonce": "mine"}', b"\xff", b"[]", b'{"nonce": []}'):
+        for bad in (challenge, b'{"nonce": "mine"}', b"\xff", b"[]", b'{"nonce": []}', b"[" * 100_000):
             with pytest.raises(grpc.RpcError) as caught:
                 ask(channel, bad)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    "signature", [b"", b"\1" * 64, b"\0" * 65, b"\xff" * 65, b"\1" * 64 + b"\5", b"\1" * 65, b"\1" * 66]
+)
+def test_get_sbatch__hostile_signature__is_unauthenticated(services: Services, signature: bytes) -> None:
+    with services.channels.open(services.address) as channel:
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        request = GetSBatchRequest(challenge=challenge, signed_challenge=signature, provider_address=b"1" * 20)
+        with pytest.raises(grpc.RpcError) as caught:
+            SBatchAPIStub(channel).GetSBatch(request, timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_get_sbatch__both_forms_of_v__are_accepted(services: Services) -> None:
+    job = services.job()
+    for v in (0, 27):
+
+        def sign(message: bytes, least: int = v) -> bytes:
+            signature = signer(services.provider.private_key)(message)
+            return signature[:64] + bytes([signature[64] % 27 + least])
+
+        assert JobDefinitions(lambda: services.channels.open(services.address), sign).fetch(job).text == SCRIPT
+
+
+def test_challenges__ten_minutes__then_too_old() -> None:
+    now = 0.0
+    challenges = Challenges(clock=lambda: now)
+    early, late = challenges.issue(), challenges.issue()
+    now = 599.0
+    challenges.use(early)
+    now = 601.0
+    with pytest.raises(RefusedError, match="older than ten minutes"):
+        challenges.use(late)
+
+
+def test_challenges__never_used__are_forgotten() -> None:
+    now = 0.0
+    challenges = Challenges(clock=lambda: now)
+    old = challenges.issue()
+    now = 601.0
+    challenges.issue()
+    with pytest.raises(RefusedError, match="none of ours"):
+        challenges.use(old)
 
 
 def test_logger__hostile_names__stay_in_their_folder(services: Services) -> None:
@@ -140,6 +231,21 @@ def test_logger__hostile_names__stay_in_their_folder(services: Services) -> None
     logger.write(services.address, user, name, ["one", "two\nthree"])
     assert logged_lines(logs, user, name) == ["one", "two three"]
     assert all(Path(file).resolve().is_relative_to(logs.resolve()) for file in logs.rglob("*"))
+
+
+def test_logger__names_alike__keep_their_lines_apart(services: Services) -> None:
+    logs = services.processes.folder / "user-logs"
+    logger = GridLogger(services.channels.open)
+    names = ["/a", "\u02fa", "%2Fa", "x" * 300 + "1", "x" * 300 + "2", ".", ".."]
+    for name in names:
+        logger.write(services.address, Address(name), JobId("log"), [f"for {name}"])
+    assert [logged_lines(logs, name, "log") for name in names] == [[f"for {name}"] for name in names]
+
+
+def test_logger__line_with_other_separators__is_one_line(services: Services) -> None:
+    line = "a\rb\x0cc\u2028d"
+    GridLogger(services.channels.open).write(services.address, Address("separators"), JobId("log"), [line])
+    assert logged_lines(services.processes.folder / "user-logs", "separators", "log") == [line]
 
 
 def test_fetch__chain_away__is_down_and_never_a_refusal(services: Services) -> None:
