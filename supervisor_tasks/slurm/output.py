@@ -83,7 +83,7 @@ def submitted_id(answer: Answer) -> SlurmId:
     """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
     OutcomeUnknownError (SLURM may have the job).
     """
-    found = re.search(r"^(\d+)(;\S+)?$", answer.stdout, re.MULTILINE)
+    found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
         return SlurmId(int(found[1]))
     said = _said(answer)

@@ -58,3 +58,25 @@ def test_squeue_by_id__many__is_one_command() -> None:
 
 def test_set_time_limit__is_absolute() -> None:
     assert commands.set_time_limit("scontrol", SlurmId(7), 15) == ["scontrol", "update", "JobId=7", "TimeLimit=15"]
+
+
+def test_squeue_by_name__asks_for_all_states_of_that_user_and_name() -> None:
+    words = commands.squeue_by_name("squeue", "0xc", JOB)
+    assert words[0] == "squeue"
+    assert {"--states=all", f"--name={JOB}", "--user=0xc", "--noheader"} <= set(words)
+
+
+def test_sacct__by_id_and_by_name__asks_for_the_same_fields_of_whole_jobs() -> None:
+    by_id = commands.sacct_by_id("sacct", [SlurmId(1), SlurmId(2)])
+    by_name = commands.sacct_by_name("sacct", "0xc", JOB)
+    shared = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ElapsedRaw,ExitCode"]
+    assert by_id == [*shared, "--jobs=1,2"]
+    assert by_name == [*shared, f"--name={JOB}", "--user=0xc", "--starttime=now-1days"]
+
+
+def test_scancel__names_one_job_and_no_user() -> None:
+    assert commands.scancel("/usr/bin/scancel", SlurmId(7)) == ["/usr/bin/scancel", "7"]
+
+
+def test_ping__asks_the_controller() -> None:
+    assert commands.ping("/usr/bin/scontrol") == ["/usr/bin/scontrol", "ping"]

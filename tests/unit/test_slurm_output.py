@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
@@ -20,7 +20,7 @@ from supervisor_tasks.slurm.output import (
     submitted_id,
     wait_status,
 )
-from supervisor_tasks.slurm.states import Phase, phase
+from supervisor_tasks.slurm.states import Phase, end_status, phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 
@@ -80,6 +80,21 @@ def test_accounted_jobs__recorded__agree_with_squeue_on_state_and_time() -> None
         if job.phase is Phase.ENDED:
             assert job.elapsed_s == seen[slurm_id].elapsed_s
     assert accounted[SlurmId(3)].exit_status == 768
+
+
+def test_seen_jobs__one_of_several_unknown__gives_the_others() -> None:
+    assert seen_jobs(recorded("squeue-jobs-one-unknown")).keys() == {2, 3}
+    assert seen_jobs(recorded("squeue-jobs-all-unknown")) == {}
+
+
+def test_accounted_jobs__unknown_to_slurmdbd__are_left_out() -> None:
+    assert accounted_jobs(recorded("sacct-jobs-unknown")) == {}
+    assert accounted_jobs(recorded("sacct-jobs-one-unknown")).keys() == {2}
+
+
+def test_accounted_jobs__cancelled__names_no_user() -> None:
+    assert "CANCELLED by " in recorded("sacct-jobs").stdout
+    assert accounted_jobs(recorded("sacct-jobs"))[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
 
 
 def test_accounted_jobs__slurmdbd_down__is_unavailable() -> None:
@@ -143,6 +158,10 @@ def test_require_done__recorded_answers() -> None:
     assert not require_done(recorded("scontrol-update-finished", 1), "update")
     with pytest.raises(SlurmUnavailableError):
         require_done(recorded("scontrol-update-down", 1), "update")
+    with pytest.raises(SlurmUnavailableError):
+        require_done(recorded("scancel-down", 1), "scancel")
+    for name in ("running", "finished", "purged", "unknown", "owner"):
+        assert require_done(recorded(f"scancel-{name}"), "scancel")
     with pytest.raises(SlurmRejectedError, match="permission denied"):
         require_done(recorded("scontrol-update-as-owner", 1), "update")
 
@@ -157,6 +176,30 @@ def test_wait_status__either_form(shown: str, raw: int) -> None:
     assert wait_status(shown) == raw
 
 
+# JOB STATE CODES of squeue(1), SLURM 22.05
+STATES = {
+    Phase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD",
+    Phase.RUNNING: "RUNNING SUSPENDED STOPPED RESIZING SIGNALING STAGE_OUT",
+    Phase.ENDED: "COMPLETED FAILED TIMEOUT CANCELLED BOOT_FAIL DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED",
+    Phase.UNKNOWN: "COMPLETING",
+}
+NOT_FAILED = {
+    "COMPLETED": ChainStatus.FINISHED,
+    "TIMEOUT": ChainStatus.OUT_OF_CREDITS,
+    "CANCELLED": ChainStatus.CANCELLED,
+}
+
+
+@pytest.mark.parametrize(("wanted", "state"), [(p, state) for p, states in STATES.items() for state in states.split()])
+def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status(wanted: Phase, state: str) -> None:
+    assert phase(state) is wanted
+    if wanted is Phase.ENDED:
+        assert end_status(state) is NOT_FAILED.get(state, ChainStatus.FAILED)
+    else:
+        with pytest.raises(KeyError):
+            end_status(state)
+
+
 def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
     assert phase("SPLENDID") is Phase.UNKNOWN
 
@@ -165,6 +208,9 @@ TEXT = st.text(max_size=200) | st.from_regex(r"(\d+ *\| *[A-Z_]+ *\| *[0-9:-]+ *
 
 
 @given(TEXT, TEXT, st.integers(0, 255))
+@example("9" * 5000, "", 0)  # more digits than int() reads
+@example("9" * 5000 + "|RUNNING|0:00|0|None|", "", 0)
+@example("1|RUNNING|" + "9" * 5000, "", 0)
 def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
     for read in (seen_jobs, accounted_jobs, submitted_id, lambda answer: require_done(answer, "it")):
         try:
