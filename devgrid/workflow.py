@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Annotated, Any, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 # Parts of the grid's language that devgrid has not: refused by name, so that nobody waits for them.
 ELSEWHERE = ("launch", "use", "input", "output", "inputMode", "virtualNetworks", "continuousOutputSync", "network")
+FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
 
 
 class WorkflowError(ValueError):
@@ -18,49 +19,60 @@ class WorkflowError(ValueError):
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_by_name(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for name in ELSEWHERE:
-                if name in value:
-                    raise ValueError(f"{name!r} is a part of the grid's workflows that devgrid does not have")
-        return value
+
+def _fits_a_script(text: str) -> str:
+    """Bash drops NUL bytes, and half a surrogate pair is no UTF-8: neither would arrive as it was written."""
+    if "\0" in text:
+        raise ValueError("must hold no NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("must hold no half of a surrogate pair")
+    return text
+
+
+def _at_least_one(steps: tuple["Step", ...]) -> tuple["Step", ...]:
+    if not steps:
+        raise ValueError("expected at least one step")
+    return steps
+
+
+Text = Annotated[str, AfterValidator(_fits_a_script)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Steps = Annotated[tuple["Step", ...], AfterValidator(_at_least_one)]
 
 
 class Resources(_Strict):
     """What a job, or a step of it, is given."""
 
-    tasks: int = Field(1, ge=1)
-    cpusPerTask: int = Field(1, ge=1)  # noqa: N815  the file's own names
-    memPerCpu: int = Field(1024, ge=1)  # noqa: N815
-    gpus: int = Field(0, ge=0)
+    tasks: Count = 1
+    cpusPerTask: Count = 1  # noqa: N815  the file's own names
+    memPerCpu: Count = 1024  # noqa: N815
+    gpus: int = Field(0, strict=True, ge=0)
 
 
 class Variable(_Strict):
     """An environment variable."""
 
     key: str = Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    value: str
+    value: Text
 
 
 class Container(_Strict):
     """An image; devgrid runs the command on the node itself."""
 
-    image: str
+    image: Text
 
 
 class StepResources(_Strict):
     """A step that asks for more than one task runs by srun."""
 
-    tasks: int = Field(1, ge=1)
-    cpusPerTask: int | None = Field(None, ge=1)  # noqa: N815
+    tasks: Count = 1
+    cpusPerTask: Count | None = None  # noqa: N815
 
 
 class Run(_Strict):
     """A command."""
 
-    command: str
+    command: Text
     container: Container | None = None
     env: tuple[Variable, ...] = ()
     resources: StepResources = StepResources()
@@ -69,27 +81,27 @@ class Run(_Strict):
 class Range(_Strict):
     """Whole numbers from `begin` to `end`, both included."""
 
-    begin: int
-    end: int
-    increment: int = 1
+    begin: int = Field(strict=True)
+    end: int = Field(strict=True)
+    increment: int = Field(1, strict=True)
 
-    def values(self) -> list[str]:
-        """The numbers, as text."""
-        last = self.end + (1 if self.increment > 0 else -1)
-        return [str(number) for number in range(self.begin, last, self.increment)]
+    def loop(self) -> str:
+        """Bash counts: a range is as long as it likes, and the script is not."""
+        comparison = "<=" if self.increment > 0 else ">="
+        return f"for ((index={self.begin}; index{comparison}{self.end}; index+={self.increment})); do"
 
 
 class For(_Strict):
     """Steps for each of several values, which stand in $index and $item."""
 
     range: Range | None = None
-    items: tuple[str, ...] | None = None
-    steps: tuple["Step", ...] = Field(min_length=1)
+    items: tuple[Text, ...] | None = None
+    steps: Steps
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.range is None) == (self.items is None):
-            raise ValueError("either range or items")
+            raise ValueError("expected either range or items")
         if self.range is not None and self.range.increment == 0:
             raise ValueError("range: increment must not be 0")
         return self
@@ -98,7 +110,7 @@ class For(_Strict):
 class Step(_Strict):
     """One thing after another; `catch` runs when it fails, `finally` in any case."""
 
-    name: str = ""
+    name: Text = ""
     run: Run | None = None
     for_: For | None = Field(None, alias="for")
     catch: tuple["Step", ...] = ()
@@ -119,7 +131,7 @@ class Step(_Strict):
     @model_validator(mode="after")
     def _one_action(self) -> Self:
         if (self.run is None) == (self.for_ is None):
-            raise ValueError("either run or for")
+            raise ValueError("expected either run or for")
         return self
 
 
@@ -129,7 +141,7 @@ class Workflow(_Strict):
     enableLogging: bool = False  # noqa: N815
     resources: Resources = Resources()
     env: tuple[Variable, ...] = ()
-    steps: tuple[Step, ...] = Field(min_length=1)
+    steps: Steps
 
     @model_validator(mode="before")
     @classmethod
@@ -145,11 +157,19 @@ class Workflow(_Strict):
 def load(text: str) -> Workflow:
     """Read a workflow file. Raises WorkflowError: the path of each wrong field, what was found and what is allowed."""
     try:
-        return Workflow.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise WorkflowError(f"not YAML: {error}") from error
+        return Workflow.model_validate(_parsed(text))
     except ValidationError as error:
         raise WorkflowError("\n".join(_lines(error))) from error
+
+
+def _parsed(text: str) -> Any:
+    """PyYAML lets through what Python says of a date, a number or a `!!bool` that is none, and of too deep a nesting."""
+    try:
+        return yaml.safe_load(text)
+    except RecursionError as error:
+        raise WorkflowError("the file: nested too deeply") from error
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
+        raise WorkflowError(f"the file: not YAML: {' '.join(str(error).split())}") from error
 
 
 def render(workflow: Workflow) -> str:
@@ -226,10 +246,11 @@ def _run(run: Run) -> Iterator[str]:
 def _for(loop: For | None) -> Iterator[str]:
     if loop is None:
         return
-    values = loop.items if loop.range is None else loop.range.values()
-    name = "item" if loop.range is None else "index"
-    yield f"for {name} in {' '.join(shlex.quote(value) for value in values or ())}; do"
-    yield f"export {name}"
+    if loop.range is not None:
+        yield loop.range.loop()
+    else:
+        yield f"for item in {' '.join(map(shlex.quote, loop.items or ()))}; do"
+    yield "export index" if loop.range is not None else "export item"
     yield from _sequence(loop.steps)
     yield "done"
 
@@ -241,8 +262,43 @@ def _export(variable: Variable) -> str:
 def _lines(error: ValidationError) -> Iterator[str]:
     for entry in error.errors(include_url=False):
         path = ".".join(str(part) for part in entry["loc"]) or "the file"
-        message = entry["msg"].removeprefix("Value error, ")
+        found = "nothing" if entry["type"] == "missing" else _found(entry["input"])
         if entry["type"] == "extra_forbidden":
-            message = "no such field"
-        found = "" if isinstance(entry["input"], dict | list | tuple) else f" found {entry['input']!r};"
-        yield f"{path}:{found} {message}"
+            yield f"{path}: {_why_not(entry['loc'])}; found {found}"
+        else:
+            yield f"{path}: found {found}; {entry['msg'].removeprefix('Value error, ')}"
+
+
+def _found(value: object) -> str:
+    if isinstance(value, dict):
+        return f"a mapping of {', '.join(map(repr, value)) or 'nothing'}"[:FOUND_CHARACTERS]
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
+
+
+def _why_not(path: tuple[int | str, ...]) -> str:
+    """Why a field is refused: devgrid has it not, or nobody has; then what is allowed in its place."""
+    name = path[-1]
+    if name in ELSEWHERE:
+        return f"{name!r} is a part of the grid's workflows that devgrid does not have"
+    model: type[BaseModel] = Workflow
+    for part in path[:-1]:
+        model = _model_of(model, part) if isinstance(part, str) else model
+    return f"no such field; allowed: {', '.join(_fields(model))}"
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    """The types of a model's fields, by the names that a file uses."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _model_of(model: type[BaseModel], name: str) -> type[BaseModel]:
+    waiting = [_fields(model)[name]]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+        waiting += get_args(kind)
+    raise KeyError(f"{model.__name__}.{name} holds no fields")
