@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 # Parts of the grid's language that devgrid has not: refused by name, so that nobody waits for them.
 ELSEWHERE = ("launch", "use", "input", "output", "inputMode", "virtualNetworks", "continuousOutputSync", "network")
+NESTING = 100  # levels of lists and mappings; a loop in a loop adds three
 FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
 
 
@@ -163,13 +164,20 @@ def load(text: str) -> Workflow:
 
 
 def _parsed(text: str) -> Any:
-    """PyYAML lets through what Python says of a date, a number or a `!!bool` that is none, and of too deep a nesting."""
+    """PyYAML lets through what Python says of a date, a number or a `!!bool` that is none. Depth is limited here: Python's
+    own limit is raised to 100,000 by eth_abi's parser, and PyYAML takes a minute to get there.
+    """
     try:
-        return yaml.safe_load(text)
-    except RecursionError as error:
-        raise WorkflowError("the file: nested too deeply") from error
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > NESTING:
+                break
+        else:
+            return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
         raise WorkflowError(f"the file: not YAML: {' '.join(str(error).split())}") from error
+    raise WorkflowError(f"the file: nested too deeply; allowed: {NESTING} levels")
 
 
 def render(workflow: Workflow) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,10 +87,13 @@ def test_load__long_value__is_shown_short() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_load__nested_too_deeply__is_refused() -> None:
-    limit = sys.getrecursionlimit()
-    with pytest.raises(WorkflowError, match="nested too deeply"):
-        load("a: " + "[" * limit)
+def test_load__nested_too_deeply__is_refused_at_once() -> None:
+    with pytest.raises(WorkflowError, match=r"^the file: nested too deeply; allowed: 100 levels$"):
+        load("a: " + "[" * 1_000_000)
+
+
+def test_load__loops_in_loops__are_read() -> None:
+    assert load("steps: " + "[{for: {items: [a], steps: " * 30 + "[{run: {command: x}}]" + "}}]" * 30)
 
 
 @pytest.mark.parametrize(
