@@ -57,6 +57,46 @@ def test_fits__too_much_or_not_the_label__does_not(change: dict[str, object]) ->
     assert not fits(replace(DEFINITION, **change), 10**9, PROVIDER)  # type: ignore[arg-type]
 
 
+ALL = replace(DEFINITION, gpus=4, ntasks=2, cpus_per_task=8, mem_per_cpu_mb=2000)  # every node, to the last MB
+
+
+def test_fits__all_nodes_to_the_last_of_everything() -> None:
+    assert fits(ALL, 10**9, PROVIDER)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (Node(2, 8, 16_000), Node(1, 8, 16_000)),
+        (Node(2, 8, 16_000), Node(2, 7, 16_000)),
+        (Node(2, 8, 16_000), Node(2, 8, 15_999)),
+        (),
+    ],
+)
+def test_fits__one_less_of_anything__does_not(nodes: tuple[Node, ...]) -> None:
+    assert not fits(ALL, 10**9, replace(PROVIDER, nodes=nodes))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answer"),
+    [
+        ((Node(0, 1, 100), Node(0, 4, 4000)), True),
+        ((Node(0, 3, 4000), Node(0, 3, 4000)), False),
+        ((Node(0, 4, 3999), Node(0, 4, 3999)), False),
+        ((Node(0, 4, 100), Node(0, 1, 4000)), False),
+    ],
+    ids=["one node is enough", "no node has the CPUs", "no node has the memory", "no node has both"],
+)
+def test_fits__a_task__is_on_one_node(nodes: tuple[Node, ...], answer: bool) -> None:
+    one_task = replace(DEFINITION, gpus=0, ntasks=1)
+    assert fits(one_task, 10**9, replace(PROVIDER, nodes=nodes)) is answer
+
+
+def test_fits__labels_wanted_and_there__does() -> None:
+    picky = replace(DEFINITION, uses=(("zone", "eu"),), affinity=(("gpus", ">=", "4"), ("zone", "in", "us,eu")))
+    assert fits(picky, ENOUGH, PROVIDER)
+
+
 def test_fits__credits_for_less_than_a_minute__does_not() -> None:
     assert not fits(DEFINITION, ENOUGH - 1, PROVIDER)
 
@@ -71,6 +111,12 @@ def test_fits__credits_for_less_than_a_minute__does_not() -> None:
         ("x", "==", "x", True),
         ("x", ">=", "x", True),
         ("x", "<=", "a", False),
+        ("x", "<=", "x", True),
+        ("9", "<=", "10", True),
+        ("9", "<", "9", False),
+        ("9", ">=", "10", False),
+        ("4", "==", "5", False),
+        ("10", "<", "9x", True),
         ("eu", "in", "us, eu", True),
         ("eu", "in", "us", False),
         (None, "=", "x", False),
@@ -89,4 +135,10 @@ def test_choose__several_fit__takes_the_cheapest() -> None:
 
 
 def test_choose__who_refused_it__does_not_get_it_again() -> None:
+    dear = replace(PROVIDER, address="0xbb", prices=Prices(2, 2, 2))
     assert choose(JOB, [PROVIDER], frozenset({"0xaa"})) is None
+    assert choose(replace(JOB, max_cost_wei=10 * ENOUGH), [PROVIDER, dear], frozenset({"0xaa"})) == "0xbb"
+
+
+def test_choose__nobody_there__is_nobody() -> None:
+    assert choose(JOB, [], frozenset()) is None
