@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devgrid.workflow import WorkflowError, load, render
+from devgrid.workflow import ELSEWHERE, WorkflowError, load, render
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
@@ -79,6 +79,17 @@ def test_load__what_cannot_be_used__is_refused_with_the_field(text: str, line: s
         load(text)
     assert line in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_load__part_that_devgrid_has_not__is_refused_by_name_wherever_it_stands(name: str) -> None:
+    for text, path in (
+        (f"{name}: x\nsteps: [{{run: {{command: x}}}}]", ""),
+        (f"steps: [{{run: {{command: x}}, {name}: x}}]", "steps.0."),
+        (f"steps: [{{run: {{command: x, {name}: x}}}}]", "steps.0.run."),
+    ):
+        with pytest.raises(WorkflowError, match=f"^{path}{name}: {name!r} is a part of the grid's workflows"):
+            load(text)
 
 
 def test_load__long_value__is_shown_short() -> None:
@@ -225,6 +236,11 @@ def test_render__caught__goes_on(tmp_path: Path) -> None:
 def test_render__finally_fails__is_the_jobs_status(tmp_path: Path) -> None:
     found = run("steps: [{run: {command: 'true'}, finally: [{run: {command: exit 9}}]}]", tmp_path)
     assert found.returncode == 9
+
+
+def test_render__finally_fails_after_its_step__the_steps_status_stays(tmp_path: Path) -> None:
+    found = run("steps: [{run: {command: exit 70}, finally: [{run: {command: exit 9}}]}]", tmp_path)
+    assert found.returncode == 70
 
 
 def test_render__for__range_and_items(tmp_path: Path) -> None:
