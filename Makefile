@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
 WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
@@ -51,8 +52,8 @@ check: setup ## types, style and the direction of imports
 unit: setup ## the tests that need no server
 	@$(BIN)/pytest tests/unit
 
-test: check ## every test, after the checks
-	@$(BIN)/pytest
+test: check ## every test, after the checks; WORKERS=3 files of them side by side
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record)

@@ -215,3 +215,25 @@ class Tick(Base):
     cluster: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     succeeded_at: Mapped[datetime]
+
+
+class AlarmRow(Base):
+    """An alarm that is on: what an operator is called for. It is gone when what it is about is over."""
+
+    __tablename__ = "alarms"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    details: Mapped[dict[str, Any]]
+    raised_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class SwitchRow(Base):
+    """What an operator has switched on."""
+
+    __tablename__ = "switches"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    reason: Mapped[str]
+    set_at: Mapped[datetime] = mapped_column(server_default=func.now())

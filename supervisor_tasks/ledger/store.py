@@ -27,6 +27,7 @@ from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
+from supervisor_tasks.ledger.operator import Alarms, Switches
 from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
 from supervisor_tasks.life import advance
 
@@ -88,6 +89,8 @@ class Ledger:
         self.cluster = cluster
         self.holder = Holder(engine)
         self.wake = wake
+        self.alarms = Alarms(engine, cluster)
+        self.switches = Switches(engine, cluster)
 
     # --- what happened ----------------------------------------------------------------------------------------------
 

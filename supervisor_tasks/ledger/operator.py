@@ -1,0 +1,108 @@
+"""What is between the ledger and the operator: alarms that are on, and switches that the operator has set."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.ledger.models import AlarmRow, SwitchRow
+
+log = structlog.get_logger()
+
+ALARMS = AlarmRow.metadata.tables["alarms"]
+SWITCHES = SwitchRow.metadata.tables["switches"]
+
+
+class AlarmName(StrEnum):
+    """What an operator is called for."""
+
+    SLURM_NOT_ANSWERING = "slurm_not_answering"
+    CHAIN_NOT_ANSWERING = "chain_not_answering"
+    WRONG_CHAIN = "wrong_chain"
+    WALLET_EMPTY = "wallet_empty"
+    TRANSACTION_STUCK = "transaction_stuck"
+    FOREIGN_WRITER = "foreign_writer"
+    CONTRACT_RETIRED = "contract_retired"
+    REORGANISED_TOO_DEEP = "reorganised_too_deep"
+    EFFECT_PARKED = "effect_parked"
+    SWEEP_CONTRADICTION = "sweep_contradiction"
+    SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
+
+
+class Switch(StrEnum):
+    """What an operator can set."""
+
+    DRAINED = "drained"  # nothing new is claimed; what is under way goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm that is on, and what it is about."""
+
+    name: AlarmName
+    details: dict[str, Any]
+    raised_at: datetime
+
+
+class Alarms:
+    """The alarms of one cluster. Raising one that is on, or clearing one that is off, changes nothing and is silent."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def on(self, name: AlarmName, **details: Any) -> None:
+        """Call the operator. The log has it once, however often it is raised; the details are the last ones."""
+        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=details)
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"details": details})
+        with self._engine.begin() as connection:
+            # now() is the transaction's time: only a row of this transaction has it
+            fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
+        if fresh:
+            log.error("alarm_on", alarm=name.value, **details)
+
+    def off(self, name: AlarmName) -> None:
+        """What the operator was called for is over."""
+        gone = delete(ALARMS).where(ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value)
+        with self._engine.begin() as connection:
+            if connection.execute(gone).rowcount:
+                log.info("alarm_off", alarm=name.value)
+
+    def all(self) -> list[Alarm]:
+        """What is on, oldest first."""
+        query = select(ALARMS).where(ALARMS.c.cluster == self._cluster).order_by(ALARMS.c.raised_at)
+        with self._engine.connect() as connection:
+            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in connection.execute(query)]
+
+
+class Switches:
+    """The operator's switches of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def set(self, switch: Switch, reason: str = "") -> None:
+        """Turn on; the reason is shown to whoever asks."""
+        row = insert(SWITCHES).values(cluster=self._cluster, name=switch.value, reason=reason)
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"reason": reason})
+        with self._engine.begin() as connection:
+            connection.execute(upsert)
+
+    def unset(self, switch: Switch) -> None:
+        """Turn off."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(SWITCHES).where(*self._here(switch)))
+
+    def is_set(self, switch: Switch) -> bool:
+        """Whether it is on."""
+        query = select(func.count()).select_from(SWITCHES).where(*self._here(switch))
+        with self._engine.connect() as connection:
+            return bool(connection.scalar(query))
+
+    def _here(self, switch: Switch) -> tuple[Any, ...]:
+        return SWITCHES.c.cluster == self._cluster, SWITCHES.c.name == switch.value
