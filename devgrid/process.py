@@ -49,6 +49,7 @@ class Processes:
         self.logs = folder / "log"
         self._register = folder / "processes.json"
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._recipes: dict[str, Callable[[], Running]] = {}
         self._lock = threading.Lock()  # parts of a grid are started side by side
 
     def start(
@@ -63,6 +64,9 @@ class Processes:
         timeout_s: float = 30.0,
     ) -> Running:
         """Start `argv` and wait until `ready()` is true. Raises StartError when it ends first or takes too long."""
+        self._recipes[name] = lambda: self.start(
+            name, argv, env=env, user=user, cwd=cwd, ready=ready, timeout_s=timeout_s
+        )
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         environment = {**(os.environ if env is None else env), "DEVGRID_STATE": str(self.folder)}
@@ -92,6 +96,10 @@ class Processes:
                 raise StartError(f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}")
         return running
 
+    def start_again(self, name: str) -> Running:
+        """Start what was started here under that name before, in the same way. Raises KeyError when nothing was."""
+        return self._recipes[name]()
+
     def running(self) -> list[Running]:
         """What was started here and is still alive, oldest first."""
         if not self._register.exists():
@@ -113,6 +121,15 @@ class Processes:
             process.send_signal(sig)
         if wait:
             wait_until(lambda: self._gone(running), f"{running.name} to end", 30.0)
+
+    def signal_tree(self, running: Running, sig: signal.Signals) -> None:
+        """Send one signal to a process and to all that descend from it, parents first."""
+        process = running.process()
+        for member in [] if process is None else [process, *process.children(recursive=True)]:
+            try:
+                member.send_signal(sig)
+            except psutil.NoSuchProcess:
+                continue
 
     def stop(self, running: Running, patience_s: float = 10.0) -> None:
         """Ask a process to end, then end it."""

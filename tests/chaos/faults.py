@@ -1,0 +1,232 @@
+"""What can break on a grid: each fault is begun and ended while everything else goes on.
+
+A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its sockets stay open and nobody answers) or
+made slow (stopped most of the time, in short turns). A part is a process with all that descends from it.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from devgrid.fleet import Fleet
+from devgrid.grid import Grid
+from devgrid.process import Running, wait_until
+
+# The parts that a fleet is, and the parts that it works with.
+OURS = ("worker", "beat", "callbacks", "reporter")
+THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "anvil", "postgres", "redis")
+# anvil keeps the chain in its memory: one that is killed takes the chain with it, and no node of a real chain does that.
+NEVER_KILLED = {"anvil"}
+SLOW_STOPPED_S = 0.2
+SLOW_GOING_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that breaks for a while. `begin` returns what ends it."""
+
+    name: str
+    begin: Callable[[Grid], Callable[[], None]]
+
+    @contextmanager
+    def on(self, grid: Grid) -> Iterator[None]:
+        """The fault lasts as long as this does."""
+        end = self.begin(grid)
+        try:
+            yield
+        finally:
+            end()
+
+
+def killed(part: str) -> Fault:
+    """The part dies as by SIGKILL and is started again at the end."""
+
+    def begin(grid: Grid) -> Callable[[], None]:
+        kill(grid, part)
+        return lambda: start_again(grid, part)
+
+    return Fault(f"{part} killed", begin)
+
+
+def stopped(part: str) -> Fault:
+    """The part stands still; nobody is told."""
+
+    def begin(grid: Grid) -> Callable[[], None]:
+        signal_part(grid, part, signal.SIGSTOP)
+        return lambda: signal_part(grid, part, signal.SIGCONT)
+
+    return Fault(f"{part} stopped", begin)
+
+
+def slow(part: str) -> Fault:
+    """The part works a fifth of the time."""
+
+    def begin(grid: Grid) -> Callable[[], None]:
+        over = threading.Event()
+
+        def hold_back() -> None:
+            while not over.is_set():
+                signal_part(grid, part, signal.SIGSTOP)
+                over.wait(SLOW_STOPPED_S)
+                signal_part(grid, part, signal.SIGCONT)
+                over.wait(SLOW_GOING_S)
+
+        brake = threading.Thread(target=hold_back, name=f"slow {part}", daemon=True)
+        brake.start()
+
+        def end() -> None:
+            over.set()
+            brake.join()
+
+        return end
+
+    return Fault(f"{part} slow", begin)
+
+
+def _restart(part: str) -> Fault:
+    def begin(grid: Grid) -> Callable[[], None]:
+        running = grid.processes.find(part)
+        grid.processes.stop(running)
+        start_again(grid, part)
+        return lambda: None
+
+    return Fault(f"{part} restarted", begin)
+
+
+def _redis_flushed(grid: Grid) -> Callable[[], None]:
+    with redis_of(grid) as redis:
+        redis.flushall()
+    return lambda: None
+
+
+def _redis_full(grid: Grid) -> Callable[[], None]:
+    with redis_of(grid) as redis:
+        redis.config_set("maxmemory", "1")
+
+    def end() -> None:
+        with redis_of(grid) as redis:
+            redis.config_set("maxmemory", "0")
+
+    return end
+
+
+def _connections_lost(grid: Grid) -> Callable[[], None]:
+    with redis_of(grid) as redis:
+        redis.client_kill_filter(_type="normal", skipme=True)
+    return lambda: None
+
+
+def _two_beats(grid: Grid) -> Callable[[], None]:
+    grid.fleet.start_beat("second-beat")
+    return lambda: grid.processes.stop(grid.processes.find("second-beat"))
+
+
+def _two_workers(grid: Grid) -> Callable[[], None]:
+    grid.fleet.start_worker("second-worker")
+    return lambda: grid.processes.kill(grid.processes.find("second-worker"))
+
+
+def clock_off(part: str, hours: int) -> Fault:
+    """The part is started anew with a clock that is hours ahead of (or behind) all others."""
+
+    def begin(grid: Grid) -> Callable[[], None]:
+        kill(grid, part)
+        library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+        fleet = grid.fleet
+        fleet.environment |= {
+            "LD_PRELOAD": str(library),
+            "FAKETIME": f"{hours:+d}h",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        _start_of(fleet, part)()
+
+        def end() -> None:
+            kill(grid, part)
+            _start_of(grid.fleet, part)()
+
+        return end
+
+    return Fault(f"{part}'s clock {hours:+d} h", begin)
+
+
+ALL = (
+    *(killed(part) for part in (*OURS, *THEIRS) if part not in NEVER_KILLED),
+    *(stopped(part) for part in (*OURS, *THEIRS)),
+    *(slow(part) for part in (*OURS, *THEIRS)),
+    _restart("postgres"),
+    _restart("redis"),
+    _restart("slurmctld"),
+    Fault("redis flushed", _redis_flushed),
+    Fault("redis out of memory", _redis_full),
+    Fault("redis connections lost", _connections_lost),
+    Fault("two beats", _two_beats),
+    Fault("two workers", _two_workers),
+    clock_off("worker", 1),
+    clock_off("worker", -1),
+    clock_off("beat", 1),
+    clock_off("beat", -1),
+    clock_off("callbacks", 1),
+)
+BY_NAME = {fault.name: fault for fault in ALL}
+
+
+def _start_of(fleet: Fleet, part: str) -> Callable[[], Running]:
+    starts: dict[str, Callable[[], Running]] = {
+        "worker": lambda: fleet.start_worker(),
+        "beat": lambda: fleet.start_beat(),
+        "callbacks": lambda: fleet.start_callbacks(),
+    }
+    return starts[part]
+
+
+def kill(grid: Grid, part: str) -> None:
+    """End a part and all that descends from it, as by SIGKILL. Jobs of SLURM are not slurmd's to take along."""
+    running = grid.processes.find(part)
+    if not part.startswith("slurmd"):
+        process = running.process()
+        for member in [] if process is None else process.children(recursive=True):
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
+    grid.processes.kill(running)
+
+
+def start_again(grid: Grid, part: str) -> None:
+    """Start a part that has ended."""
+    if part == "postgres":
+        (grid.folder / "postgres" / "data" / "postmaster.pid").unlink(missing_ok=True)
+    grid.processes.start_again(part)
+
+
+def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:
+    """One signal for a part and all that descends from it; the steps of SLURM's jobs are not slurmd's."""
+    try:
+        running = grid.processes.find(part)
+    except KeyError:
+        return  # it has died meanwhile, which is another fault
+    if part.startswith("slurmd"):
+        grid.processes.kill(running, sig, wait=False)
+    else:
+        grid.processes.signal_tree(running, sig)
+
+
+@contextmanager
+def redis_of(grid: Grid) -> Iterator[Redis]:
+    """The broker. One that does not answer yet is waited for."""
+    path = grid.environment["BROKER_URL"].removeprefix("redis+socket://")
+    with Redis(unix_socket_path=path) as redis:
+        wait_until(lambda: _pongs(redis), "Redis to answer", 60.0, 0.1)
+        yield redis
+
+
+def _pongs(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisError:
+        return False
