@@ -1,0 +1,83 @@
+"""10,000 random lies: not one wrong minute, not one scancel."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.chaos.liars import lies, tell
+from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
+
+LIES = 10_000
+SEED = 20261121
+ENDS = {0: ChainStatus.FINISHED, 3: ChainStatus.FAILED}
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+def events(grid: Grid, name: str) -> list[str]:
+    return [row.job_id for row in rows(grid, "SELECT job_id FROM events WHERE name = :name", name=name)]
+
+
+def test_lies__of_all_kinds_at_all_times__change_nothing(grid: Grid, customer: Account) -> None:
+    settled = [grid.submit_script(customer, f"#!/bin/bash\nexit {code}\n") for code in ENDS]
+    for job_id in settled:
+        wait_for_end(grid, job_id)
+    slurm = slurm_of(grid)
+    slurm.run("scontrol", "update", "nodename=node[1-4]", "state=drain", "reason=test")  # those that come now wait
+    waiting = {grid.submit_script(customer, f"#!/bin/bash\nsleep 5\nexit {code}\n"): end for code, end in ENDS.items()}
+    wait_until(lambda: set(waiting) <= set(events(grid, "Submitted")), "SLURM to have the jobs", 60.0, 0.1)
+    job_ids = [*settled, *waiting]
+    ids = [slurm_id for job_id in job_ids for slurm_id in slurm_ids(grid, job_id)]
+    series = lies(SEED, job_ids, ids)
+    answers = tell(grid, list(islice(series, LIES // 2)))
+    assert set(answers) == {"OK", "INVALID_ARGUMENT"}, answers
+    assert not set(waiting) & set(events(grid, "SlurmEnded"))
+    assert not set(waiting) & set(events(grid, "SlurmStarted"))
+    slurm.run("scontrol", "update", "nodename=node[1-4]", "state=resume")
+    wait_until(lambda: set(waiting) <= set(events(grid, "SlurmStarted")), "the jobs to run", 60.0, 0.1)
+    assert set(tell(grid, list(islice(series, LIES // 4)))) == {"OK", "INVALID_ARGUMENT"}
+    for job_id, end in waiting.items():
+        job = wait_for_end(grid, job_id)
+        assert (job.status, job.final_cost_wei) == (end, 0)
+    assert set(tell(grid, list(islice(series, LIES // 4)))) == {"OK", "INVALID_ARGUMENT"}
+    wait_until(lambda: unread(grid) == 0, "the inbox to be read", 60.0, 0.1)
+    assert_as_slurm_says(grid, job_ids)
+    assert parked(grid) == []
+    assert [job_id for job_id in job_ids if len(slurm_ids(grid, job_id)) != 1] == []
+    assert "REQUEST_KILL_JOB" not in (grid.folder / "slurm" / "slurmctld.log").read_text()  # as it logs each scancel
+
+
+def unread(grid: Grid) -> int:
+    count: int = rows(grid, "SELECT count(*) AS n FROM callbacks WHERE read_at IS NULL")[0].n
+    return count
+
+
+def assert_as_slurm_says(grid: Grid, job_ids: list[str]) -> None:
+    """Seconds and exit status in the ledger are SLURM's own, and nothing was cancelled."""
+    for job_id in job_ids:
+        shown = slurm_of(grid).run(
+            "squeue", "--noheader", "--states=all", f"--name={job_id}", "--Format=State:20,TimeUsed:20,exit_code:20"
+        )
+        state, used, exit_code = shown.stdout.split()
+        row = rows(grid, "SELECT elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]
+        minutes, _, seconds = used.rpartition(":")
+        assert state in ("COMPLETED", "FAILED")
+        assert (row.elapsed_s, row.exit_status) == (int(minutes) * 60 + int(seconds), int(exit_code)), job_id
