@@ -1,11 +1,13 @@
 """The cluster: what the journey asks of SLURM, in one command each."""
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_format
 from supervisor_tasks.slurm.output import (
     Answer,
     Seen,
@@ -60,6 +62,11 @@ class Cluster:
             found = accounted_jobs(self._ask(commands.sacct_by_name(self.paths.sacct, user, job_id)))
         return list(found.values())
 
+    def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
+        """All jobs (of one user) that slurmctld remembers, with what their owners may have written, in one question."""
+        mark = secrets.token_hex(16)
+        return listed_jobs(self._ask(squeue_all(self.paths.squeue, user), squeue_format(mark)), mark)
+
     def look(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Seen]:
         """The jobs that slurmctld remembers, and of the others those that the accounting database does."""
         found = seen_jobs(self._ask(commands.squeue_by_id(self.paths.squeue, slurm_ids)))
@@ -82,9 +89,9 @@ class Cluster:
         if answer.status != 0 or "is UP" not in answer.stdout:
             raise SlurmUnavailableError(f"scontrol ping: {answer.stdout.strip() or answer.stderr.strip()}")
 
-    def _ask(self, argv: Sequence[str]) -> Answer:
+    def _ask(self, argv: Sequence[str], stdin: bytes = b"") -> Answer:
         """Run something that may be run twice, as the admin user."""
         try:
-            return self.ssh.run(self.admin, argv)
+            return self.ssh.run(self.admin, argv, stdin)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error

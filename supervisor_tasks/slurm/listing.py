@@ -1,0 +1,72 @@
+"""One question to squeue that also prints what a job's owner can write: its name, its comment, where its output goes. Pure.
+
+An owner may put line feeds into a name, and lines that look like other jobs'. So every field ends with a mark that nobody can
+guess, made for this one call; and squeue is told the mark on standard input, because a command line shows in the process list.
+A field of width 0 is printed whole and without padding. Samples: tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, elapsed_s, wait_status
+
+FIELDS = ("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "Name", "Comment", "STDOUT")
+_WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
+_SHOWN = 200  # characters of a record that cannot be read, in the error
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job as SLURM lists it. `name`, `comment` and `stdout` (a path) are its owner's words, `submit_s` (seconds since the
+    epoch, by slurmctld's clock) and `seen` are SLURM's.
+    """
+
+    slurm_id: SlurmId
+    user: str
+    name: str
+    comment: str
+    stdout: str
+    submit_s: int
+    seen: Seen
+
+
+def squeue_all(path: str, user: str | None = None) -> list[str]:
+    """List all jobs, or those of one user, in all states. It reads `squeue_format` from standard input."""
+    whose = [] if user is None else [f"--user={user}"]
+    return ["/bin/sh", "-c", _WITH_FORMAT, "squeue", path, "--noheader", "--all", "--states=all", *whose]
+
+
+def squeue_format(mark: str) -> bytes:
+    """The fields in the language of `squeue --Format`; `mark`, of letters and digits, ends each."""
+    return ",".join(f"{field}:0|{mark}" for field in FIELDS).encode() + b"\n"
+
+
+def listed_jobs(answer: Answer, mark: str) -> dict[SlurmId, Listed]:
+    """The jobs that squeue printed. Raises SlurmUnavailableError when it could not ask, and for a record that is not whole
+    or not what was asked for: nobody shall take a job for one that is not there.
+    """
+    said = answer.stderr.strip()
+    if answer.status != 0 or (said and not answer.stdout.strip()):
+        raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
+    return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, mark))}
+
+
+def _records(printed: str, mark: str) -> Iterator[list[str]]:
+    *fields, rest = printed.split(f"|{mark}")
+    if rest.strip() or len(fields) % len(FIELDS):
+        raise SlurmUnavailableError(f"squeue's list is not whole; it ends with {printed[-_SHOWN:]!r}")
+    for first in range(0, len(fields), len(FIELDS)):
+        yield fields[first : first + len(FIELDS)]
+
+
+def _listed(record: list[str]) -> Listed:
+    slurm_id, user, state, used, exit_code, reason, submitted, name, comment, stdout = record
+    try:
+        # The line feed that ends a record is found before the next one's first field.
+        number = SlurmId(int(slurm_id.removeprefix("\n")))
+        seen = Seen(number, state, elapsed_s(used), wait_status(exit_code), reason)
+        return Listed(number, user, name, comment, stdout, int(submitted), seen)
+    except ValueError as error:
+        shown = "|".join(record)[:_SHOWN]
+        raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error

@@ -1,0 +1,97 @@
+"""All jobs in one question: what owners write forges nothing."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.slurm.listing import FIELDS, listed_jobs, squeue_all, squeue_format
+from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
+from supervisor_tasks.slurm.states import Phase
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+MARK = "4f1d0c9ab3"  # with which the sample was recorded
+RECORD = ("7", "0xc", "RUNNING", "1:01", "0", "None", "1700000000", "a name", "supervisor h:1", "/home/0xc/a.log")
+
+
+def printed(*records: tuple[str, ...]) -> str:
+    return "".join("".join(f"{field}|{MARK}" for field in record) + "\n" for record in records)
+
+
+def recorded() -> str:
+    return (DATA / "squeue-listing-slurm-22.05.8.txt").read_text()
+
+
+def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
+    jobs = listed_jobs(Answer(0, recorded(), ""), MARK)
+    assert sorted(jobs) == list(range(1, 10))
+    assert jobs[SlurmId(4)].name == "evil\n5MARK0x1MARKRUNNINGMARK0:00MARK"
+    assert jobs[SlurmId(4)].comment == "é\n\x01\t|"
+    assert jobs[SlurmId(5)].name == "n" * 1000
+    assert jobs[SlurmId(5)].stdout.endswith("/0xaa5.log")
+    assert jobs[SlurmId(6)].comment == "supervisor h:1"
+    assert {job.user for job in jobs.values()} == {"0x" + "ab" * 20}
+    assert jobs[SlurmId(9)].seen.exit_status == 768
+    assert jobs[SlurmId(7)].seen.phase is Phase.RUNNING
+    assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
+
+
+def test_listed_jobs__nobody_has_a_job__is_empty() -> None:
+    assert listed_jobs(Answer(0, "", ""), MARK) == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(1, "", "squeue: error: Unable to contact slurm controller"),
+        Answer(1, printed(RECORD), ""),
+        Answer(0, "", "squeue: error: Invalid user: nobody"),
+        Answer(127, "", "sh: 1: squeue: not found"),
+    ],
+)
+def test_listed_jobs__could_not_ask__is_not_an_empty_list(answer: Answer) -> None:
+    with pytest.raises(SlurmUnavailableError, match="status"):
+        listed_jobs(answer, MARK)
+
+
+@pytest.mark.parametrize("kept", range(1, len(printed(RECORD)) - 1))
+def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(kept: int) -> None:
+    whole = printed(RECORD)
+    with pytest.raises(SlurmUnavailableError):
+        listed_jobs(Answer(0, whole + whole[:kept], ""), MARK)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 6])
+def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
+    wrong = (*RECORD[:place], "what", *RECORD[place + 1 :])
+    with pytest.raises(SlurmUnavailableError, match="what"):
+        listed_jobs(Answer(0, printed(RECORD, wrong), ""), MARK)
+
+
+OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0" * len(MARK)))
+
+
+@given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
+def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
+    hostile = (*RECORD[:7], name, comment, path)
+    other = ("8", *RECORD[1:])
+    jobs = listed_jobs(Answer(0, printed(hostile, other), ""), MARK)
+    assert sorted(jobs) == [7, 8]
+    assert (jobs[SlurmId(7)].name, jobs[SlurmId(7)].comment, jobs[SlurmId(7)].stdout) == (name, comment, path)
+
+
+@given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
+def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
+    try:
+        listed_jobs(Answer(status, stdout, stderr), MARK)
+    except SlurmUnavailableError:
+        return
+
+
+def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
+    words = squeue_all("/usr/bin/squeue", "0xc")
+    assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
+    assert not [word for word in words if MARK in word]
+    assert squeue_format(MARK).decode().count(MARK) == len(FIELDS)
