@@ -1,0 +1,221 @@
+"""A network that misbehaves on demand: a TCP proxy that cuts, delays, holds back and loses bytes, at chosen places.
+
+with Proxy.start("127.0.0.1:22") as proxy:      # or the path of a Unix socket
+    ... connect to proxy.address ...
+    proxy.at(Way.THERE, 1000, Fault.CUT)        # once, when 1,000 more bytes have gone to the server
+    proxy.fault(Fault.HANG)                     # now: nothing passes any more, and nobody is told
+    proxy.fault(None)                           # as if nothing had been; what was held back goes on
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+CHUNK = 65_536
+PATIENCE_S = 10.0
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 s
+
+
+class Way(StrEnum):
+    """Which way bytes go."""
+
+    THERE = "to the server"
+    BACK = "to the client"
+
+
+class Fault(StrEnum):
+    """What goes wrong."""
+
+    CUT = "cut"  # connections are reset; new ones pass
+    REFUSE = "refuse"  # as cut, and new ones are reset as well
+    HANG = "hang"  # connections are accepted and nothing passes, either way; kept for later
+    LOSE_THERE = "lose what goes there"  # taken and thrown away; the client thinks that it arrived
+    LOSE_BACK = "lose what comes back"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trap:
+    way: Way
+    passed: int
+    fault: Fault
+
+
+class Proxy:
+    """One address in front of one server. Threads may share it."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.address = ""
+        self.passed = dict.fromkeys(Way, 0)  # bytes so far, over all connections
+        self.connections = 0  # so far
+        self.delay_s = 0.0  # of every piece, each way
+        self._fault: Fault | None = None
+        self._trap: _Trap | None = None
+        self._sprung = threading.Event()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._flows = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {target}", daemon=True)
+
+    @classmethod
+    def start(cls, target: str, port: int = 0) -> Self:
+        """In front of `host:port` or the path of a Unix socket; on a free port of 127.0.0.1, or on this one."""
+        proxy = cls(target)
+        proxy._thread.start()
+        proxy._wait(proxy._listen(port))
+        return proxy
+
+    def stop(self) -> None:
+        """Reset all connections and listen no more."""
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def fault(self, fault: Fault | None) -> None:
+        """From now on; None heals. A trap that was set is taken away."""
+        self._call(lambda: self._spring(fault))
+
+    def at(self, way: Way, more_bytes: int, fault: Fault) -> None:
+        """Let exactly so many more bytes pass that way, over all connections, and then let it go wrong."""
+
+        def arm() -> None:
+            self._sprung.clear()
+            self._trap = _Trap(way, self.passed[way] + more_bytes, fault)
+            self._spring_if_due()
+
+        self._call(arm)
+
+    def wait_for_fault(self, timeout_s: float = PATIENCE_S) -> None:
+        """Until the trap has sprung. Raises TimeoutError."""
+        if not self._sprung.wait(timeout_s):
+            raise TimeoutError(f"waited {timeout_s:g} s for {self._trap}; passed {self.passed}")
+
+    # --- in the proxy's own thread ----------------------------------------------------------------------------------------
+
+    async def _listen(self, port: int) -> None:
+        self._flows.set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a connection is served by a task")
+        self._tasks.add(task)
+        self._open.add(to_client)
+        self.connections += 1
+        try:
+            if self._fault is not Fault.REFUSE:
+                await self._connect(client, to_client)
+        except (OSError, asyncio.CancelledError):
+            pass  # the other end is told below
+        finally:
+            _reset(to_client)
+            self._open.discard(to_client)
+            self._tasks.discard(task)
+
+    async def _connect(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        await self._flows.wait()
+        server, to_server = await self._reach()
+        self._open.add(to_server)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass(Way.THERE, client, to_server))
+                both.create_task(self._pass(Way.BACK, server, to_client))
+        except ExceptionGroup as error:
+            raise ConnectionResetError("one end went away") from error
+        finally:
+            _reset(to_server)
+            self._open.discard(to_server)
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, colon, port = self.target.rpartition(":")
+        if colon and port.isdigit():
+            return await asyncio.open_connection(host, int(port))
+        return await asyncio.open_unix_connection(self.target)
+
+    async def _pass(self, way: Way, source: asyncio.StreamReader, drain: asyncio.StreamWriter) -> None:
+        while data := await source.read(CHUNK):
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            while data:
+                await self._flows.wait()
+                piece, data = self._allowed(way, data)
+                if not self._lost(way):
+                    drain.write(piece)
+                    await drain.drain()
+                self.passed[way] += len(piece)
+                self._spring_if_due()
+        if drain.can_write_eof():
+            drain.write_eof()
+
+    def _allowed(self, way: Way, data: bytes) -> tuple[bytes, bytes]:
+        trap = self._trap
+        if trap is None or trap.way is not way:
+            return data, b""
+        some = max(trap.passed - self.passed[way], 0)
+        return data[:some], data[some:]
+
+    def _lost(self, way: Way) -> bool:
+        return self._fault is (Fault.LOSE_THERE if way is Way.THERE else Fault.LOSE_BACK)
+
+    def _spring_if_due(self) -> None:
+        if self._trap is not None and self.passed[self._trap.way] >= self._trap.passed:
+            self._spring(self._trap.fault)
+            self._sprung.set()
+
+    def _spring(self, fault: Fault | None) -> None:
+        self._trap, self._fault = None, fault
+        if fault is Fault.HANG:
+            self._flows.clear()
+        else:
+            self._flows.set()
+        if fault in (Fault.CUT, Fault.REFUSE):
+            self._cut()
+
+    def _cut(self) -> None:
+        for writer in tuple(self._open):
+            _reset(writer)
+
+    # --- from other threads -----------------------------------------------------------------------------------------------
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def _call(self, change: Callable[[], None]) -> None:
+        async def apply() -> None:
+            change()
+
+        self._wait(apply())
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection as when a machine fails: what is under way is lost, and the peer is told by a reset."""
+    transport_socket = writer.get_extra_info("socket")
+    if transport_socket is not None and not writer.transport.is_closing():
+        with contextlib.suppress(OSError):
+            transport_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    writer.transport.abort()

@@ -1,0 +1,161 @@
+"""The network that misbehaves on demand, in front of an echo server."""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devgrid.process import wait_until
+from devgrid.proxy import Fault, Proxy, Way
+
+PATIENCE_S = 10.0
+
+
+class _Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        try:
+            while data := self.request.recv(65_536):
+                self.request.sendall(data)
+        except ConnectionError:
+            return
+
+
+class _TcpEcho(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+class _UnixEcho(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[str]:
+    with _TcpEcho(("127.0.0.1", 0), _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def proxy(echo: str) -> Iterator[Proxy]:
+    with Proxy.start(echo) as proxy:
+        yield proxy
+
+
+def connect(proxy: Proxy) -> socket.socket:
+    host, _, port = proxy.address.partition(":")
+    return socket.create_connection((host, int(port)), PATIENCE_S)
+
+
+def receive(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := client.recv(count - len(data))):
+        data += more
+    return data
+
+
+def is_silent(client: socket.socket) -> bool:
+    client.settimeout(0.3)
+    try:
+        return client.recv(1) == b"a byte, and not silence"
+    except TimeoutError:
+        return True
+    finally:
+        client.settimeout(PATIENCE_S)
+
+
+def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
+    data = bytes(range(256)) * 4000
+    with connect(proxy) as client:
+        threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
+        assert receive(client, len(data)) == data
+    assert proxy.passed == {Way.THERE: len(data), Way.BACK: len(data)}
+    assert proxy.connections == 1
+
+
+def test_client_sends_no_more__the_answer_still_comes(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        client.sendall(b"all")
+        client.shutdown(socket.SHUT_WR)
+        assert receive(client, 10) == b"all"
+
+
+@pytest.mark.parametrize("way", Way)
+def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, way: Way) -> None:
+    proxy.at(way, 5, Fault.CUT)
+    with connect(proxy) as client:
+        client.sendall(b"0123456789")
+        proxy.wait_for_fault()
+        with pytest.raises(ConnectionResetError):
+            receive(client, 10)
+    assert proxy.passed[way] == 5
+    with connect(proxy) as client:
+        client.sendall(b"again")
+        assert receive(client, 5) == b"again"
+
+
+def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.at(Way.BACK, 3, Fault.HANG)
+        client.sendall(b"012345")
+        assert receive(client, 3) == b"012"
+        assert is_silent(client)
+        with connect(proxy) as other:
+            other.sendall(b"x")
+            assert is_silent(other)
+            proxy.fault(None)
+            assert receive(other, 1) == b"x"
+        assert receive(client, 3) == b"345"
+
+
+def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.at(Way.THERE, 3, Fault.LOSE_THERE)
+        client.sendall(b"012345")
+        assert receive(client, 3) == b"012"
+        wait_until(lambda: proxy.passed[Way.THERE] == 6, "all bytes to be taken", PATIENCE_S)
+        assert is_silent(client)
+
+
+def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        client.sendall(b"x")
+        assert receive(client, 1) == b"x"
+        proxy.fault(Fault.REFUSE)
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    with pytest.raises(ConnectionResetError), connect(proxy) as client:
+        client.recv(1)
+    proxy.fault(None)
+    with connect(proxy) as client:
+        client.sendall(b"x")
+        assert receive(client, 1) == b"x"
+
+
+def test_delay__holds_every_piece_back(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.delay_s = 0.4
+        client.sendall(b"x")
+        assert is_silent(client)
+        assert receive(client, 1) == b"x"
+
+
+def test_unix_socket__is_a_server_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with _UnixEcho(path, _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Proxy.start(path) as proxy, connect(proxy) as client:
+            client.sendall(b"x")
+            assert receive(client, 1) == b"x"
+        server.shutdown()
+
+
+def test_server_gone__the_client_is_reset() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with Proxy.start(address) as proxy, pytest.raises(ConnectionResetError), connect(proxy) as client:
+            client.recv(1)
