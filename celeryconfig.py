@@ -51,6 +51,7 @@ def _every(name: str, seconds: float) -> dict[str, object]:
 beat_schedule = {
     "claim": _every("claim", _settings.chain_poll_s),
     "nudge": _every("nudge", 1.0),
+    "watch": _every("watch", 5.0),
     "scan": _every("scan", 5.0),
     "check_slurm": _every("check_slurm", 20.0),
 }

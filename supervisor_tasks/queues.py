@@ -36,6 +36,7 @@ QUEUE_OF_TASK = {
     "check_slurm": Queue.SLURM,
     "tell_user": Queue.DEFAULT,
     "nudge": Queue.DEFAULT,
+    "watch": Queue.DEFAULT,
 }
 # A drain takes all that is due: one message does for any number of effects.
 DRAIN_OF_KIND = {Kind.WITNESS: "witness", Kind.REPORT: "report", Kind.REFUSE: "report"}

@@ -100,6 +100,12 @@ def nudge() -> None:
     current_site().nudge()
 
 
+@shared_task(base=SupervisorTask)
+def watch() -> None:
+    """Call the operator for what does not go on by itself."""
+    current_site().watch()
+
+
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
 worker_ready.connect(lambda **_: (check_slurm.delay(), nudge.delay()), weak=False)

@@ -4,23 +4,23 @@ from collections.abc import Collection
 
 import structlog
 from celery import Celery
-from sqlalchemy import Engine, create_engine
 
 from supervisor_tasks import logs
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
-from supervisor_tasks.embedded import database_url
-from supervisor_tasks.errors import TransientError
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.journey.check_slurm import check_slurm
 from supervisor_tasks.journey.claim import claim
+from supervisor_tasks.journey.drain import ticking, watch_effects
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.journey.track import track
 from supervisor_tasks.journey.witness import witness
+from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Settings
@@ -30,8 +30,6 @@ from supervisor_tasks.slurm.ssh import Ssh, load_key
 from supervisor_tasks.wake import WakeUps
 
 log = structlog.get_logger()
-
-CONNECTIONS = 40  # a thread holds two at most: a guard and a transaction
 
 
 class Work:
@@ -67,23 +65,25 @@ class Work:
 
     def check_slurm(self) -> None:
         """Write down that SLURM answers, or that it does not."""
-        try:
-            self._site.slurm.cluster.ping()
-        except TransientError:
-            self._site.ledger.forget_tick("slurm")
-            raise
-        self._site.ledger.tick("slurm")
+        with ticking(self._site.ledger, "check_slurm"):
+            check_slurm(self._site)
 
     def nudge(self) -> None:
         """Wake what is due and has no message under way."""
         ledger = self._site.ledger
-        forgotten = ledger.forgotten()
-        if forgotten:
-            self._wake_ups.effects(forgotten)
-        if ledger.has_unread_callbacks():
-            self._wake_ups.drain("witness")
-        if ledger.has_open_transactions():
-            self._wake_ups.drain("track")
+        with ticking(ledger, "nudge"):
+            forgotten = ledger.forgotten()
+            if forgotten:
+                self._wake_ups.effects(forgotten)
+            if ledger.has_unread_callbacks():
+                self._wake_ups.drain("witness")
+            if ledger.has_open_transactions():
+                self._wake_ups.drain("track")
+
+    def watch(self) -> None:
+        """Call the operator for effects that are parked or late."""
+        with ticking(self._site.ledger, "watch"):
+            watch_effects(self._site.ledger)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -101,18 +101,6 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     chain = _chain_side(settings, ledger, wake_ups) if Queue.CHAIN in served else None
     slurm = _slurm_side(settings) if Queue.SLURM in served else None
     return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm), wake_ups)
-
-
-def open_engine(settings: Settings) -> Engine:
-    """The ledger's database. Parameters are hidden in errors: scripts and signed bytes are among them."""
-    return create_engine(
-        database_url(settings),
-        pool_size=CONNECTIONS,
-        max_overflow=0,
-        pool_pre_ping=True,
-        hide_parameters=True,
-        connect_args={"connect_timeout": 5},
-    )
 
 
 def channels_of(settings: Settings) -> Channels:

@@ -22,7 +22,7 @@ def claim(site: Site) -> None:
     """Look at the queues and write as many claims as there are jobs, cancellations and top-ups for us. What they give
     is read from their receipts.
     """
-    drain(site.ledger.engine, f"{site.ledger.cluster} claim", lambda: _claim(site))
+    drain(site.ledger, "claim", lambda: _claim(site))
 
 
 def _claim(site: Site) -> bool:

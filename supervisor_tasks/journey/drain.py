@@ -4,35 +4,93 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
-from sqlalchemy import Engine
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.leases import single_flight
+from supervisor_tasks.ledger.operator import AlarmName, finished
 from supervisor_tasks.ledger.store import Ledger, OpenEffect
 
 log = structlog.get_logger()
 
+TRIES_OF_THE_UNFORESEEN = 5
 
-def drain(engine: Engine, name: str, work: Callable[[], bool]) -> None:
+
+def drain(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
     """Do `work` until it says that nothing is left, unless another worker is at it. A wake-up that comes while the other
-    one finishes is not lost: `work` looks once more after the guard was given back.
+    one finishes is not lost: `work` looks once more after the guard was given back. Who did it leaves a tick.
     """
-    while True:
-        with single_flight(engine, name) as mine:
-            if not mine or not work():
+    left = True
+    while left:
+        with single_flight(ledger.engine, f"{ledger.cluster} {name}") as mine:
+            if not mine:
                 return
+            with ticking(ledger, name):
+                left = work()
+
+
+@contextmanager
+def ticking(ledger: Ledger, name: str) -> Iterator[None]:
+    """Periodic work leaves two ticks: that it came to an end, which tells that this program progresses, and that it
+    succeeded, which tells that the others answer too.
+    """
+    try:
+        yield
+    except TransientError:
+        ledger.tick(finished(name))
+        raise
+    ledger.tick(finished(name), name)
 
 
 @contextmanager
 def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iterator[None]:
     """Whatever goes wrong with a batch, its effects are soon due again. Somebody who does not answer is worth a warning;
-    what nobody foresaw is raised.
+    what nobody foresaw is raised. An effect that fails so again and again is taken alone, and parked.
     """
+    again_s = wait_s(max(effect.attempts for effect in effects))
     try:
         yield
-    except BaseException as error:
-        ledger.postpone(effects, wait_s(max(effect.attempts for effect in effects)), repr(error))
-        if not isinstance(error, TransientError):
-            raise
+    except TransientError as error:
+        ledger.postpone(effects, again_s, str(error))
         log.warning("batch_postponed", jobs=len(effects), error=str(error))
+    except Exception as error:
+        if len(effects) == 1 and effects[0].unforeseen + 1 >= TRIES_OF_THE_UNFORESEEN:
+            park(ledger, effects[0], repr(error), error=type(error).__name__)
+        else:
+            ledger.postpone(effects, again_s, repr(error), unforeseen=True)
+        raise
+    except BaseException as error:  # the worker is told to end: nobody's failure
+        ledger.postpone(effects, again_s, repr(error))
+        raise
+
+
+def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
+    """Leave an effect to the operator, loudly, with what was seen."""
+    parked = ledger.park(effect, reason, {"reason": reason, **seen})
+    about = {"job_id": effect.job_id, "kind": effect.kind, "attempts": effect.attempts, "reason": reason}
+    if not parked:
+        log.warning("effect_tried_once_more", **about)
+        return
+    log.error("effect_parked", **about)
+    watch_effects(ledger)
+
+
+def watch_effects(ledger: Ledger) -> None:
+    """The operator is called for effects that are parked, and for those that have failed for long; not any more once
+    there are none. What is late is still tried: an outage settles nothing.
+    """
+    trouble = ledger.trouble()
+    if trouble.parked:
+        ledger.alarms.on(AlarmName.EFFECT_PARKED, effects=trouble.parked, advice="supervisor parked")
+    else:
+        ledger.alarms.off(AlarmName.EFFECT_PARKED)
+    if trouble.late:
+        ledger.alarms.on(
+            AlarmName.EFFECT_LATE,
+            effects=trouble.late,
+            tries=trouble.most_tries,
+            for_s=round(trouble.longest_s),
+            last_error=trouble.last_error,
+        )
+    else:
+        ledger.alarms.off(AlarmName.EFFECT_LATE)

@@ -23,7 +23,7 @@ GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 def report(site: Site) -> None:
     """Write all that is due to the chain in one batch. The effects stay open until the receipts close them."""
-    drain(site.ledger.engine, f"{site.ledger.cluster} report", lambda: _report(site))
+    drain(site.ledger, "report", lambda: _report(site))
 
 
 def _report(site: Site) -> bool:
@@ -91,6 +91,12 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
         after = site.ledger.record(Change(effect.job_id, ChainSaw(status)))[effect.job_id]
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=status.name)
         if after == before:
-            park(site, effect, str(error))
+            park(
+                site,
+                effect,
+                str(error),
+                on_chain=status.name,
+                wanted=[step.status.name for step in path_to_goal(before)],
+            )
         else:
             site.ledger.postpone([effect], 0.0)

@@ -17,7 +17,7 @@ def scan(site: Site) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
     what was claimed before it is another ledger's.
     """
-    drain(site.ledger.engine, f"{site.ledger.cluster} scan", lambda: _scan(site))
+    drain(site.ledger, "scan", lambda: _scan(site))
 
 
 def _scan(site: Site) -> bool:

@@ -21,7 +21,7 @@ LONGEST_S = 20.0  # then the worker's thread is free again, and a tick goes on
 
 def track(site: Site) -> None:
     """Follow all open transactions until they are mined, in one batch a block."""
-    drain(site.ledger.engine, f"{site.ledger.cluster} track", lambda: _follow(site))
+    drain(site.ledger, "track", lambda: _follow(site))
 
 
 def _follow(site: Site) -> bool:

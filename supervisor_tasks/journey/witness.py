@@ -26,7 +26,7 @@ KILL_DELAY_S = 120  # SLURM ends a job that late after its limit, at most
 
 def witness(site: Site) -> None:
     """Read the inbox, then look at all jobs that are due, in one question to SLURM."""
-    drain(site.ledger.engine, f"{site.ledger.cluster} witness", lambda: _witness(site))
+    drain(site.ledger, "witness", lambda: _witness(site))
 
 
 def _witness(site: Site) -> bool:

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from supervisor_tasks.ledger.database import LedgerUnavailableError
+
+GONE = (DBAPIError, LedgerUnavailableError)
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
 CHECK_EVERY_S = 1.0  # whether the database still has our connection
 SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
@@ -55,7 +58,7 @@ class Holder:
     def _holds(self, connection: Connection) -> bool:
         try:
             connection.execute(text("SELECT 1"))
-        except DBAPIError:
+        except GONE:
             connection.invalidate()
             connection.close()
             return False
@@ -96,5 +99,5 @@ def one_at_a_time(engine: Engine, name: str) -> Iterator[None]:
 def _unlock(connection: Connection, key: int) -> None:
     try:
         connection.execute(select(func.pg_advisory_unlock(SINGLE_FLIGHT, key)))
-    except DBAPIError:
+    except GONE:
         connection.invalidate()  # the lock went with the connection

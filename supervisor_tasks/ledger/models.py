@@ -94,7 +94,9 @@ class EffectRow(Base):
     """The outbox: what is left to do for a job. At most one open effect a (job, kind).
 
     `wakes` counts the demands: one that arrives while the effect is being carried out keeps it open. `lease` is the
-    holder (see leases.py) that carries it out, `woken_at` when a message was last sent for it.
+    holder (see leases.py) that carries it out, `woken_at` when a message was last sent for it. `failing_since` is when the
+    failures in a row began, `unforeseen` counts those of them that nobody foresaw, and `evidence` is what was seen when the
+    effect was parked.
     """
 
     __tablename__ = "effects"
@@ -113,6 +115,9 @@ class EffectRow(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     done_at: Mapped[datetime | None]
     parked_at: Mapped[datetime | None]
+    evidence: Mapped[dict[str, Any] | None]
+    unforeseen: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    failing_since: Mapped[datetime | None]
 
     __table_args__ = (
         Index(
@@ -128,6 +133,12 @@ class EffectRow(Base):
             "cluster",
             "due_at",
             postgresql_where=text("done_at IS NULL AND parked_at IS NULL"),
+        ),
+        Index(
+            "effects_failing",
+            "cluster",
+            "failing_since",
+            postgresql_where=text("done_at IS NULL AND failing_since IS NOT NULL"),
         ),
         ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
     )

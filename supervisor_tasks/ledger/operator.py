@@ -29,6 +29,7 @@ class AlarmName(StrEnum):
     CONTRACT_RETIRED = "contract_retired"
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
     EFFECT_PARKED = "effect_parked"
+    EFFECT_LATE = "effect_late"
     SWEEP_CONTRADICTION = "sweep_contradiction"
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 
@@ -37,6 +38,11 @@ class Switch(StrEnum):
     """What an operator can set."""
 
     DRAINED = "drained"  # nothing new is claimed; what is under way goes on
+
+
+def finished(name: str) -> str:
+    """The name of the tick that periodic work leaves whenever it comes to an end, also when somebody did not answer."""
+    return f"{name} finished"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from sqlalchemy import text
 
-# Opens effects; one that is open already is brought forward and counts one demand more.
+# Opens effects; one that is open already is brought forward and counts one demand more. One that is parked is tried once
+# more: what is new may help, and if it does not, the effect is parked again at its first failure.
 OPEN = text(
     """
     INSERT INTO effects (cluster, job_id, kind, due_at, woken_at)
@@ -10,7 +11,8 @@ OPEN = text(
     FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[]), CAST(:dues AS float8[]))
         AS wanted(job_id, kind, due_in_s)
     ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
-    DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now()
+    DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now(),
+        parked_at = NULL
     RETURNING id, job_id, kind, wakes, attempts, lease, parked_at,
         GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
     """
@@ -20,6 +22,7 @@ OPEN = text(
 END = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
+        unforeseen = 0, failing_since = NULL, evidence = NULL,
         done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
         due_at = CASE WHEN effects.wakes = ended.wakes
             THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
@@ -40,18 +43,23 @@ CLOSE = text(
     """
 )
 
-# Takes effects that are due and that nobody works on; several takers never get the same one.
+# Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone.
 LEASE = text(
     """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1
     WHERE id IN (
-        SELECT id FROM effects
-        WHERE cluster = :cluster AND kind = ANY(:kinds) AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
-            AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
-            AND due_at <= now() + interval '20 milliseconds'
-        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+        WITH due AS (
+            SELECT id, due_at, unforeseen >= :suspect AS suspect FROM effects
+            WHERE cluster = :cluster AND kind = ANY(:kinds) AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
+                AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+                AND due_at <= now() + interval '20 milliseconds'
+            ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+        ), first AS (
+            SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
+        )
+        SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
     )
-    RETURNING id, job_id, kind, wakes, attempts
+    RETURNING id, job_id, kind, wakes, attempts, unforeseen
     """
 )
 
@@ -82,10 +90,14 @@ FORGOTTEN = text(
     """
 )
 
-# Gives leased effects back, to be tried again later, or at once when a demand came in meanwhile.
+# Gives leased effects back, to be tried again later, or at once when a demand came in meanwhile. Without an error nothing
+# has failed, and the count of failures begins anew.
 POSTPONE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
+        attempts = CASE WHEN CAST(:error AS text) IS NULL THEN 0 ELSE attempts END,
+        unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 WHEN CAST(:error AS text) IS NULL THEN 0 ELSE unforeseen END,
+        failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.wakes = given.wakes
             THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
     FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[])) AS given(id, wakes)
@@ -95,10 +107,41 @@ POSTPONE = text(
     """
 )
 
-# Takes an effect out of the running until an operator decides.
+# Takes an effect out of the running until an operator decides or something new is heard; what was heard already, while the
+# effect was being carried out, counts.
 PARK = text(
     """
-    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, parked_at = now()
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
+        evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
+        parked_at = CASE WHEN wakes = :wakes THEN now() END, due_at = LEAST(due_at, now()), woken_at = now()
     WHERE id = :id AND done_at IS NULL
+    RETURNING id, job_id, kind, wakes, attempts, parked_at
+    """
+)
+
+# How many effects are parked, and how it stands with those that fail and are tried all the same.
+TROUBLE = text(
+    """
+    SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
+        count(*) FILTER (WHERE late) AS late,
+        COALESCE(max(attempts) FILTER (WHERE late), 0) AS most_tries,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)) FILTER (WHERE late), 0)::float8 AS longest_s,
+        (array_agg(last_error ORDER BY failing_since) FILTER (WHERE late))[1] AS last_error
+    FROM (
+        SELECT *, parked_at IS NULL AND (attempts > :late_tries
+            OR failing_since < now() - :late_s * interval '1 second') AS late
+        FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
+    ) AS failing
+    """
+)
+
+# Lets parked effects, or open ones that wait for their next try, begin anew: all, of one job, or the one with that id.
+RETRY = text(
+    """
+    UPDATE effects SET parked_at = NULL, due_at = now(), woken_at = NULL, attempts = 0, unforeseen = 0, failing_since = NULL
+    WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
+        AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
+        AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
+    RETURNING id, job_id, kind, wakes, attempts
     """
 )

@@ -4,6 +4,8 @@ Every change of a job goes through `record`: the new job, the journal row, the e
 effect that was carried out are one transaction. Messages are sent after the commit, and only to wake somebody up.
 """
 
+import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +42,12 @@ TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 
 LEASE_S = 120.0  # longer than any step takes; the lease of a dead holder is free at once
 WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
+LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
+LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
+LATE_AFTER_TRIES = 50
+SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
 MOST = 1000  # effects and callbacks that are taken at a time
+TICK_S = 1.0  # two ticks of one name within that time are one
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
 
 
@@ -54,6 +61,18 @@ class OpenEffect:
     wakes: int
     attempts: int
     due_in_s: float = 0.0
+    unforeseen: int = 0  # failures in a row that nobody foresaw
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What an operator is to know of the effects. The figures and the error are those of the late ones."""
+
+    parked: int
+    late: int
+    most_tries: int
+    longest_s: float
+    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,7 @@ class Ledger:
         self.wake = wake
         self.alarms = Alarms(engine, cluster)
         self.switches = Switches(engine, cluster)
+        self._ticked_s: dict[str, float] = {}
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
@@ -177,20 +197,26 @@ class Ledger:
             "kinds": [kind.value for kind in kinds],
             "effect_id": effect_id,
             "most": most,
+            "suspect": SUSPECT_AFTER,
         }
         with self.engine.begin() as connection:
             rows = connection.execute(outbox.LEASE, parameters)
             return _effects(rows)
 
-    def postpone(self, effects: Sequence[OpenEffect], due_in_s: float, error: str | None = None) -> None:
-        """Give effects back, to be tried again in a while."""
+    def postpone(
+        self, effects: Sequence[OpenEffect], due_in_s: float, error: str | None = None, *, unforeseen: bool = False
+    ) -> None:
+        """Give effects back, to be tried again in a while. Failures are counted from the first one in a row; without an
+        error nothing has failed.
+        """
         if not effects:
             return
         parameters = {
             "ids": [effect.id for effect in effects],
             "wakes": [effect.wakes for effect in effects],
             "due_in_s": due_in_s,
-            "error": error,
+            "error": None if error is None else storable(error),
+            "unforeseen": unforeseen,
         }
         with self.engine.begin() as connection:
             rows = list(connection.execute(outbox.POSTPONE, parameters))
@@ -198,10 +224,28 @@ class Ledger:
         if soon:
             self.wake(soon)
 
-    def park(self, effect: OpenEffect, error: str) -> None:
-        """Leave an effect to the operator."""
+    def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
+        """Leave an effect to the operator. False when a demand came in meanwhile: then it is tried once more with what
+        is new.
+        """
+        parameters = {
+            "id": effect.id,
+            "wakes": effect.wakes,
+            "error": storable(reason),
+            "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
+        }
         with self.engine.begin() as connection:
-            connection.execute(outbox.PARK, {"id": effect.id, "error": error})
+            rows = list(connection.execute(outbox.PARK, parameters))
+        again = _effects(row for row in rows if row.parked_at is None)
+        if again:
+            self.wake(again)
+        return not again
+
+    def trouble(self) -> Trouble:
+        """The effects that are parked, and those that have failed for long without being parked."""
+        parameters = {"cluster": self.cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
+        with self.engine.connect() as connection:
+            return Trouble(**connection.execute(outbox.TROUBLE, parameters).mappings().one())
 
     def forgotten(self) -> list[OpenEffect]:
         """Due effects that need a message: it was lost, its worker died, or their time has come."""
@@ -284,15 +328,23 @@ class Ledger:
         row = insert(CURSORS).values(cluster=self.cluster, stream=stream, **place)
         connection.execute(row.on_conflict_do_update(index_elements=["cluster", "stream"], set_=place))
 
-    def tick(self, name: str) -> None:
-        """A piece of periodic work has just succeeded."""
-        row = insert(TICKS).values(cluster=self.cluster, name=name, succeeded_at=func.now())
+    def tick(self, *names: str) -> None:
+        """Pieces of periodic work have just succeeded; said at most once a second."""
+        now_s = time.monotonic()
+        new = [name for name in names if now_s - self._ticked_s.get(name, float("-inf")) >= TICK_S]
+        if not new:
+            return
+        row = insert(TICKS).values(
+            [{"cluster": self.cluster, "name": name, "succeeded_at": func.now()} for name in new]
+        )
         now = {"succeeded_at": func.now()}
         with self.engine.begin() as connection:
             connection.execute(row.on_conflict_do_update(index_elements=["cluster", "name"], set_=now))
+        self._ticked_s |= dict.fromkeys(new, now_s)
 
     def forget_tick(self, name: str) -> None:
         """A piece of periodic work does not succeed any more."""
+        self._ticked_s.pop(name, None)
         with self.engine.begin() as connection:
             connection.execute(delete(TICKS).where(TICKS.c.cluster == self.cluster, TICKS.c.name == name))
 
@@ -338,9 +390,26 @@ def _journal_row(job: Job, event: Event) -> dict[str, Any]:
 
 def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
     return [
-        OpenEffect(row.id, JobId(row.job_id), Kind(row.kind), row.wakes, row.attempts, getattr(row, "due_in_s", 0.0))
+        OpenEffect(
+            row.id,
+            JobId(row.job_id),
+            Kind(row.kind),
+            row.wakes,
+            row.attempts,
+            getattr(row, "due_in_s", 0.0),
+            getattr(row, "unforeseen", 0),
+        )
         for row in rows
     ]
+
+
+def storable(text: str) -> str:
+    """A text that Postgres can hold, and not more of it than an operator reads."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")[:LONGEST_TEXT]
+
+
+def _evidence(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else storable(str(value))
 
 
 def _callback(row: Any) -> CallbackSeen:

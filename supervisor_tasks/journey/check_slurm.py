@@ -1,0 +1,24 @@
+"""Check SLURM: does it answer? Without that nothing is claimed, and after a while the operator is called."""
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.site import Site
+
+ANSWERED = "slurm"  # the tick that is there while SLURM answers
+SILENT_S = 60.0  # a restart of slurmctld is no alarm
+
+
+def check_slurm(site: Site) -> None:
+    """Write down that SLURM answers, or that it does not. Raises SlurmUnavailableError or SshUnavailableError."""
+    ledger = site.ledger
+    try:
+        site.slurm.cluster.ping()
+    except TransientError as error:
+        ledger.forget_tick(ANSWERED)
+        silent_s = ledger.seconds_since("check_slurm")
+        if silent_s is None or silent_s > SILENT_S:
+            shown_s = None if silent_s is None else round(silent_s)
+            ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, error=str(error)[:500])
+        raise
+    ledger.tick(ANSWERED)
+    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)

@@ -1,0 +1,43 @@
+"""The ledger's database: how it is reached, and what is raised when it is not."""
+
+import psycopg
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+
+from supervisor_tasks.embedded import database_url
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.settings import Settings
+
+CONNECTIONS = 40  # a thread holds two at most: a guard and a transaction
+READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
+
+
+class LedgerUnavailableError(TransientError):
+    """The database does not answer, or not now; what was to be done is still written down."""
+
+
+def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
+    """The ledger's database. Parameters are hidden in errors: scripts and signed bytes are among them."""
+    engine = create_engine(
+        database_url(settings),
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args={"connect_timeout": 5},
+    )
+    event.listen(engine, "handle_error", _translate)
+    return engine
+
+
+def _translate(context: ExceptionContext) -> None:
+    """A database that is away is nobody's fault: it raises LedgerUnavailableError, of one line."""
+    original = context.original_exception
+    away = isinstance(original, psycopg.OperationalError | psycopg.InterfaceError)
+    if context.is_pre_ping or not (away or getattr(original, "sqlstate", None) == READ_ONLY):
+        return
+    context.chained_exception = LedgerUnavailableError(f"the ledger's database: {_first_line(original)}")
+
+
+def _first_line(error: BaseException | None) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

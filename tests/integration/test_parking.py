@@ -1,0 +1,177 @@
+"""What cannot go on by itself waits for the operator, with what was seen; nothing is retried for ever in silence."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.events import CalledBack, SlurmStarted, SlurmWaiting
+from supervisor_tasks.job import Kind
+from supervisor_tasks.journey.drain import TRIES_OF_THE_UNFORESEEN, given_back_on_failure, park, watch_effects
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import LATE_AFTER_TRIES, SUSPECT_AFTER, Change, Ledger, OpenEffect
+from tests.ledgers import bring_to_queued, emptied, job_id, migrated
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Ledger]:
+    emptied(engine)
+    ledger = Ledger(engine, "here", lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+def rows(engine: Engine, query: str) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(text(query)))
+
+
+def make_due(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+
+
+def queued_and_due(ledger: Ledger, engine: Engine, *numbers: int) -> None:
+    for number in numbers:
+        bring_to_queued(ledger, number)
+    make_due(engine)
+
+
+def alarms(ledger: Ledger) -> dict[AlarmName, dict[str, Any]]:
+    return {alarm.name: alarm.details for alarm in ledger.alarms.all()}
+
+
+def look(ledger: Ledger, see: Callable[[Sequence[OpenEffect]], None]) -> list[OpenEffect]:
+    """As the witness does with what is due."""
+    effects = ledger.lease([Kind.WITNESS])
+    if effects:
+        with given_back_on_failure(ledger, effects):
+            see(effects)
+            ledger.record(*(Change(effect.job_id, SlurmWaiting("PENDING"), done=effect) for effect in effects))
+    return effects
+
+
+def test_park__keeps_what_was_seen_and_calls_the_operator(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    (effect,) = ledger.lease([Kind.WITNESS])
+    park(ledger, effect, "SLURM said\0no", error="SlurmRejectedError", said="x" * 9000, state="QUEUED", number=7)
+    (row,) = rows(engine, "SELECT last_error, evidence, lease, parked_at FROM effects WHERE done_at IS NULL")
+    assert row.last_error == "SLURM said\\x00no"
+    assert row.evidence["said"] == "x" * 2000
+    assert (row.evidence["error"], row.evidence["number"], row.evidence["attempts"]) == ("SlurmRejectedError", 7, 1)
+    assert row.lease is None
+    assert row.parked_at is not None
+    assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
+
+
+def test_park__demand_while_it_was_carried_out__is_tried_once_more_and_then_parked(
+    ledger: Ledger, engine: Engine
+) -> None:
+    queued_and_due(ledger, engine, 1)
+    (effect,) = ledger.lease([Kind.WITNESS])
+    ledger.record(Change(job_id(1), CalledBack()))
+    park(ledger, effect, "no")
+    assert AlarmName.EFFECT_PARKED not in alarms(ledger)
+    (again,) = ledger.lease([Kind.WITNESS])
+    park(ledger, again, "no")
+    assert ledger.lease([Kind.WITNESS]) == []
+    assert AlarmName.EFFECT_PARKED in alarms(ledger)
+
+
+def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    (effect,) = ledger.lease([Kind.WITNESS])
+    park(ledger, effect, "no")
+    ledger.record(Change(job_id(1), CalledBack()))
+    (again,) = ledger.lease([Kind.WITNESS])
+    assert again.id == effect.id
+    ledger.record(Change(job_id(1), SlurmStarted(), done=again))
+    watch_effects(ledger)
+    assert alarms(ledger) == {}
+
+
+def test_parked__job_goes_on_without_it__alarm_is_cleared(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    (effect,) = ledger.lease([Kind.WITNESS])
+    park(ledger, effect, "no")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET done_at = now()"))
+    watch_effects(ledger)
+    assert alarms(ledger) == {}
+
+
+def test_batch__one_that_nobody_foresaw__is_parked_alone_and_the_others_go_on(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, *range(1, 21))
+    poison, sizes = job_id(13), []
+
+    def see(effects: Sequence[OpenEffect]) -> None:
+        sizes.append(len(effects))
+        if any(effect.job_id == poison for effect in effects):
+            raise ZeroDivisionError("nobody foresaw this")
+
+    failures = 0
+    for _ in range(200):
+        try:
+            if not look(ledger, see):
+                break
+        except ZeroDivisionError:
+            failures += 1
+            with engine.begin() as connection:  # its time has come again
+                connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
+    parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
+    assert [row.job_id for row in parked] == [poison]
+    assert parked[0].evidence["error"] == "ZeroDivisionError"
+    assert failures == TRIES_OF_THE_UNFORESEEN
+    assert sizes[:SUSPECT_AFTER] == [20] * SUSPECT_AFTER
+    assert set(sizes[SUSPECT_AFTER:]) == {1}
+    seen_fine = rows(engine, "SELECT job_id FROM jobs WHERE looks = 1")
+    assert len(seen_fine) == 19
+
+
+def test_outage__of_any_length__is_never_parked_but_late(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1, 2)
+
+    def nobody_answers(_: Sequence[OpenEffect]) -> None:
+        raise TransientError("SLURM does not answer")
+
+    for _ in range(LATE_AFTER_TRIES + 1):
+        assert len(look(ledger, nobody_answers)) == 2
+        make_due(engine)
+    watch_effects(ledger)
+    (name, details), *more = alarms(ledger).items()
+    assert (name, more) == (AlarmName.EFFECT_LATE, [])
+    assert (details["effects"], details["last_error"]) == (2, "SLURM does not answer")
+    assert details["tries"] == LATE_AFTER_TRIES + 1
+    assert len(look(ledger, lambda _: None)) == 2
+    watch_effects(ledger)
+    assert alarms(ledger) == {}
+
+
+def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    effects = ledger.lease([Kind.WITNESS])
+    ledger.postpone(effects, 1.0, "not now")
+    watch_effects(ledger)
+    assert alarms(ledger) == {}
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET failing_since = now() - interval '6 min' WHERE done_at IS NULL"))
+    watch_effects(ledger)
+    assert alarms(ledger)[AlarmName.EFFECT_LATE]["for_s"] >= 360
+
+
+def test_postponed_without_an_error__has_not_failed(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    effects = ledger.lease([Kind.WITNESS])
+    ledger.postpone(effects, 1.0, "not now")
+    make_due(engine)
+    ledger.postpone(ledger.lease([Kind.WITNESS]), 30.0)
+    (row,) = rows(engine, "SELECT attempts, failing_since, last_error FROM effects WHERE done_at IS NULL")
+    assert tuple(row) == (0, None, None)
