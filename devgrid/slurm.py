@@ -14,6 +14,11 @@ from devgrid.users import Users
 
 PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
 HOOKS = ("jobcomp.sh", "prolog-slurmctld.sh")
+# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets.
+RECORD = (
+    "printf '%s|%s|%s|%s|%s|%s|%s\\n' "
+    '"$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{file}\n'
+)
 
 
 def end_jobs(folder: Path, users: Users) -> None:
@@ -121,6 +126,9 @@ class Slurm:
             (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")
         for hook in HOOKS:
             text = (PLUGINS / hook).read_text().replace("@SPOOL@", str(spool))
+            if hook == "jobcomp.sh":
+                first, _, rest = text.partition("\n")
+                text = f"{first}\n{RECORD.format(file=folder / 'completed')}{rest}"
             (folder / "plugins" / hook).write_text(text)
             (folder / "plugins" / hook).chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))

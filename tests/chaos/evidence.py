@@ -1,0 +1,414 @@
+"""What the outside world says: the chain, SLURM's own records, the spool, the marks that jobs left, and the ledger's tables.
+
+Nothing here asks the code under test. The ledger is read as rows, the chain by its RPC and the contracts' ABI as devgrid built
+it, SLURM by `scontrol show job`, `sacct` and the line that devgrid's completion hook leaves for each job.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hexbytes import HexBytes
+from sqlalchemy import create_engine, text
+from web3 import HTTPProvider, Web3
+
+from devgrid.chain import BUILD, Chain
+from devgrid.users import Users
+
+BLOCKS_A_REQUEST = 200
+GRID_JOB = re.compile("0x[0-9a-f]{64}")
+MARKS = "marks"
+EXPECTED = "expected.jsonl"
+ACKNOWLEDGED = "acknowledged.jsonl"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OnChain:
+    """A job as the contract keeps it."""
+
+    job_id: str
+    status: str
+    customer: str
+    provider: str
+    final_cost_wei: int
+    price_wei_per_min: int
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A change of a job's status, and who made it."""
+
+    job_id: str
+    before: str
+    after: str
+    sender: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job that the contract gave to the provider."""
+
+    job_id: str
+    minutes: int
+    tx_hash: str
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A mined transaction of the provider; `call` is None when it did not go to the meta-scheduler."""
+
+    hash: str
+    nonce: int
+    call: str | None
+    arguments: tuple[Any, ...]
+    succeeded: bool
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job in SLURM's records. `job_id` is the grid's, from the name of its log file or its own name; `live` means that
+    slurmctld has it and it has not ended, `told` that the hook could tell whose job it was.
+    """
+
+    slurm_id: int
+    job_id: str
+    state: str
+    elapsed_s: int
+    exit_status: int
+    live: bool = False
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that an audit compares."""
+
+    provider: str
+    jobs: dict[str, OnChain]
+    transitions: list[Transition]
+    claims: list[Claim]
+    refused: list[str]
+    cancel_requested: set[str]
+    transactions: list[Transaction]
+    waiting_nonces: list[int]
+    next_nonce: int
+    slurm: dict[int, SlurmJob]
+    completed: list[SlurmJob]
+    spooled: list[str]
+    rejected: list[str]
+    marks: dict[str, set[int]]
+    ledger: dict[str, list[Row]]
+    expected: dict[str, Row] = field(default_factory=dict)
+    acknowledged: list[Row] = field(default_factory=list)
+
+    @cached_property
+    def ours(self) -> list[OnChain]:
+        """The jobs that the provider claimed at any time."""
+        claimed = {claim.job_id for claim in self.claims}
+        return [job for job in self.jobs.values() if job.job_id in claimed]
+
+    @cached_property
+    def ledger_jobs(self) -> dict[str, Row]:
+        """The ledger's rows of jobs."""
+        return {row["job_id"]: row for row in self.ledger["jobs"]}
+
+    def slurm_jobs(self, job_id: str) -> list[SlurmJob]:
+        """All that SLURM ever had for a job of the grid."""
+        return [job for job in self.slurm.values() if job.job_id == job_id]
+
+    def ran(self, job_id: str) -> list[SlurmJob]:
+        """Those of them that were started."""
+        marked = self.marks.get(job_id, set())
+        return [job for job in self.slurm_jobs(job_id) if job.elapsed_s > 0 or job.slurm_id in marked]
+
+
+def gather(folder: Path) -> Evidence:
+    """Collect what there is of the grid in that state folder."""
+    environment = json.loads((folder / "environment.json").read_text())
+    chain = _ChainReader(folder)
+    completed = list(_completed(folder))
+    return Evidence(
+        provider=chain.provider,
+        jobs=chain.jobs(),
+        transitions=chain.transitions(),
+        claims=chain.claims(),
+        refused=chain.refused(),
+        cancel_requested=chain.cancel_requested(),
+        transactions=chain.transactions(),
+        waiting_nonces=chain.waiting_nonces(),
+        next_nonce=chain.next_nonce(),
+        slurm=_slurm(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
+        completed=completed,
+        spooled=_files(folder / "spool"),
+        rejected=_files(folder / "spool" / "rejected"),
+        marks=_marks(folder / MARKS),
+        ledger=_ledger(environment["DATABASE_URL"]),
+        expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
+        acknowledged=list(_lines(folder / ACKNOWLEDGED)),
+    )
+
+
+class _ChainReader:
+    """The chain, by its RPC alone."""
+
+    def __init__(self, folder: Path) -> None:
+        chain = Chain.load(folder)
+        self._addresses = chain.addresses
+        self.provider = chain.account("provider").address.lower()
+        self._web3 = Web3(HTTPProvider(chain.rpc_url))
+        self._metascheduler = self._contract("MetaScheduler", chain.addresses.metascheduler)
+        self._jobs = self._contract("JobRepository", chain.addresses.jobs)
+        self._status = ["PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING"]
+        self._status += ["CANCELLED", "FINISHED", "FAILED", "OUT_OF_CREDITS", "PANICKED"]
+        self._mined = list(self._blocks())
+        self._senders = {raw["hash"].lower(): raw["from"].lower() for raw in self._mined}
+
+    def jobs(self) -> dict[str, OnChain]:
+        found = {}
+        for entry in self._events(self._jobs, "JobCreated"):
+            job = self._jobs.functions.get(entry["args"]["_jobId"]).call()
+            found["0x" + job[0].hex()] = self._on_chain(job)
+        return found
+
+    def transitions(self) -> list[Transition]:
+        return [
+            Transition(
+                "0x" + entry["args"]["_jobId"].hex(),
+                self._status[entry["args"]["_from"]],
+                self._status[entry["args"]["_to"]],
+                self._senders.get(entry["transactionHash"].to_0x_hex(), ""),
+            )
+            for entry in self._events(self._jobs, "JobTransitionEvent")
+        ]
+
+    def claims(self) -> list[Claim]:
+        return [
+            Claim("0x" + args["jobId"].hex(), args["maxDurationMinute"], entry["transactionHash"].to_0x_hex())
+            for entry in self._events(self._metascheduler, "ClaimJobEvent")
+            for args in [entry["args"]]
+            if args["providerAddr"].lower() == self.provider
+        ]
+
+    def refused(self) -> list[str]:
+        return [
+            "0x" + entry["args"]["_jobId"].hex()
+            for entry in self._events(self._metascheduler, "JobRefusedEvent")
+            if entry["args"]["_providerAddr"].lower() == self.provider
+        ]
+
+    def cancel_requested(self) -> set[str]:
+        return {
+            "0x" + entry["args"]["jobId"].hex()
+            for entry in self._events(self._metascheduler, "ClaimNextCancellingJobEvent")
+        }
+
+    def transactions(self) -> list[Transaction]:
+        mine = [raw for raw in self._mined if raw["from"].lower() == self.provider]
+        return [self._transaction(raw) for raw in mine]
+
+    def waiting_nonces(self) -> list[int]:
+        pool = self._rpc("txpool_content")
+        waiting = [
+            int(nonce)
+            for part in ("pending", "queued")
+            for sender, by_nonce in pool[part].items()
+            if sender.lower() == self.provider
+            for nonce in by_nonce
+        ]
+        return sorted(waiting)
+
+    def next_nonce(self) -> int:
+        return int(self._web3.eth.get_transaction_count(Web3.to_checksum_address(self.provider)))
+
+    def _contract(self, name: str, address: str) -> Any:
+        abi = json.loads((BUILD / f"{name}.json").read_text())["abi"]
+        return self._web3.eth.contract(address=Web3.to_checksum_address(address), abi=abi)
+
+    def _rpc(self, method: str, *params: Any) -> Any:
+        answer = self._web3.provider.make_request(method, list(params))  # type: ignore[arg-type]
+        if "result" not in answer:
+            raise RuntimeError(f"{method}: {answer.get('error')}")
+        return answer["result"]
+
+    def _events(self, contract: Any, name: str) -> list[Any]:
+        found = contract.events[name]().get_logs(from_block=0)
+        return sorted(found, key=lambda entry: (entry["blockNumber"], entry["logIndex"]))
+
+    def _on_chain(self, job: Any) -> OnChain:
+        job_id, status, customer, provider, definition, cost, *_, exit_code = job
+        gpus, mem_per_cpu_mb, cpus_per_task, ntasks, *_ = definition
+        cpus = cpus_per_task * ntasks
+        price = 0
+        if int(provider, 16):
+            gpu_price, cpu_price, mem_price = self._prices(provider)
+            price = gpus * gpu_price + cpus * cpu_price + cpus * mem_per_cpu_mb * mem_price
+        return OnChain(
+            "0x" + job_id.hex(), self._status[status], customer.lower(), provider.lower(), cost[1], price, exit_code
+        )
+
+    def _prices(self, provider: str) -> tuple[int, int, int]:
+        known = self.__dict__.setdefault("_known_prices", {})
+        if provider not in known:
+            manager = self._contract("ProviderManager", self._addresses.provider_manager)
+            known[provider] = tuple(manager.functions.getProvider(provider).call()[2])
+        found: tuple[int, int, int] = known[provider]
+        return found
+
+    def _blocks(self) -> Iterator[Any]:
+        """All transactions, oldest first."""
+        head = int(self._rpc("eth_blockNumber"), 16)
+        provider: Any = self._web3.provider
+        for first in range(0, head + 1, BLOCKS_A_REQUEST):
+            numbers = range(first, min(first + BLOCKS_A_REQUEST, head + 1))
+            for answer in provider.make_batch_request(
+                [("eth_getBlockByNumber", [hex(number), True]) for number in numbers]
+            ):
+                yield from answer["result"]["transactions"]
+
+    def _transaction(self, raw: Any) -> Transaction:
+        call, arguments = None, ()
+        if (raw["to"] or "").lower() == self._metascheduler.address.lower():
+            function, named = self._metascheduler.decode_function_input(HexBytes(raw["input"]))
+            call, arguments = function.fn_name, tuple(named.values())
+        receipt = self._rpc("eth_getTransactionReceipt", raw["hash"])
+        return Transaction(raw["hash"].lower(), int(raw["nonce"], 16), call, arguments, int(receipt["status"], 16) == 1)
+
+
+# --- SLURM ----------------------------------------------------------------------------------------------------------------
+
+
+def _slurm(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict[int, SlurmJob]:
+    """By SLURM id: what accounting says, else slurmctld, else the line that the completion hook left."""
+    jobs = {job.slurm_id: job for job in completed}
+    jobs |= {job.slurm_id: job for job in _remembered(folder)}
+    if accounting:
+        for job in _accounted(folder):
+            known = jobs.get(job.slurm_id)
+            named = job if GRID_JOB.fullmatch(job.job_id) or known is None else _renamed(job, known.job_id)
+            jobs[job.slurm_id] = named if not (known and known.live) else known
+    return {slurm_id: job for slurm_id, job in sorted(jobs.items()) if job.job_id}
+
+
+def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:
+    return SlurmJob(job.slurm_id, job_id, job.state, job.elapsed_s, job.exit_status, job.live)
+
+
+def _remembered(folder: Path) -> Iterator[SlurmJob]:
+    for line in _ask(folder, "scontrol", "--oneliner", "show", "job").splitlines():
+        found = re.match(r"JobId=(\d+) JobName=(\S*)", line)
+        if found is None:
+            continue
+        fields = dict(re.findall(r" (JobState|RunTime|ExitCode|StdOut)=(\S+)", line))
+        exit_code, _, signal = fields["ExitCode"].partition(":")
+        live = fields["JobState"] in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED")
+        yield SlurmJob(
+            int(found[1]),
+            _grid_job(fields.get("StdOut", ""), found[2]),
+            fields["JobState"],
+            _seconds(fields["RunTime"]),
+            int(exit_code) * 256 + int(signal),
+            live,
+        )
+
+
+def _accounted(folder: Path) -> Iterator[SlurmJob]:
+    asked = ("--allusers", "--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=2000-01-01")
+    fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,JobName%80"
+    for line in _ask(folder, "sacct", *asked, fields).splitlines():
+        slurm_id, state, elapsed_s, exit_status, name = line.split("|", 4)
+        exit_code, _, signal = exit_status.partition(":")
+        yield SlurmJob(
+            int(slurm_id),
+            _grid_job("", name),
+            state.split()[0],
+            int(elapsed_s),
+            int(exit_code) * 256 + int(signal),
+        )
+
+
+def _completed(folder: Path) -> Iterator[SlurmJob]:
+    """The lines of devgrid's completion hook (devgrid/slurm.py)."""
+    record = folder / "slurm" / "completed"
+    for line in record.read_text(errors="replace").splitlines() if record.exists() else []:
+        slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
+        exit_code, _, signal = exit_status.partition(":")
+        began, ended = int(start_s), int(end_s)
+        elapsed_s = ended - began if 0 < began < ended else 0
+        yield SlurmJob(
+            int(slurm_id),
+            _grid_job(log, name),
+            state,
+            elapsed_s,
+            int(exit_code) * 256 + int(signal or 0),
+            told=GRID_JOB.fullmatch(name) is not None,
+        )
+
+
+def _grid_job(log: str, name: str) -> str:
+    """The owner may change a job's name, and hardly that of its log."""
+    stem = Path(log).name.removesuffix(".log")
+    return next((found for found in (stem, name) if GRID_JOB.fullmatch(found)), "")
+
+
+def _seconds(shown: str) -> int:
+    days, _, clock = shown.rpartition("-")
+    hours, minutes, seconds = clock.split(":")
+    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+def _ask(folder: Path, *argv: str) -> str:
+    conf = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
+    environment = {**os.environ, **conf, **Users(folder).environment()}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=60)
+    if done.returncode != 0:
+        raise RuntimeError(f"{argv[0]} ended with status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+# --- files and rows -------------------------------------------------------------------------------------------------------
+
+
+def _files(spool: Path) -> list[str]:
+    if not spool.exists():
+        return []
+    return sorted(file.name for file in spool.iterdir() if re.search(r"\d+-\d+-(start|end)$", file.name))
+
+
+def _marks(folder: Path) -> dict[str, set[int]]:
+    """Who said `started <job id> <slurm id>`."""
+    marks: dict[str, set[int]] = {}
+    for file in folder.iterdir() if folder.exists() else []:
+        for line in file.read_text(errors="replace").splitlines():
+            words = line.split()
+            if len(words) == 3 and words[0] == "started":
+                marks.setdefault(words[1], set()).add(int(words[2]))
+    return marks
+
+
+def _lines(file: Path) -> Iterator[Row]:
+    if file.exists():
+        yield from map(json.loads, file.read_text().splitlines())
+
+
+def _ledger(database_url: str) -> dict[str, list[Row]]:
+    """Every table as it is."""
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
+    names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+    try:
+        with engine.connect() as connection:
+            tables = list(connection.scalars(text(names)))
+            return {
+                table: [dict(row) for row in connection.execute(text(f'SELECT * FROM "{table}"')).mappings()]  # noqa: S608
+                for table in tables
+            }
+    finally:
+        engine.dispose()

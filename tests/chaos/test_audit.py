@@ -1,0 +1,192 @@
+"""The audit finds a clean grid clean, and sees each thing that can be wrong."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.grid import Grid
+from supervisor_tasks.job import ChainStatus
+from tests.chaos import jobs
+from tests.chaos.audit import CHECKS, audit, violations
+from tests.chaos.evidence import Evidence, OnChain, gather
+from tests.watching import ledger, rows, wait_for, wait_for_end
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25)
+    try:
+        running.fleet.start(flower=False)
+        customer = running.new_customer()
+        for job_id in (jobs.finishing(running, customer), jobs.failing(running, customer)):
+            wait_for_end(running, job_id)
+        cancelled = running.submit_script(customer, jobs.marking(running, "sleep 600"))
+        jobs.expect(running, cancelled, "CANCELLED", runs=1)
+        wait_for(running, cancelled, {ChainStatus.RUNNING})
+        running.chain.cancel_job(customer, cancelled)
+        wait_for_end(running, cancelled)
+        jobs.wait_for_rest(running)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def evidence(grid: Grid) -> Evidence:
+    return gather(grid.folder)
+
+
+def test_audit__grid_at_rest__everything_looked_at_and_nothing_wrong(evidence: Evidence) -> None:
+    findings = audit(evidence)
+    assert violations(findings) == []
+    without = {found.check.name for found in findings if not found.looked_at}
+    assert without <= {"acknowledged"}  # nobody called but the reporter
+
+
+def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Grid) -> None:
+    """The whole way: a row of the real ledger is changed, the program sees it, and is content when it is changed back."""
+
+    def run() -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "tests.chaos.audit", str(grid.folder)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120)
+
+    good = run()
+    assert (good.returncode, good.stderr) == (0, ""), good.stdout
+    settled = rows(grid, "SELECT job_id, elapsed_s FROM jobs WHERE slurm_id IS NOT NULL LIMIT 1")[0]
+    change = text("UPDATE jobs SET elapsed_s = elapsed_s + :by WHERE job_id = :id")
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(change, {"by": 60, "id": settled.job_id})
+    bad = run()
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(change, {"by": -60, "id": settled.job_id})
+    assert bad.returncode == 1
+    assert f"VIOLATION ledger_figures: {settled.job_id} ran {settled.elapsed_s + 60} s in the ledger" in bad.stdout
+
+
+# --- one thing wrong at a time --------------------------------------------------------------------------------------------
+
+
+def finished(evidence: Evidence) -> OnChain:
+    return next(job for job in evidence.ours if job.status == "FINISHED")
+
+
+def with_job(evidence: Evidence, **changes: Any) -> Evidence:
+    job = replace(finished(evidence), **changes)
+    return replace(evidence, jobs={**evidence.jobs, job.job_id: job})
+
+
+def with_slurm(evidence: Evidence, **changes: Any) -> Evidence:
+    seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], **changes)
+    return replace(evidence, slurm={**evidence.slurm, seen.slurm_id: seen})
+
+
+def with_row(evidence: Evidence, table: str, **changes: Any) -> Evidence:
+    ledger = copy.deepcopy(evidence.ledger)
+    row = next(row for row in ledger[table] if row.get("job_id") in (finished(evidence).job_id, None))
+    row.update(changes)
+    return replace(evidence, ledger=ledger)
+
+
+def without_rows(evidence: Evidence, table: str) -> Evidence:
+    return replace(evidence, ledger={**evidence.ledger, table: []})
+
+
+def twin(evidence: Evidence) -> Evidence:
+    seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], slurm_id=4711)
+    return replace(evidence, slurm={**evidence.slurm, 4711: seen})
+
+
+def second_run_marked(evidence: Evidence) -> Evidence:
+    job_id = finished(evidence).job_id
+    return replace(evidence, marks={**evidence.marks, job_id: {1, 4711}})
+
+
+def longer_bill(evidence: Evidence) -> Evidence:
+    """The contract was told one minute more than SLURM's clock gives."""
+    sent = [
+        replace(call, arguments=(*call.arguments[:2], call.arguments[2] + 1, *call.arguments[3:]))
+        if call.call == "providerSetJobStatus"
+        else call
+        for call in evidence.transactions
+    ]
+    return replace(evidence, transactions=sent)
+
+
+def written_twice(evidence: Evidence) -> Evidence:
+    report = next(call for call in evidence.transactions if call.call == "providerSetJobStatus")
+    again = replace(report, hash="0x" + "1" * 64, nonce=report.nonce + 1000)
+    return replace(evidence, transactions=[*evidence.transactions, again])
+
+
+def step_skipped(evidence: Evidence) -> Evidence:
+    kept = [step for step in evidence.transitions if step.after != "RUNNING"]
+    return replace(evidence, transitions=kept)
+
+
+def nonce_lost(evidence: Evidence) -> Evidence:
+    gone = evidence.ledger["transactions"][1]["nonce"]
+    rows = [row for row in evidence.ledger["transactions"] if row["nonce"] != gone]
+    sent = [call for call in evidence.transactions if call.nonce != gone]
+    return replace(evidence, ledger={**evidence.ledger, "transactions": rows}, transactions=sent)
+
+
+Doctored = Callable[[Evidence], Evidence]
+DOCTORED: dict[str, list[Doctored]] = {
+    "ended": [lambda e: with_job(e, status="RUNNING")],
+    "expected": [lambda e: with_job(e, status="CANCELLED"), lambda e: with_job(e, exit_code=9)],
+    "not_given_up": [
+        lambda e: with_job(e, status="PANICKED"),
+        lambda e: replace(e, refused=[finished(e).job_id]),
+        lambda e: replace(e, refused=[finished(e).job_id], expected={}),
+    ],
+    "right_status": [
+        lambda e: with_slurm(e, state="NODE_FAIL"),
+        lambda e: with_slurm(e, exit_status=256),
+        lambda e: replace(e, slurm={}),
+    ],
+    "steps": [step_skipped],
+    "minutes": [longer_bill, lambda e: with_slurm(e, elapsed_s=60)],
+    "paid": [lambda e: with_job(e, final_cost_wei=1)],
+    "ran_once": [
+        twin,
+        second_run_marked,
+        lambda e: replace(e, marks={}, slurm={}),
+        lambda e: replace(e, expected={finished(e).job_id: {"ends": ["FINISHED"], "runs": 0}}),
+    ],
+    "no_twins": [twin],
+    "none_left": [lambda e: with_slurm(e, live=True)],
+    "hooks_heard": [lambda e: without_rows(e, "callbacks")],
+    "acknowledged": [lambda e: replace(e, acknowledged=[{"job_id": "0x0", "slurm_id": 1, "status": 7}])],
+    "inbox_read": [
+        lambda e: with_row(e, "callbacks", read_at=None),
+        lambda e: replace(e, spooled=["1-1-end"]),
+        lambda e: replace(e, rejected=["1-1-end"]),
+    ],
+    "nonces": [nonce_lost, lambda e: replace(e, waiting_nonces=[7]), lambda e: replace(e, next_nonce=2)],
+    "signed_bytes": [lambda e: with_row(e, "transactions", raw=b"other bytes")],
+    "one_write_an_intent": [written_twice],
+    "fates": [lambda e: with_row(e, "transactions", state="SENT")],
+    "claims": [lambda e: without_rows(e, "jobs"), lambda e: with_row(e, "jobs", time_limit_min=1)],
+    "ledger_agrees": [lambda e: with_row(e, "jobs", state="ENDED"), lambda e: with_row(e, "jobs", chain_status=6)],
+    "ledger_figures": [lambda e: with_row(e, "jobs", elapsed_s=61), lambda e: with_row(e, "jobs", slurm_id=4711)],
+    "nothing_left": [
+        lambda e: with_row(e, "effects", done_at=None),
+        lambda e: with_row(e, "effects", done_at=None, parked_at=1),
+    ],
+}
+
+
+def test_doctored__every_check_is_tried() -> None:
+    assert DOCTORED.keys() == {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize(("name", "doctor"), [(name, doctor) for name, all_of in DOCTORED.items() for doctor in all_of])
+def test_doctored__its_check_sees_it(evidence: Evidence, name: str, doctor: Doctored) -> None:
+    findings = {found.check.name: found for found in audit(doctor(evidence))}
+    assert findings[name].violations
