@@ -98,7 +98,7 @@ def without_rows(evidence: Evidence, table: str) -> Evidence:
 
 
 def twin(evidence: Evidence) -> Evidence:
-    seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], slurm_id=4711)
+    seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], slurm_id=4711, elapsed_s=1)
     return replace(evidence, slurm={**evidence.slurm, 4711: seen})
 
 
