@@ -1,0 +1,126 @@
+"""No hot query reads a big table whole: their plans, in a ledger with a million settled jobs."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event
+
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import start_server
+from devgrid.state import private_processes
+from supervisor_tasks import embedded
+from supervisor_tasks.chain.rpc import Rpc
+from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.events import CalledBack, SlurmWaiting
+from supervisor_tasks.job import JobId, Kind
+from supervisor_tasks.journey.claim import WAITING
+from supervisor_tasks.ledger.store import Change, Ledger
+from tests.load.million import HOT, SETTLED, fill
+
+CLUSTER = "old"
+BIG = {"jobs", "events", "effects", "callbacks", "transactions"}
+FEW = 10 * HOT  # rows that a plan may expect to read; a quarter of a per cent of the smallest table that is big
+RUNNING = JobId(f"0x{SETTLED + 1:064x}")
+KEY = "0x" + "1" * 64
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with private_processes() as processes:
+        folder = processes.folder / "postgres"
+        folder.mkdir()
+        server = embedded.postgres(folder)
+        start_server(processes, "postgres", server)
+        environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
+        argv = [sys.executable, "-m", "alembic", "upgrade", "head"]
+        subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+        engine = create_engine(server.url)
+        fill(engine, CLUSTER)
+        yield engine
+        engine.dispose()
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Ledger]:
+    ledger = Ledger(engine, CLUSTER, wake=lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+@pytest.fixture
+def wallet(engine: Engine) -> Wallet:
+    return Wallet(engine, CLUSTER, Rpc.at("http://127.0.0.1:9"), 179188, "0x" + "4" * 40, KEY)
+
+
+@contextmanager
+def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    """The plan of each statement that is run meanwhile."""
+    found: list[tuple[str, Any]] = []
+
+    def explain(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        verb = statement.lstrip()[:6].upper()
+        if verb not in ("SELECT", "UPDATE", "INSERT", "DELETE") or statement.startswith("EXPLAIN"):
+            return
+        for each in list(parameters)[:1] if many else [parameters]:
+            with cursor.connection.cursor() as own:
+                own.execute(f"EXPLAIN (FORMAT JSON) {statement}", each)
+                found.append((statement, own.fetchone()[0][0]["Plan"]))
+
+    event.listen(engine, "before_cursor_execute", explain)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "before_cursor_execute", explain)
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
+    """What reads a big table whole, or expects very many rows of it."""
+    return [
+        f"{node['Node Type']} on {node['Relation Name']} ({node['Plan Rows']} rows): {statement}"
+        for statement, plan in found
+        for node in nodes(plan)
+        if node.get("Relation Name") in BIG and (node["Node Type"] == "Seq Scan" or node["Plan Rows"] > FEW)
+        if node["Node Type"] != "ModifyTable"
+    ]
+
+
+HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
+    "lease": lambda ledger, _: ledger.lease([Kind.WITNESS]),
+    "forgotten": lambda ledger, _: ledger.forgotten(),
+    "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
+    "record": lambda ledger, _: ledger.record(Change(RUNNING, CalledBack()), Change(RUNNING, SlurmWaiting("RUNNING"))),
+    "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
+    "unread_callbacks": lambda ledger, _: ledger.unread_callbacks(),
+    "has_unread_callbacks": lambda ledger, _: ledger.has_unread_callbacks(),
+    "has_open_transactions": lambda ledger, _: ledger.has_open_transactions(),
+    "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
+    "open_transactions": lambda _, wallet: wallet.open_transactions(),
+}
+
+
+@pytest.mark.parametrize("name", HOT_QUERIES)
+def test_hot_query__with_a_million_settled_jobs__reads_only_what_it_needs(
+    name: str, engine: Engine, ledger: Ledger, wallet: Wallet
+) -> None:
+    with plans(engine) as found:
+        HOT_QUERIES[name](ledger, wallet)
+    assert found, "no statement was run"
+    assert costly(found) == []
+
+
+def test_costly__query_without_an_index__is_found(engine: Engine) -> None:
+    with plans(engine) as found, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT * FROM jobs WHERE message = 'x'")
+    assert len(costly(found)) == 1
