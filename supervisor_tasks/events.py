@@ -72,6 +72,14 @@ class CalledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Recognised:
+    """The job that SLURM has under the id is ours; SLURM got it at that time (Unix time). A requeue makes it a later one."""
+
+    slurm_id: SlurmId
+    submit_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmWaiting:
     """SLURM was looked at and had no news: it waits, configures, completes, or says nothing that we understand."""
 
@@ -137,6 +145,7 @@ Event = (
     | SubmitUnclear
     | SubmitNotFound
     | CalledBack
+    | Recognised
     | SlurmWaiting
     | SlurmStarted
     | SlurmEnded

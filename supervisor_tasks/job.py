@@ -134,10 +134,11 @@ class Outcome:
 class Job:
     """A job as the ledger knows it.
 
-    `claim_key` names the claim (transaction hash and log index), `chain_at` is the place on chain (block, log index) of
-    the contract's last word on the job: an earlier word that comes later is void. `top_ups` maps the key of each top-up
-    event to its minutes, `applied_limit_min` is the limit that SLURM was last given, `looks` counts the looks since the
-    last news.
+    `claim_key` names the claim (transaction hash and log index), `slurm_submit_s` is when SLURM got the job by its own clock
+    (Unix time; with the id it tells the job from others that have the id later), `chain_at` is the place on chain (block,
+    log index) of the contract's last word on the job: an earlier word that comes later is void. `top_ups` maps the key of
+    each top-up event to its minutes, `applied_limit_min` is the limit that SLURM was last given, `looks` counts the looks
+    since the last news.
     """
 
     job_id: JobId
@@ -152,6 +153,7 @@ class Job:
     script: str | None = field(default=None, repr=False)
     grid_logger_url: str = ""
     slurm_id: SlurmId | None = None
+    slurm_submit_s: int | None = None
     top_ups: tuple[tuple[str, int], ...] = ()
     applied_limit_min: int | None = None
     cancel_requested: bool = False

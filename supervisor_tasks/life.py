@@ -16,6 +16,7 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    Recognised,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
@@ -90,7 +91,7 @@ def _submit_started(job: Job, event: SubmitStarted) -> Next:
 def _submitted(job: Job, event: Submitted) -> Next:
     if job.slurm_id is not None:
         return job, ()
-    known = replace(job, slurm_id=event.slurm_id, looks=0)
+    known = replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0)
     if job.state is State.SUBMITTING:
         queued = replace(known, state=State.QUEUED)
         cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
@@ -129,6 +130,12 @@ def _called_back(job: Job, _: CalledBack) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
     return replace(job, looks=0), (Effect(Kind.WITNESS),)
+
+
+def _recognised(job: Job, event: Recognised) -> Next:
+    if job.slurm_id != event.slurm_id or RANK[job.state] >= RANK[State.ENDED]:
+        return job, ()
+    return replace(job, slurm_submit_s=event.submit_s), ()
 
 
 def _slurm_waiting(job: Job, _: SlurmWaiting) -> Next:
@@ -208,6 +215,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     SubmitUnclear: _submit_unclear,
     SubmitNotFound: _submit_not_found,
     CalledBack: _called_back,
+    Recognised: _recognised,
     SlurmWaiting: _slurm_waiting,
     SlurmStarted: _slurm_started,
     SlurmEnded: _slurm_ended,

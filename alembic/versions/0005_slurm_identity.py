@@ -1,5 +1,9 @@
 """How SLURM's jobs are told apart."""
 
+import sqlalchemy as sa
+
+from alembic import op
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -7,8 +11,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    pass
+    op.add_column("jobs", sa.Column("slurm_submit_s", sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
-    pass
+    op.drop_column("jobs", "slurm_submit_s")

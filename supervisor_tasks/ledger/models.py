@@ -56,6 +56,7 @@ class JobRow(Base):
     script: Mapped[str | None]
     grid_logger_url: Mapped[str]
     slurm_id: Mapped[int | None]
+    slurm_submit_s: Mapped[int | None]
     top_ups: Mapped[list[Any]]
     applied_limit_min: Mapped[int | None]
     cancel_requested: Mapped[bool]

@@ -17,6 +17,7 @@ from supervisor_tasks.events import (
     CancelRequested,
     ChainSaw,
     Claimed,
+    Recognised,
     ScriptFetched,
     SlurmEnded,
     SlurmWaiting,
@@ -104,6 +105,7 @@ def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> N
     bring_to_queued(ledger)
     changed = ledger.record(
         Change(JOB, ToppedUp("tx:1", 5)),
+        Change(JOB, Recognised(SlurmId(7), 1795285056)),
         Change(JOB, CancelRequested()),
         Change(JOB, ChainSaw(ChainStatus.RUNNING, (9, 1))),
         Change(JOB, SlurmEnded(Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"))),
@@ -111,6 +113,7 @@ def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> N
     assert ledger.jobs([JOB]) == changed
     assert changed[JOB].outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why")
     assert changed[JOB].chain_at == (9, 1)
+    assert changed[JOB].slurm_submit_s == 1795285056
 
 
 def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:

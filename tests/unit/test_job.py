@@ -14,6 +14,7 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    Recognised,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
@@ -358,3 +359,17 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_recognised__under_another_id_or_after_the_end__changes_nothing() -> None:
+    queued, _ = lived(ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7)))
+    assert then(queued, Recognised(SlurmId(8), 1000)) == queued
+    known = then(queued, Recognised(SlurmId(7), 1000))
+    assert known.slurm_submit_s == 1000
+    ended = then(known, SlurmEnded(FINISHED))
+    assert then(ended, Recognised(SlurmId(7), 2000)) == ended
+
+
+def test_recognised__by_a_later_time_after_a_requeue__is_written_down_anew() -> None:
+    events = ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7)), Recognised(SlurmId(7), 1000)
+    assert then(lived(*events)[0], Recognised(SlurmId(7), 1060)).slurm_submit_s == 1060
