@@ -7,6 +7,7 @@ database does: one that hangs must not hold the threads that answer sshd, nor th
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from grpc_callbacks.validation import StatusReport
+from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.models import Callback
 
@@ -124,7 +126,7 @@ class Inbox:
         """What went wrong, if anything. A connection that was kept over a restart of the database fails once."""
         for attempt in (1, 2):
             try:
-                with self._engine.begin() as connection:
+                with _point_of(rows), self._engine.begin() as connection:
                     self._execute(connection, rows)
             except SQLAlchemyError as error:
                 if attempt == 1 and getattr(error, "connection_invalidated", False):
@@ -138,3 +140,8 @@ class Inbox:
             connection.execute(self._insert, rows)
         else:
             connection.execute(text("SELECT 1 FROM callbacks LIMIT 1"))
+
+
+def _point_of(rows: list[Row]) -> AbstractContextManager[None]:
+    """A question whether the database is there changes nothing."""
+    return around(Point.CALLBACK_STORED) if rows else nullcontext()

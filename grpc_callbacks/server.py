@@ -12,6 +12,7 @@ from grpc_callbacks.inbox import Inbox, InboxClosedError
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+from supervisor_tasks.crash import Point, after, before
 
 log = structlog.get_logger()
 
@@ -44,6 +45,8 @@ class JobApi(services.JobAPIServicer):
             log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
             context.abort(grpc.StatusCode.UNAVAILABLE, f"{error}; come again")
         outcome = "callback_ignored" if report.ignored else "callback_stored"
+        before(Point.CALLBACK_ACKNOWLEDGED)
+        context.add_callback(lambda: after(Point.CALLBACK_ACKNOWLEDGED))
         log.info(outcome, job_id=report.job_id, slurm_id=report.slurm_id, status=report.status, peer=peer)
         return messages.SetJobStatusResponse()
 

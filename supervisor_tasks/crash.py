@@ -16,6 +16,8 @@ class Point(StrEnum):
     """A place in the program before and after which the world differs."""
 
     COMMIT = "commit"
+    LEASE = "lease"
+    POSTPONE = "postpone"
     SBATCH = "sbatch"
     ID_STORED = "id-stored"
     SIGN = "sign"
@@ -37,8 +39,18 @@ ARMED = os.environ.get("CRASH_AT")
 @contextmanager
 def around(point: Point) -> Iterator[None]:
     """The world changes in here: a crash may come just before it or just after it."""
-    reached(f"before-{point}")
+    before(point)
     yield
+    after(point)
+
+
+def before(point: Point) -> None:
+    """The world is about to change."""
+    reached(f"before-{point}")
+
+
+def after(point: Point) -> None:
+    """The world has just changed."""
     reached(f"after-{point}")
 
 

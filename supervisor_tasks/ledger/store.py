@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
+from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import Claimed, Event
 from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
@@ -118,7 +119,7 @@ class Ledger:
         """Commit what the events make of their jobs, in the order given; returns the jobs as they are now. `also` adds
         to the same transaction. Recording an event again is safe.
         """
-        with self.engine.begin() as connection:
+        with around(Point.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
             after, journal, wanted = _play(before, changes)
             changed = [job for job_id, job in after.items() if before.get(job_id) != job]
@@ -199,7 +200,7 @@ class Ledger:
             "most": most,
             "suspect": SUSPECT_AFTER,
         }
-        with self.engine.begin() as connection:
+        with around(Point.LEASE), self.engine.begin() as connection:
             rows = connection.execute(outbox.LEASE, parameters)
             return _effects(rows)
 
@@ -218,7 +219,7 @@ class Ledger:
             "error": None if error is None else storable(error),
             "unforeseen": unforeseen,
         }
-        with self.engine.begin() as connection:
+        with around(Point.POSTPONE), self.engine.begin() as connection:
             rows = list(connection.execute(outbox.POSTPONE, parameters))
         soon = _effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
         if soon:
