@@ -20,10 +20,14 @@ broker_url = _broker_url(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
     "visibility_timeout": 3600,
-    "socket_timeout": 30,
+    "socket_timeout": 10,
     "socket_connect_timeout": 3,
     "socket_keepalive": True,
+    "health_check_interval": 5,  # a connection that only looks alive is dropped after twice that
 }
+broker_connection_max_retries = None
+worker_consumer = "supervisor_tasks.broker:PatientConsumer"
+beat_scheduler = "supervisor_tasks.broker:PatientScheduler"
 
 task_serializer = "json"
 accept_content = ["json"]

@@ -53,6 +53,15 @@ def start_site(sender: Any, **_: object) -> None:
     _current.append(build(load_or_exit(*needs), served, sender.app))
 
 
+def start_ear(sender: Any, **_: object) -> None:
+    """Have the worker notice when it receives nothing any more."""
+    from supervisor_tasks.broker import listen_to_oneself
+
+    deaf_after_s = load_or_exit().worker_deaf_after_s
+    if deaf_after_s:
+        listen_to_oneself(sender, deaf_after_s)
+
+
 def stop_site(**_: object) -> None:
     """Close what the site holds."""
     while _current:

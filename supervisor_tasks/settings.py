@@ -237,6 +237,8 @@ class Settings(BaseSettings):
     cluster_name: Annotated[str, _pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
     database_url: DatabaseUrl | None = None
     broker_url: BrokerUrl | None = None
+    worker_deaf_after_s: float = Field(60.0, ge=0, allow_inf_nan=False)  # 0: never
+    metrics_address: Annotated[str, BeforeValidator(_listen_address)] = "127.0.0.1:9464"
     state_dir: File = Field(default_factory=lambda: _state_folder())
     log_level: Annotated[str, _pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
 

@@ -7,7 +7,7 @@ from celery import Task, shared_task
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.running import current_site, set_up_logging, start_site, stop_site
+from supervisor_tasks.running import current_site, set_up_logging, start_ear, start_site, stop_site
 
 log = structlog.get_logger()
 
@@ -109,4 +109,5 @@ def watch() -> None:
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
 worker_ready.connect(lambda **_: (check_slurm.delay(), nudge.delay()), weak=False)
+worker_ready.connect(start_ear, weak=False)
 worker_shutdown.connect(stop_site, weak=False)

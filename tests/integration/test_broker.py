@@ -1,0 +1,137 @@
+"""The broker goes away and comes back: the fleet consumes again by itself, and its log stays calm meanwhile."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.fleet import CELERY, REPOSITORY, Fleet
+from devgrid.grid import start_server
+from devgrid.process import Processes, wait_until
+from devgrid.state import private_processes
+from supervisor_tasks import embedded
+
+STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
+WITHIN_S = 30.0  # figures are the benchmark's; a loaded machine is slow
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def redis_server(processes: Processes) -> embedded.Server:
+    folder = processes.folder / "redis"
+    folder.mkdir()
+    return embedded.redis(folder)
+
+
+@pytest.fixture(scope="module")
+def fleet(processes: Processes, redis_server: embedded.Server) -> Fleet:
+    """A worker of the default queue, which needs no key, and beat."""
+    folder = processes.folder / "postgres"
+    folder.mkdir()
+    database = embedded.postgres(folder)
+    start_server(processes, "postgres", database)
+    start_server(processes, "redis", redis_server)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(processes.folder),
+        "STATE_DIR": str(processes.folder),
+        "DATABASE_URL": database.url,
+        "BROKER_URL": redis_server.url,
+        "WORKER_DEAF_AFTER_S": "5",
+    }
+    fleet = Fleet(processes, environment)
+    fleet.migrate()
+    fleet.start_worker("worker", "-Q", "main.default")
+    fleet.start_beat()
+    return fleet
+
+
+@pytest.fixture(scope="module")
+def engine(fleet: Fleet) -> Iterator[Engine]:
+    engine = create_engine(fleet.environment["DATABASE_URL"])
+    yield engine
+    engine.dispose()
+
+
+def consumed(engine: Engine) -> float:
+    """When the worker last finished a nudge, in seconds since the epoch."""
+    query = text("SELECT extract(epoch FROM succeeded_at)::float8 FROM ticks WHERE name = 'nudge'")
+    with engine.connect() as connection:
+        return float(connection.scalar(query) or 0)
+
+
+def now(engine: Engine) -> float:
+    with engine.connect() as connection:
+        return float(connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8")) or 0)
+
+
+def wait_for_nudge(engine: Engine) -> None:
+    since = now(engine)
+    wait_until(lambda: consumed(engine) > since, "a nudge", WITHIN_S, 0.1)
+
+
+def loud(processes: Processes, name: str) -> list[str]:
+    """What an operator would have to read of a process: all that is no information."""
+    lines = (processes.logs / f"{name}.log").read_text().splitlines()
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
+    return [entry["event"].partition(".")[0] for entry in entries if entry["level"] != "info"]
+
+
+def pass_s(engine: Engine, seconds: float) -> None:
+    began = now(engine)
+    wait_until(lambda: now(engine) > began + seconds, "time to pass", 60.0, 0.2)
+
+
+def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
+    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded.Server
+) -> None:
+    wait_for_nudge(engine)
+    for away_s in (0.0, 5.0):
+        processes.kill(fleet.find("redis"))
+        pass_s(engine, away_s)
+        start_server(processes, "redis", redis_server)
+        wait_for_nudge(engine)
+    lost = "consumer: Connection to broker lost"
+    assert set(loud(processes, "worker")) <= {lost, "broker_away", "wake_up_lost"}
+    assert loud(processes, "worker").count(lost) == 2
+    assert set(loud(processes, "beat")) == {"broker_away"}
+    assert len(loud(processes, "beat")) <= 2
+
+
+def test_worker_that_answers_pings_and_receives_nothing__ends(
+    fleet: Fleet, engine: Engine, processes: Processes
+) -> None:
+    wait_for_nudge(engine)
+    worker = fleet.find("worker")
+    argv = [*CELERY, "control", "cancel_consumer", "main.default"]
+    subprocess.run(argv, cwd=REPOSITORY, env=fleet.environment, check=True, capture_output=True, timeout=60)
+    wait_until(lambda: worker.process() is None, "the deaf worker to end", 60.0, 0.1)
+    processes.kill(worker)  # which reaps it
+    assert "worker_deaf" in loud(processes, "worker")
+    fleet.start_worker("worker", "-Q", "main.default")
+    wait_for_nudge(engine)
+
+
+def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engine, processes: Processes) -> None:
+    wait_for_nudge(engine)
+    redis = fleet.find("redis")
+    processes.kill(redis, signal.SIGSTOP, wait=False)
+    pass_s(engine, STOPPED_S)
+    processes.kill(redis, signal.SIGCONT, wait=False)
+    wait_for_nudge(engine)
+
+
+def test_redis_flushed__worker_consumes(fleet: Fleet, engine: Engine, redis_server: embedded.Server) -> None:
+    wait_for_nudge(engine)
+    with Redis(unix_socket_path=str(redis_server.socket)) as redis:
+        redis.flushall()
+    wait_for_nudge(engine)
