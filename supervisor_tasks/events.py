@@ -129,6 +129,30 @@ class ChainSaw:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlooked:
+    """The sweep found nobody at work on this, or news that nobody had looked at."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """SLURM was given the job before this ledger knew of it. Without an id the contract says that it ran, and SLURM shows
+    nothing of it.
+    """
+
+    slurm_id: SlurmId | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmLost:
+    """SLURM, which answers, does not know the job under that id; nor does accounting. Nobody knows what became of it."""
+
+    slurm_id: SlurmId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """An effect was carried out and there is nothing to add: cancel asked for, lines handed to the logger."""
 
@@ -153,5 +177,8 @@ Event = (
     | ToppedUp
     | LimitApplied
     | ChainSaw
+    | Overlooked
+    | Adopted
+    | SlurmLost
     | Carried
 )

@@ -195,7 +195,7 @@ class Report:
 
 def path_to_goal(job: Job) -> tuple[Report, ...]:
     """The calls that bring the contract from its status to what is true: by way of RUNNING where the contract wants it,
-    that is for everything but a job that was cancelled before it ran.
+    that is for everything but a job that was cancelled before it ran, or of which nobody knows what became.
     """
     running = (Report(ChainStatus.RUNNING),) if job.chain_status is ChainStatus.SCHEDULED else ()
     outcome = job.outcome
@@ -204,7 +204,7 @@ def path_to_goal(job: Job) -> tuple[Report, ...]:
     if job.chain_status.cold:
         return ()
     last = Report(outcome.status, outcome.minutes, outcome.reason, outcome.exit_status)
-    never_ran = outcome.status is ChainStatus.CANCELLED and outcome.elapsed_s == 0
+    never_ran = outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED) and outcome.elapsed_s == 0
     return (last,) if never_ran else (*running, last)
 
 

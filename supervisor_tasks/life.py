@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor_tasks.events import (
+    Adopted,
     CalledBack,
     CancelRequested,
     Carried,
@@ -16,10 +17,12 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    Overlooked,
     Recognised,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
+    SlurmLost,
     SlurmStarted,
     SlurmWaiting,
     SubmitNotFound,
@@ -29,7 +32,7 @@ from supervisor_tasks.events import (
     SubmitUnclear,
     ToppedUp,
 )
-from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, finished, unfit
+from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, closes, finished, unfit
 
 FIRST_LOOK_S = 0.5
 LONGEST_LOOK_S = 900.0
@@ -201,6 +204,30 @@ def _chain_saw(job: Job, event: ChainSaw) -> Next:
     return replace(job, chain_status=event.status), ()
 
 
+def _overlooked(job: Job, event: Overlooked) -> Next:
+    return job, () if event.kind in closes(job) else (Effect(event.kind),)
+
+
+def _adopted(job: Job, event: Adopted) -> Next:
+    if job.slurm_id is not None or RANK[job.state] >= RANK[State.ENDED]:
+        return job, ()
+    if job.state in (State.QUEUED, State.RUNNING):
+        return replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0), (Effect(Kind.WITNESS),)
+    ran = job.chain_status is ChainStatus.RUNNING
+    state = State.RUNNING if ran else State.QUEUED
+    taken = replace(job, state=state, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0)
+    if event.slurm_id is None:
+        return taken, (_look(taken),)
+    cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
+    return taken, (_look(taken), *cancel, *_limit_to_apply(taken))
+
+
+def _slurm_lost(job: Job, event: SlurmLost) -> Next:
+    if job.state not in (State.QUEUED, State.RUNNING) or job.slurm_id != event.slurm_id:
+        return job, ()
+    return _end(job, Outcome(status=ChainStatus.PANICKED, reason=event.reason))
+
+
 def _carried(job: Job, _: Carried) -> Next:
     return job, ()
 
@@ -223,6 +250,9 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     ToppedUp: _topped_up,
     LimitApplied: _limit_applied,
     ChainSaw: _chain_saw,
+    Overlooked: _overlooked,
+    Adopted: _adopted,
+    SlurmLost: _slurm_lost,
     Carried: _carried,
 }
 

@@ -1,5 +1,10 @@
 """The sweep."""
 
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from alembic import op
+
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
@@ -7,8 +12,30 @@ depends_on = None
 
 
 def upgrade() -> None:
-    pass
+    op.create_table(
+        "sweeps",
+        sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "finished_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.Column("report", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("suspects", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("sweeps_by_cluster", "sweeps", ["cluster", "id"])
+    op.create_table(
+        "facts",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("cluster", "name"),
+    )
 
 
 def downgrade() -> None:
-    pass
+    op.drop_table("facts")
+    op.drop_index("sweeps_by_cluster", table_name="sweeps")
+    op.drop_table("sweeps")

@@ -249,3 +249,31 @@ class SwitchRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     reason: Mapped[str]
     set_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class SweepRow(Base):
+    """A sweep: what was looked at, found and done. `suspects` are doubts with the second (since the epoch) of the first
+    sight: what is done only when it is seen again.
+    """
+
+    __tablename__ = "sweeps"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    begun_at: Mapped[datetime]
+    finished_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    report: Mapped[dict[str, Any]]
+    suspects: Mapped[dict[str, Any]]
+
+    __table_args__ = (Index("sweeps_by_cluster", "cluster", "id"),)
+
+
+class FactRow(Base):
+    """What one process has learnt and another one works with, and since when it is so."""
+
+    __tablename__ = "facts"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+    since: Mapped[datetime] = mapped_column(server_default=func.now())

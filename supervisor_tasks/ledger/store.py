@@ -32,6 +32,7 @@ from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.operator import Alarms, Switches
 from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
+from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.life import advance
 
 JOBS = JobRow.metadata.tables["jobs"]
@@ -111,6 +112,7 @@ class Ledger:
         self.wake = wake
         self.alarms = Alarms(engine, cluster)
         self.switches = Switches(engine, cluster)
+        self.sweeps = Sweeps(engine, cluster)
         self._ticked_s: dict[str, float] = {}
 
     # --- what happened ----------------------------------------------------------------------------------------------

@@ -8,16 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisor_tasks.events import (
+    Adopted,
     CalledBack,
     CancelRequested,
     ChainSaw,
     Claimed,
     Event,
     LimitApplied,
+    Overlooked,
     Recognised,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
+    SlurmLost,
     SlurmStarted,
     SlurmWaiting,
     SubmitNotFound,
@@ -285,6 +288,9 @@ EVENTS = st.one_of(
     st.just(CancelRequested()),
     st.builds(ToppedUp, st.sampled_from(["tx:1", "tx:2"]), st.integers(1, 100)),
     st.builds(LimitApplied, st.integers(1, 500)),
+    st.builds(Overlooked, st.sampled_from(Kind)),
+    st.builds(Adopted, st.sampled_from([None, SlurmId(7), SlurmId(9)])),
+    st.builds(SlurmLost, st.sampled_from([None, SlurmId(7), SlurmId(8)]), st.just("gone")),
     st.builds(ChainSaw, st.sampled_from(ChainStatus), st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
 )
 

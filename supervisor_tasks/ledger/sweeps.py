@@ -1,0 +1,204 @@
+"""What the sweep reads and writes: many jobs at once without their scripts, its reports, its doubts, and a few facts."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, delete, func, select, text
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
+from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.models import FactRow, SweepRow
+
+SWEEPS = SweepRow.metadata.tables["sweeps"]
+FACTS = FactRow.metadata.tables["facts"]
+
+KEPT = 500  # reports: five days
+STALE_S = 60.0  # what nobody touched for so long should have been worked on
+WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
+
+_JOBS = """
+    SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
+        cancel_requested,
+        COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
+    FROM jobs
+    LEFT JOIN (
+        SELECT job_id, array_agg(kind) AS open, array_agg(kind) FILTER (WHERE parked_at IS NOT NULL) AS parked
+        FROM effects WHERE cluster = :cluster AND done_at IS NULL GROUP BY job_id
+    ) AS effects USING (job_id)
+    LEFT JOIN (
+        SELECT DISTINCT job_id FROM callbacks WHERE cluster = :cluster AND read_at IS NULL
+    ) AS heard USING (job_id)
+    WHERE jobs.cluster = :cluster
+"""
+_HOT = text(_JOBS + f"AND state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})")
+_NAMED = text(_JOBS + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))")
+
+# What is due and has no message, what nobody has read, what nobody has followed.
+_STALE = text(
+    """
+    SELECT
+        (SELECT count(*) FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+            AND due_at < now() - :stale_s * interval '1 second') AS effects,
+        (SELECT count(*) FROM callbacks WHERE cluster = :cluster AND read_at IS NULL
+            AND received_at < now() - :stale_s * interval '1 second') AS callbacks,
+        (SELECT count(*) FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')
+            AND created_at < now() - :stale_s * interval '1 second') AS transactions
+    """
+)
+_DUE = text(
+    """
+    SELECT EXISTS (SELECT 1 FROM facts WHERE cluster = :cluster AND name = :wanted)
+        OR COALESCE((
+            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
+            FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+        ), true)
+    """
+)
+_PRUNE = text(
+    """
+    DELETE FROM sweeps WHERE cluster = :cluster AND id <= (
+        SELECT id FROM sweeps WHERE cluster = :cluster ORDER BY id DESC OFFSET :kept LIMIT 1
+    )
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sweep that has begun, by the database's clock. `suspects` are the doubts of the last one with their ages, seconds."""
+
+    at: datetime
+    why: str
+    suspects: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A sweep that was finished."""
+
+    begun_at: datetime
+    finished_at: datetime
+    report: dict[str, Any]
+
+
+class Sweeps:
+    """The sweeps of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    def ask(self, why: str) -> None:
+        """Have a sweep made soon. Asking twice is asking once."""
+        self.learn(WANTED, why)
+
+    def due(self) -> bool:
+        """Whether somebody has asked for a sweep, or the last one is long enough ago."""
+        with self._engine.connect() as connection:
+            return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
+
+    def begin(self, why: str) -> Begun:
+        """Begin one: whoever asked is served."""
+        served = delete(FACTS).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED).returning(FACTS.c.value)
+        last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
+        with self._engine.begin() as connection:
+            asked = connection.scalar(served)
+            now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
+            suspects = connection.scalar(last) or {}
+        ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
+        return Begun(now, why or asked or "the clock", ages)
+
+    def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
+        """Write a finished sweep down; the oldest reports go."""
+        now_s = begun.at.timestamp()
+        row = insert(SWEEPS).values(
+            cluster=self._cluster,
+            begun_at=begun.at,
+            report=bindparam("report", type_=JSONB),
+            suspects={name: now_s - age_s for name, age_s in suspects.items()},
+        )
+        with self._engine.begin() as connection:
+            connection.execute(row, {"report": json.loads(json.dumps(report))})
+            connection.execute(_PRUNE, {"cluster": self._cluster, "kept": KEPT})
+
+    def last(self, most: int = 1) -> list[Swept]:
+        """The last sweeps, the newest first."""
+        query = select(SWEEPS).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(most)
+        with self._engine.connect() as connection:
+            return [Swept(row.begun_at, row.finished_at, row.report) for row in connection.execute(query)]
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def hot(self) -> dict[JobId, Known]:
+        """All jobs of which something is still to be decided."""
+        with self._engine.connect() as connection:
+            return _known(connection.execute(_HOT, {"cluster": self._cluster}))
+
+    def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, Known]:
+        """The jobs with these ids, or with these ids in SLURM, in whatever state."""
+        if not (job_ids or slurm_ids):
+            return {}
+        parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
+        with self._engine.connect() as connection:
+            return _known(connection.execute(_NAMED, parameters))
+
+    def stale(self) -> dict[str, int]:
+        """How many effects, callbacks and transactions nobody has touched for long."""
+        with self._engine.connect() as connection:
+            row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
+        return {name: int(number) for name, number in row.items()}
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def learn(self, name: str, value: str) -> bool:
+        """Write a fact down; True when it was another one, or none, before."""
+        row = insert(FACTS).values(cluster=self._cluster, name=name, value=value)
+        changed = row.on_conflict_do_update(
+            index_elements=["cluster", "name"],
+            set_={"value": value, "since": func.now()},
+            where=FACTS.c.value != value,
+        )
+        with self._engine.begin() as connection:
+            return connection.execute(changed).rowcount > 0
+
+    def fact(self, name: str) -> tuple[str, float] | None:
+        """A fact, and for how many seconds it has been so."""
+        age_s = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
+        query = select(FACTS.c.value, age_s).where(FACTS.c.cluster == self._cluster, FACTS.c.name == name)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else (row.value, float(row.age_s))
+
+
+def _known(rows: Iterable[Any]) -> dict[JobId, Known]:
+    sets: dict[tuple[str, ...], frozenset[Kind]] = {}  # the rows share a few
+
+    def kinds(names: list[str]) -> frozenset[Kind]:
+        key = tuple(names)
+        if key not in sets:
+            sets[key] = frozenset(map(Kind, key))
+        return sets[key]
+
+    return {
+        JobId(row.job_id): Known(
+            job_id=JobId(row.job_id),
+            customer=Address(row.customer),
+            provider=Address(row.provider),
+            state=State(row.state),
+            chain_status=ChainStatus(row.chain_status),
+            chain_block=row.chain_block,
+            slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
+            slurm_submit_s=row.slurm_submit_s,
+            cancel_requested=row.cancel_requested,
+            open=kinds(row.open),
+            parked=kinds(row.parked),
+            heard=row.heard,
+        )
+        for row in rows
+    }
