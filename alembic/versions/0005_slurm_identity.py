@@ -1,4 +1,4 @@
-"""How SLURM's jobs are told apart."""
+"""How SLURM's jobs are told apart, and one lease of an effect from the next."""
 
 import sqlalchemy as sa
 
@@ -12,7 +12,9 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("slurm_submit_s", sa.BigInteger(), nullable=True))
+    op.add_column("effects", sa.Column("takings", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
 
 
 def downgrade() -> None:
+    op.drop_column("effects", "takings")
     op.drop_column("jobs", "slurm_submit_s")

@@ -95,9 +95,9 @@ class EffectRow(Base):
     """The outbox: what is left to do for a job. At most one open effect a (job, kind).
 
     `wakes` counts the demands: one that arrives while the effect is being carried out keeps it open. `lease` is the
-    holder (see leases.py) that carries it out, `woken_at` when a message was last sent for it. `failing_since` is when the
-    failures in a row began, `unforeseen` counts those of them that nobody foresaw, and `evidence` is what was seen when the
-    effect was parked.
+    holder (see leases.py) that carries it out, `takings` how often it was ever leased, `woken_at` when a message was last
+    sent for it. `failing_since` is when the failures in a row began, `unforeseen` counts those of them that nobody foresaw,
+    and `evidence` is what was seen when the effect was parked.
     """
 
     __tablename__ = "effects"
@@ -109,6 +109,7 @@ class EffectRow(Base):
     due_at: Mapped[datetime]
     wakes: Mapped[int] = mapped_column(Integer, server_default=text("1"))
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    takings: Mapped[int] = mapped_column(server_default=text("0"))
     lease: Mapped[int | None]
     lease_until: Mapped[datetime | None]
     woken_at: Mapped[datetime | None]

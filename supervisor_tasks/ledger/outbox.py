@@ -18,7 +18,18 @@ OPEN = text(
     """
 )
 
-# Ends effects that were carried out: done, or due again (`due_in_s`), or, when a demand came in meanwhile, due at once.
+# Whether a taking still holds its effect, until the transaction's end. A lease is not a process's but a taking's: the same
+# process may have lost the effect and taken it again meanwhile.
+HELD = text(
+    """
+    SELECT id FROM effects
+    WHERE id = :id AND done_at IS NULL AND lease = :holder AND takings = :taking AND lease_until > now()
+    FOR UPDATE
+    """
+)
+
+# Ends effects that were carried out by who holds them: done, or due again (`due_in_s`), or, when a demand came in
+# meanwhile, due at once.
 END = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
@@ -26,8 +37,10 @@ END = text(
         done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
         due_at = CASE WHEN effects.wakes = ended.wakes
             THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:dues AS float8[])) AS ended(id, wakes, due_in_s)
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:dues AS float8[]), CAST(:holders AS bigint[]),
+        CAST(:takings AS bigint[])) AS ended(id, wakes, due_in_s, holder, taking)
     WHERE effects.id = ended.id AND effects.done_at IS NULL
+        AND effects.lease = ended.holder AND effects.takings = ended.taking
     RETURNING effects.id, job_id, kind, effects.wakes, attempts, lease, parked_at, done_at,
         GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
     """
@@ -46,7 +59,8 @@ CLOSE = text(
 # Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone.
 LEASE = text(
     """
-    UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1
+    UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
+        takings = takings + 1
     WHERE id IN (
         WITH due AS (
             SELECT id, due_at, unforeseen >= :suspect AS suspect FROM effects
@@ -59,7 +73,7 @@ LEASE = text(
         )
         SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
     )
-    RETURNING id, job_id, kind, wakes, attempts, unforeseen
+    RETURNING id, job_id, kind, wakes, attempts, unforeseen, lease AS holder, takings AS taking
     """
 )
 
@@ -90,8 +104,8 @@ FORGOTTEN = text(
     """
 )
 
-# Gives leased effects back, to be tried again later, or at once when a demand came in meanwhile. Without an error nothing
-# has failed, and the count of failures begins anew.
+# Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
+# nothing has failed, and the count of failures begins anew.
 POSTPONE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
@@ -100,8 +114,10 @@ POSTPONE = text(
         failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.wakes = given.wakes
             THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[])) AS given(id, wakes)
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
+        AS given(id, wakes, holder, taking)
     WHERE effects.id = given.id AND effects.done_at IS NULL
+        AND effects.lease = given.holder AND effects.takings = given.taking
     RETURNING effects.id, job_id, kind, effects.wakes, attempts, parked_at,
         GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
     """
@@ -114,7 +130,7 @@ PARK = text(
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
         evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
         parked_at = CASE WHEN wakes = :wakes THEN now() END, due_at = LEAST(due_at, now()), woken_at = now()
-    WHERE id = :id AND done_at IS NULL
+    WHERE id = :id AND done_at IS NULL AND lease = :holder AND takings = :taking
     RETURNING id, job_id, kind, wakes, attempts, parked_at
     """
 )

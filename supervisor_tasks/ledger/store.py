@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import Claimed, Event
 from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
@@ -53,9 +54,15 @@ TICK_S = 1.0  # two ticks of one name within that time are one
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
 
 
+class LeaseLostError(SupervisorError):
+    """Another taking has the effect by now; what was about to be written was not."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
-    """An effect that somebody is to carry out. `wakes` is the count of demands at the time it was read."""
+    """An effect that somebody is to carry out. `wakes` is the count of demands at the time it was read; `holder` and
+    `taking` name the lease under which it was taken.
+    """
 
     id: int
     job_id: JobId
@@ -64,6 +71,8 @@ class OpenEffect:
     attempts: int
     due_in_s: float = 0.0
     unforeseen: int = 0  # failures in a row that nobody foresaw
+    holder: int = 0
+    taking: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +126,15 @@ class Ledger:
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
-    def record(self, *changes: Change, also: Also | None = None) -> dict[JobId, Job]:
+    def record(self, *changes: Change, held: OpenEffect | None = None, also: Also | None = None) -> dict[JobId, Job]:
         """Commit what the events make of their jobs, in the order given; returns the jobs as they are now. `also` adds
-        to the same transaction. Recording an event again is safe.
+        to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless this taking
+        still holds that effect: raises LeaseLostError.
         """
         with around(Point.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
+            if held is not None:
+                self._require_held(connection, held)
             after, journal, wanted = _play(before, changes)
             changed = [job for job_id, job in after.items() if before.get(job_id) != job]
             self._store(connection, changed, journal)
@@ -145,6 +157,11 @@ class Ledger:
         query = select(JOBS).where(*mine).order_by(JOBS.c.job_id).with_for_update()
         return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(query).mappings()}
 
+    def _require_held(self, connection: Connection, effect: OpenEffect) -> None:
+        taking = {"id": effect.id, "holder": effect.holder, "taking": effect.taking}
+        if connection.execute(outbox.HELD, taking).first() is None:
+            raise LeaseLostError(f"the lease of effect {effect.id} ({effect.kind} of {effect.job_id}) is another's now")
+
     def _store(self, connection: Connection, changed: Sequence[Job], journal: list[dict[str, Any]]) -> None:
         if changed:
             rows = [row_from_job(job) | {"cluster": self.cluster} for job in changed]
@@ -157,15 +174,13 @@ class Ledger:
     def _end(
         self, connection: Connection, done: Sequence[OpenEffect], wanted: dict[tuple[JobId, Kind], float]
     ) -> list[OpenEffect]:
-        """End effects; one whose kind is wanted again is made due again and taken out of `wanted`."""
+        """End effects that are still held; one whose kind is wanted again is made due again and taken out of `wanted`."""
         if not done:
             return []
-        parameters = {
-            "ids": [effect.id for effect in done],
-            "wakes": [effect.wakes for effect in done],
-            "dues": [wanted.pop((effect.job_id, effect.kind), None) for effect in done],
-        }
-        rows = connection.execute(outbox.END, parameters)
+        dues = [wanted.get((effect.job_id, effect.kind)) for effect in done]
+        rows = list(connection.execute(outbox.END, _takings(done) | {"dues": dues}))
+        for row in rows:
+            wanted.pop((JobId(row.job_id), Kind(row.kind)), None)
         return _effects(row for row in rows if row.done_at is None and row.parked_at is None)
 
     def _open(self, connection: Connection, wanted: dict[tuple[JobId, Kind], float]) -> list[OpenEffect]:
@@ -215,8 +230,7 @@ class Ledger:
         if not effects:
             return
         parameters = {
-            "ids": [effect.id for effect in effects],
-            "wakes": [effect.wakes for effect in effects],
+            **_takings(effects),
             "due_in_s": due_in_s,
             "error": None if error is None else storable(error),
             "unforeseen": unforeseen,
@@ -229,10 +243,12 @@ class Ledger:
 
     def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
         """Leave an effect to the operator. False when a demand came in meanwhile: then it is tried once more with what
-        is new.
+        is new; and when the effect is another's now.
         """
         parameters = {
             "id": effect.id,
+            "holder": effect.holder,
+            "taking": effect.taking,
             "wakes": effect.wakes,
             "error": storable(reason),
             "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
@@ -242,7 +258,7 @@ class Ledger:
         again = _effects(row for row in rows if row.parked_at is None)
         if again:
             self.wake(again)
-        return not again
+        return bool(rows) and not again
 
     def trouble(self) -> Trouble:
         """The effects that are parked, and those that have failed for long without being parked."""
@@ -391,6 +407,15 @@ def _journal_row(job: Job, event: Event) -> dict[str, Any]:
     }
 
 
+def _takings(effects: Sequence[OpenEffect]) -> dict[str, Any]:
+    return {
+        "ids": [effect.id for effect in effects],
+        "wakes": [effect.wakes for effect in effects],
+        "holders": [effect.holder for effect in effects],
+        "takings": [effect.taking for effect in effects],
+    }
+
+
 def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
     return [
         OpenEffect(
@@ -401,6 +426,8 @@ def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
             row.attempts,
             getattr(row, "due_in_s", 0.0),
             getattr(row, "unforeseen", 0),
+            getattr(row, "holder", 0),
+            getattr(row, "taking", 0),
         )
         for row in rows
     ]
