@@ -26,7 +26,7 @@ class Users:
         if not self._passwd.exists():
             self.folder.mkdir(parents=True)
             self.homes.mkdir()
-            self._passwd.write_text(Path("/etc/passwd").read_text())
+            self._passwd.write_text(self._machines_users())
             self._group.write_text(Path("/etc/group").read_text())
 
     def add(self, name: str) -> int:
@@ -47,6 +47,15 @@ class Users:
     def home(self, name: str) -> Path:
         """Where a customer's jobs leave their logs."""
         return self.homes / name
+
+    def _machines_users(self) -> str:
+        """Those of this machine. The admin gets a home of the grid's: a session over SSH would read the start-up files of
+        the real one, which may take long, or wait for a lock that a killed session has left.
+        """
+        home = self.homes / admin()
+        home.mkdir(mode=0o700)
+        lines = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
+        return "".join(":".join([*f[:5], str(home), "/bin/sh"] if f[0] == admin() else f) + "\n" for f in lines)
 
     def environment(self) -> dict[str, str]:
         """What a process needs in its environment to know these users."""

@@ -1,16 +1,23 @@
 """Jobs for grids under fire: each leaves a mark when it starts, and whoever asks for it writes down how it must end."""
 
 import json
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 
-from devgrid.chain import Account
-from devgrid.grid import Grid
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid, definition_of
 from devgrid.process import wait_until
+from devgrid.workflow import Resources
+from supervisor_tasks.job import ChainStatus
 from tests.chaos.evidence import EXPECTED, MARKS
-from tests.watching import ledger
+from tests.watching import ledger, rows, slurm_of, wait_for
+
+EVER_S = 600
+CLAIMED = {ChainStatus.SCHEDULED, ChainStatus.RUNNING}
 
 
 def marks(grid: Grid) -> Path:
@@ -47,20 +54,101 @@ def failing(grid: Grid, customer: Account) -> str:
     return job_id
 
 
-AT_REST = """
-    SELECT (SELECT count(*) FROM effects WHERE done_at IS NULL AND parked_at IS NULL)
-        + (SELECT count(*) FROM transactions WHERE state NOT IN ('MINED', 'REVERTED'))
-        + (SELECT count(*) FROM callbacks WHERE read_at IS NULL) AS left_to_do"""
+def timing_out(grid: Grid, customer: Account) -> str:
+    """A job that runs on after the one minute that was paid for; SLURM ends it after about 80 s."""
+    job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"), minutes=1)
+    expect(grid, job_id, "OUT_OF_CREDITS", runs=1)
+    return job_id
 
 
-def wait_for_rest(grid: Grid, timeout_s: float = 120.0) -> None:
-    """Until nothing is left to do: ledger, spool, and every expected job's contract."""
+def cancelled(grid: Grid, customer: Account, when: set[ChainStatus]) -> str:
+    """A job that its customer cancels once it has one of these statuses."""
+    job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"))
+    expect(grid, job_id, "CANCELLED")
+    wait_for(grid, job_id, when)
+    grid.chain.cancel_job(customer, job_id)
+    return job_id
+
+
+def topped_up(grid: Grid, customer: Account) -> str:
+    """A job that gets five minutes more while it runs, and ends when SLURM knows of them."""
+    go = marks(grid) / f"go-{random.randrange(10**9)}"
+    body = f'until [ -e "{go}" ]; do sleep 0.1; done'
+    job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
+    expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
+    wait_for(grid, job_id, CLAIMED)
+    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
+    wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", 90.0, 0.1)
+    go.touch()
+    return job_id
+
+
+def rejected(grid: Grid, customer: Account) -> str:
+    """Five tasks of five CPUs fit into 32 CPUs, and not into four nodes of eight: SLURM has no place for it."""
+    job_id = grid.submit_script(customer, marking(grid, "true"), tasks=5, cpusPerTask=5)
+    expect(grid, job_id, "PENDING", runs=0)
+    return job_id
+
+
+def without_script(grid: Grid, customer: Account) -> str:
+    """A job whose script nobody has."""
+    job_id = grid.request(customer, "f" * 64, Resources(memPerCpu=100), 60)
+    expect(grid, job_id, "FAILED", runs=0)
+    return job_id
+
+
+def cancelled_sometime(grid: Grid, customer: Account, chance: random.Random) -> str:
+    """A job that is cancelled early or late."""
+    return cancelled(grid, customer, chance.choice([{ChainStatus.META_SCHEDULED, *CLAIMED}, CLAIMED, RUNNING]))
+
+
+RUNNING = {ChainStatus.RUNNING}
+Asked = Callable[[Grid, Account, random.Random], str]
+KINDS: dict[str, Asked] = {
+    "finishing": lambda grid, customer, _: finishing(grid, customer),
+    "failing": lambda grid, customer, _: failing(grid, customer),
+    "cancelled": lambda grid, customer, _: cancelled(grid, customer, RUNNING),
+    "cancelled_sometime": cancelled_sometime,
+    "topped_up": lambda grid, customer, _: topped_up(grid, customer),
+    "rejected": lambda grid, customer, _: rejected(grid, customer),
+    "without_script": lambda grid, customer, _: without_script(grid, customer),
+}
+
+
+def wait_for_end(grid: Grid, job_ids: Sequence[str], timeout_s: float = 120.0) -> None:
+    """Until the contract is cold (or the job was given back) and nothing is left to do for these jobs."""
+    left_to_do = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AND parked_at IS NULL"
+
+    def over(job_id: str) -> bool:
+        given_back = rows(grid, "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'REFUSED'", id=job_id)
+        return grid.chain.job(job_id).status.cold or bool(given_back)
+
+    for job_id in job_ids:
+        wait_until(lambda one=job_id: over(one), f"{job_id} to end", timeout_s, every_s=0.05)  # type: ignore[misc]
+    wait_until(lambda: not rows(grid, left_to_do, ids=list(job_ids)), "nothing to be left to do", timeout_s, 0.05)
+    wait_for_rest(grid, timeout_s, effects=False)
+
+
+OPEN_EFFECTS = "SELECT count(*) FROM effects WHERE done_at IS NULL AND parked_at IS NULL"
+ELSE_LEFT = """
+    SELECT (SELECT count(*) FROM transactions WHERE state NOT IN ('MINED', 'REVERTED'))
+        + (SELECT count(*) FROM callbacks WHERE read_at IS NULL)"""
+
+
+def wait_for_rest(grid: Grid, timeout_s: float = 120.0, *, effects: bool = True) -> None:
+    """Until nothing is left to do: no effect (if these count), no transaction, no callback, no event in the spool."""
     with ledger(grid) as engine:
 
         def at_rest() -> bool:
             with engine.connect() as connection:
-                left = connection.scalar(text(AT_REST))
+                left = connection.scalar(text(ELSE_LEFT)) or (effects and connection.scalar(text(OPEN_EFFECTS)))
             spooled = [file for file in (grid.folder / "spool").iterdir() if file.name.endswith(("-end", "-start"))]
             return not left and not spooled
 
-        wait_until(at_rest, "nothing to be left to do", timeout_s, every_s=0.1)
+        wait_until(at_rest, "nothing to be left to do", timeout_s, every_s=0.05)
+
+
+def _limit(grid: Grid, job_id: str) -> str:
+    """The time limit that SLURM has for a job, as it prints it."""
+    squeue = ("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%l")
+    return slurm_of(grid).run(*squeue).stdout.strip()

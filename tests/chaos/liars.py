@@ -20,7 +20,7 @@ HOSTILE = ("", "0x", "x" * 10_000, "0x" + "G" * 64, "'; DROP TABLE jobs; --", "$
 
 def lies(seed: int, job_ids: Sequence[str], slurm_ids: Sequence[int]) -> Iterator[SetJobStatusRequest]:
     """An endless series of callbacks, most of them about the jobs that exist."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     said: list[SetJobStatusRequest] = []
     while True:
         if said and chance.random() < 0.1:

@@ -1,0 +1,191 @@
+"""`python -m tests.chaos.crashes`: processes die where the world changes, and every job ends right all the same.
+
+One run: a place in the program is armed (supervisor_tasks/crash.py), jobs that pass it are asked for, the process that passes
+it ends as by SIGKILL, a keeper starts it again, the jobs are awaited, and the audit looks at everything. A run follows from its
+seed; runs share a grid, a batch of them each.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from supervisor_tasks.crash import Point
+from tests.chaos import jobs
+from tests.chaos.audit import audit, violations
+from tests.chaos.evidence import gather
+from tests.chaos.keeper import Keeper
+from tests.watching import rows
+
+PLACES = tuple(f"{side}-{point}" for point in Point for side in ("before", "after"))
+KEPT = ("worker", "beat", "callbacks", "reporter")
+BATCH = 25
+LOOKS = 3
+BLOCK_TIME_S = 0.2
+OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Point.RECEIPT_READ: 3}
+# Only these jobs pass such a point for certain.
+NEEDS = {Point.SCANCEL: "cancelled", Point.TIME_LIMIT: "topped_up", Point.POSTPONE: "finishing"}
+KINDS = ("finishing", "finishing", "failing", "cancelled_sometime", "topped_up", "rejected", "without_script")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a seed stands for: where to die, at the how-manieth time, and what jobs there are."""
+
+    seed: int
+    place: str
+    count: int
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went. `down_s` is the time from the death to the next task that a worker finished."""
+
+    run: Run
+    reached: bool
+    took_s: float
+    dead: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+def plan(seed: int, place: str | None = None) -> Run:
+    """The run of a seed: as many seeds in a row as there are places go through all of them."""
+    chance = random.Random(seed)
+    where = place or PLACES[seed % len(PLACES)]
+    point = Point(where.partition("-")[2])
+    first = NEEDS.get(point) or chance.choice(KINDS[:2] if point is Point.SBATCH else KINDS[:4])
+    more = [chance.choice(KINDS) for _ in range(chance.randrange(2))]
+    return Run(seed, where, chance.randint(1, OFTEN.get(point, 1)), (first, *more))
+
+
+class Battlefield:
+    """A grid whose fleet can be killed at any place."""
+
+    def __init__(self, grid: Grid, order: Path) -> None:
+        self.grid = grid
+        self._order = order
+        self._customer: Account = grid.new_customer()
+        self._long: list[str] = []
+
+    @classmethod
+    @contextmanager
+    def made(cls) -> Iterator["Battlefield"]:
+        """A grid with its fleet and a keeper; everything is gone at the end."""
+        grid = Grid.start(block_time_s=BLOCK_TIME_S, overrides={"CHAIN_POLL_S": "0.3"})
+        try:
+            order = grid.folder / "crash-at"
+            grid.environment["CRASH_AT"] = str(order)
+            grid.fleet.start(flower=False)
+            with Keeper(grid.processes, KEPT) as keeper:
+                field = cls(grid, order)
+                field.keeper = keeper
+                yield field
+        finally:
+            grid.stop()
+
+    keeper: Keeper
+
+    def ask_for_long_jobs(self) -> None:
+        """Jobs that outlast the minute, so that there is something to bill; they run beside all others."""
+        self._long = [
+            jobs.finishing(self.grid, self._customer, seconds=62),
+            jobs.timing_out(self.grid, self._customer),
+        ]
+
+    def carry_out(self, run: Run) -> Outcome:
+        """One death, and what became of the jobs."""
+        began_s, deaths = time.monotonic(), len(self.keeper.deaths)
+        self._arm(run)
+        chance = random.Random(run.seed)
+        job_ids = [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
+        jobs.wait_for_end(self.grid, job_ids)
+        reached = not self._order.exists()
+        self._order.unlink(missing_ok=True)
+        dead = tuple(death.name for death in self.keeper.deaths[deaths:])
+        return Outcome(run, reached, time.monotonic() - began_s, dead, self._wrong())
+
+    def finish(self) -> list[str]:
+        """Wait for the long jobs as well; what is wrong in the end."""
+        jobs.wait_for_end(self.grid, self._long, timeout_s=200.0)
+        self._long = []
+        jobs.wait_for_rest(self.grid)
+        return list(self._wrong())
+
+    def _arm(self, run: Run) -> None:
+        draft = self._order.with_suffix(".new")
+        draft.write_text(f"{run.place} {run.count}")
+        draft.replace(self._order)
+
+    def _wrong(self) -> tuple[str, ...]:
+        """The audit's violations, but for the jobs that are still to go on. What goes away by itself was their work."""
+        claims = rows(self.grid, "SELECT claim_key FROM jobs WHERE job_id = ANY(:ids)", ids=self._long)
+        under_way = [*self._long, *(row.claim_key for row in claims)]
+        found: list[str] = []
+        for _ in range(LOOKS):
+            jobs.wait_for_rest(self.grid, effects=not self._long)
+            seen = violations(audit(gather(self.grid.folder)))
+            found = [line for line in seen if not any(name in line for name in under_way)]
+            if not found:
+                break
+        return tuple(found)
+
+
+def main() -> None:
+    """Run them, tell each, and end with status 1 when a job was wronged or a place never reached."""
+    parser = argparse.ArgumentParser(prog="crashes", description=__doc__)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
+    parser.add_argument("--point", choices=PLACES, help="die at this place only")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    print(f"{options.runs} runs from seed {seed} on; one alone: make chaos RUNS=1 SEED=<its seed>", flush=True)
+    outcomes: list[Outcome] = []
+    problems: list[str] = []
+    seeds = range(seed, seed + options.runs)
+    for first in range(0, options.runs, BATCH):
+        problems += _batch([plan(number, options.point) for number in seeds[first : first + BATCH]], outcomes)
+    sys.exit(1 if _tell(outcomes, problems) else 0)
+
+
+def _batch(runs: Sequence[Run], outcomes: list[Outcome]) -> list[str]:
+    with Battlefield.made() as field:
+        field.ask_for_long_jobs()
+        for run in runs:
+            outcome = field.carry_out(run)
+            outcomes.append(outcome)
+            mark = "killed " + " ".join(outcome.dead) if outcome.reached else "not reached"
+            print(
+                f"{len(outcomes):4} seed {run.seed} {run.place} x{run.count} {'+'.join(run.kinds)}:"
+                f" {mark}, {outcome.took_s:.1f} s",
+                flush=True,
+            )
+            for line in outcome.wrong:
+                print(f"     WRONG {line}", flush=True)
+        return field.finish()
+
+
+def _tell(outcomes: Sequence[Outcome], problems: Sequence[str]) -> bool:
+    """The sum of it; whether anything is wrong."""
+    reached = Counter(outcome.run.place for outcome in outcomes if outcome.reached)
+    missed = {outcome.run.place for outcome in outcomes} - reached.keys()
+    wrong = [line for outcome in outcomes for line in outcome.wrong] + list(problems)
+    for place in PLACES:
+        print(f"{reached[place]:4} deaths at {place}")
+    print(f"{sum(reached.values())} deaths in {len(outcomes)} runs, {len(wrong)} violations")
+    for line in problems:
+        print(f"WRONG in the end: {line}")
+    if missed:
+        print(f"never reached: {', '.join(sorted(missed))}")
+    return bool(wrong or missed)
+
+
+if __name__ == "__main__":
+    main()

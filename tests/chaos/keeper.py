@@ -1,0 +1,48 @@
+"""The keeper starts again whatever died, as systemd does at a site."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from devgrid.process import Processes
+
+LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that was found dead."""
+
+    name: str
+    seen_s: float
+
+
+class Keeper:
+    """Watches processes by name for as long as it is entered."""
+
+    def __init__(self, processes: Processes, names: Sequence[str]) -> None:
+        self._processes = processes
+        self._names = tuple(names)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
+        self.deaths: list[Death] = []
+
+    def __enter__(self) -> "Keeper":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            alive = {running.name for running in self._processes.running()}
+            for name in self._names:
+                if name not in alive:
+                    self.deaths.append(Death(name, time.monotonic()))
+                    self._processes.start_again(name)
