@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts check test unit bench demo lock clean
+.PHONY: help setup packages protos contracts plugins check test unit bench demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ protos: $(PROTOS:.proto=_pb2.py) ## build the Python code of the .proto files
 
 contracts: setup ## compile the Solidity contracts and write their ABI
 	@node devgrid/contracts/build.mjs
+
+plugins: packages ## build SLURM's side into build/plugins: the hooks and the SPANK plugin
+	@plugins/build.sh build/plugins
+	@echo "plugins: build/plugins; see plugins/README.md"
 
 lock: ## pin the versions and hashes of requirements.in anew
 	@$(BIN)/pip install --quiet uv

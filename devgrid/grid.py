@@ -11,11 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.fleet import REPOSITORY, Fleet
-from devgrid.process import Processes, answers, free_port
+from devgrid.process import Processes, Running, answers, free_port
 from devgrid.slurm import Slurm, end_jobs
 from devgrid.sshd import Sshd, authorized_keys_command
 from devgrid.state import new_state_folder
@@ -23,6 +24,8 @@ from devgrid.tls import Certificates, make_certificates
 from devgrid.users import Users, admin
 from devgrid.workflow import Resources, load
 from supervisor_tasks import embedded
+
+Hooks = Literal["spool", "field"]
 
 CREDIT = 10**18
 CUSTOMERS_CREDITS = 100_000
@@ -55,13 +58,16 @@ class Grid:
         block_time_s: float | None = None,
         accounting: bool = False,
         min_job_age_s: int = 300,
+        hooks: Hooks = "spool",
         tell: Callable[[str], None] = lambda _: None,
         overrides: dict[str, str] | None = None,
     ) -> "Grid":
-        """Start everything but the fleet. What fails is stopped again and its error raised."""
+        """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
+        supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once.
+        """
         processes = Processes(new_state_folder())
         try:
-            return _start(processes, block_time_s, accounting, min_job_age_s, tell, overrides or {})
+            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, tell, overrides or {})
         except BaseException:
             stop(processes)
             raise
@@ -77,6 +83,19 @@ class Grid:
         """Stop everything, the fleet included, and remove the state folder."""
         end_jobs(self.folder, self.users)
         stop(self.processes)
+
+    def start_reporter(self) -> Running:
+        """What delivers the spool."""
+        return self._start_teller("reporter", "plugins.reporter", "--spool")
+
+    def start_field_plugin(self) -> Running:
+        """What tells each event once."""
+        return self._start_teller("field-plugin", "devgrid.field_plugin", "--events")
+
+    def _start_teller(self, name: str, module: str, folder_option: str) -> Running:
+        argv: list[str | Path] = [sys.executable, "-m", module, folder_option, self.folder / "spool"]
+        argv += ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", self.folder / "tls" / "ca.pem"]
+        return self.processes.start(name, argv, cwd=REPOSITORY)
 
     # --- what a customer does ---------------------------------------------------------------------------------------
 
@@ -130,6 +149,7 @@ def _start(
     block_time_s: float | None,
     accounting: bool,
     min_job_age_s: int,
+    hooks: Hooks,
     tell: Callable[[str], None],
     overrides: dict[str, str],
 ) -> Grid:
@@ -148,7 +168,6 @@ def _start(
     sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca))
     tell("starting the job definition service, the meta-scheduler and the reporter")
     services = start_services(processes, chain, certificates)
-    _start_reporter(processes, spool, public, certificates)
     provider = chain.new_account(role="provider")
     layout = slurm.layout
     node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
@@ -182,7 +201,12 @@ def _start(
     saved = folder / "environment.json"
     saved.touch(mode=0o600)
     saved.write_text(json.dumps(environment))
-    return Grid(processes, chain, users, environment, slurm)
+    grid = Grid(processes, chain, users, environment, slurm)
+    if hooks == "spool":
+        grid.start_reporter()
+    else:
+        grid.start_field_plugin()
+    return grid
 
 
 def _start_servers(processes: Processes) -> dict[str, str]:
@@ -232,11 +256,6 @@ def start_services(processes: Processes, chain: Chain, certificates: Certificate
     argv = [sys.executable, "-m", "devgrid.metascheduler", "--folder", str(processes.folder)]
     processes.start("metascheduler", argv, cwd=REPOSITORY, ready=lambda: answers(port))
     return address
-
-
-def _start_reporter(processes: Processes, spool: Path, supervisor: str, certificates: Certificates) -> None:
-    options = ["--spool", str(spool), "--supervisor", supervisor, "--ca", str(certificates.ca)]
-    processes.start("reporter", [sys.executable, "-m", "plugins.reporter", *options], cwd=REPOSITORY)
 
 
 def _ssh_key(folder: Path) -> str:

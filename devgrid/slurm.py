@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from devgrid import hooks
 from devgrid.process import Processes, StartError, answers, free_port, wait_until
-from devgrid.slurm_conf import Layout, gres_conf, slurm_conf, slurmdbd_conf
+from devgrid.slurm_conf import Layout, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.users import Users
 
-PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
-HOOKS = ("jobcomp.sh", "prolog-slurmctld.sh")
 # What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets.
-RECORD = (
-    "printf '%s|%s|%s|%s|%s|%s|%s\\n' "
-    '"$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{file}\n'
-)
+COMPLETED = """#!/bin/sh
+printf '%s|%s|%s|%s|%s|%s|%s\n' \
+    "$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{folder}/completed
+exec {folder}/plugins/supervisor-ended
+"""
 
 
 def end_jobs(folder: Path, users: Users) -> None:
@@ -57,8 +57,11 @@ class Slurm:
         partition: str = "main",
         accounting: bool = False,
         min_job_age_s: int = 300,
+        node_spool: Path | None = None,
     ) -> "Slurm":
-        """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`."""
+        """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`, and with
+        a `node_spool` the nodes' SPANK plugin to that one.
+        """
         layout = Layout(
             folder=processes.folder / "slurm",
             controller_port=free_port(),
@@ -69,9 +72,10 @@ class Slurm:
             partition=partition,
             min_job_age_s=min_job_age_s,
             accounting_port=free_port() if accounting else None,
+            spank=node_spool is not None,
         )
         slurm = cls(processes, users, layout)
-        slurm._write_files(spool)
+        slurm._write_files(spool, node_spool)
         slurm._start_munge()
         if accounting:
             slurm._start_accounting()
@@ -118,19 +122,17 @@ class Slurm:
         shown = self.run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
         return shown == ["idle"] * len(self.layout.node_ports)
 
-    def _write_files(self, spool: Path) -> None:
+    def _write_files(self, spool: Path, node_spool: Path | None) -> None:
         folder = self.layout.folder
-        for name in ("munge", "state", "spool", "dev", "plugins"):
+        for name in ("munge", "state", "spool", "dev"):
             (folder / name).mkdir(parents=True)
         for number in range(self.layout.gpus_per_node):
             (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")
-        for hook in HOOKS:
-            text = (PLUGINS / hook).read_text().replace("@SPOOL@", str(spool))
-            if hook == "jobcomp.sh":
-                first, _, rest = text.partition("\n")
-                text = f"{first}\n{RECORD.format(file=folder / 'completed')}{rest}"
-            (folder / "plugins" / hook).write_text(text)
-            (folder / "plugins" / hook).chmod(0o755)
+        hooks.install(folder / "plugins", spool)
+        if node_spool is not None:
+            (folder / "plugstack.conf").write_text(plugstack_conf(self.layout, node_spool))
+        (folder / "completed.sh").write_text(COMPLETED.format(folder=folder))
+        (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))
         (folder / "gres.conf").write_text(gres_conf(self.layout))
 

@@ -17,6 +17,7 @@ class Layout:
     partition: str
     min_job_age_s: int
     accounting_port: int | None
+    spank: bool = False  # whether the nodes load the project's SPANK plugin
 
     @property
     def munge_socket(self) -> Path:
@@ -55,8 +56,9 @@ def slurm_conf(layout: Layout) -> str:
         "MpiDefault=none",
         "SwitchType=switch/none",
         f"MinJobAge={layout.min_job_age_s}",
-        f"JobCompType=jobcomp/script\nJobCompLoc={folder}/plugins/jobcomp.sh",
-        f"PrologSlurmctld={folder}/plugins/prolog-slurmctld.sh",
+        f"JobCompType=jobcomp/script\nJobCompLoc={folder}/completed.sh",
+        f"PrologSlurmctld={folder}/plugins/supervisor-started",
+        *([f"PlugStackConfig={folder}/plugstack.conf"] if layout.spank else []),
         *_accounting(layout),
         *(
             f"NodeName=node{number} NodeHostname=localhost Port={port} CPUs={layout.cpus_per_node}"
@@ -76,6 +78,11 @@ def gres_conf(layout: Layout) -> str:
         if last > 0
         else f"Name=gpu File={layout.folder}/dev/gpu0\n"
     )
+
+
+def plugstack_conf(layout: Layout, spool: Path) -> str:
+    """What the nodes load. `optional`: a plugin that does not load keeps no job from running."""
+    return f"optional {layout.folder}/plugins/spank_supervisor.so spool={spool}\n"
 
 
 def slurmdbd_conf(layout: Layout, storage_port: int) -> str:

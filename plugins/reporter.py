@@ -1,16 +1,19 @@
 """Delivers the spool to the supervisor, in each job's order, until every event is acknowledged.
 
-`python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE]`, beside slurmctld. An event's file is removed
-when the supervisor has answered OK, and not before; one that the supervisor calls malformed goes to `rejected/`.
+`python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE]`, beside slurmctld (and on the nodes where the
+SPANK plugin writes). An event's file is removed when the supervisor has answered OK, and not before; one that the supervisor
+calls malformed goes to `rejected/`; everything else is tried again. Needs grpcio, protobuf and watchfiles.
 """
 
 import argparse
 import logging
 import signal
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from pathlib import Path
 
 import grpc
@@ -18,30 +21,40 @@ from watchfiles import watch
 
 from plugins import spool
 from plugins.authorized_keys import open_channel
+from plugins.crashing import around
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
 log = logging.getLogger("reporter")
 
 CALLERS = 8
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 2.0
 LOOK_ANYWAY_MS = 500  # for what came before the kernel was asked to tell
+ROUND_JOBS = 500
+CARE_EVERY_S = 30.0
+FIGURES_EVERY_S = 60.0
 
 
 class Reporter:
-    """Delivers one spool to one supervisor."""
+    """Delivers one spool to one supervisor. `figures` are what its log tells every minute."""
 
     def __init__(self, folder: Path, stub: JobAPIStub) -> None:
+        self.figures: Counter[str] = Counter(delivered=0, failed=0, rejected=0, adopted=0, lost=0)
         self._folder = folder
         self._stub = stub
         self._stopping = threading.Event()
-        self._last_failure = ""
+        self._failures: Counter[int] = Counter()  # by SLURM's job id
+        self._failed_in_a_row = 0
+        self._last_failure = self._spool_failure = ""
+        self._lost_told = 0  # lines of `lost` that the log has
+        self._cared_at_s, self._figures_at_s = float("-inf"), time.monotonic()
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
 
     def run(self) -> None:
         """Deliver what is there and what comes, until `stop`."""
         (self._folder / "rejected").mkdir(exist_ok=True)
+        self._tell_figures()
         self._deliver_all()
         changes = watch(
             self._folder,
@@ -52,38 +65,84 @@ class Reporter:
             yield_on_timeout=True,
             stop_event=self._stopping,
             raise_interrupt=False,
-            watch_filter=lambda _, path: bool(spool.NAME.fullmatch(Path(path).name)),
+            watch_filter=lambda _, path: bool(spool.NAME.fullmatch(Path(path).name)) or Path(path).name == "lost",
         )
         for _ in changes:
             self._deliver_all()
         self._callers.shutdown()
+        self._tell_figures()
 
     def stop(self) -> None:
         """End after what is under way."""
         self._stopping.set()
 
     def _deliver_all(self) -> None:
-        """Deliver until the spool is empty, with a growing wait while the supervisor does not answer."""
+        """Deliver what waits. A spool that is away (a disk, a mount) is looked for again."""
+        try:
+            self._deliver_until_empty()
+        except OSError as error:
+            if str(error) != self._spool_failure:
+                log.error("the spool cannot be worked with: %s", error)
+            self._spool_failure = str(error)
+        else:
+            self._spool_failure = ""
+
+    def _deliver_until_empty(self) -> None:
+        """With a growing wait while the supervisor does not answer."""
         wait_s = 0.1
-        while files := spool.pending(self._folder):
-            if self._deliver(files):
+        self._look_after()
+        while not self._stopping.is_set() and (self._has_lost() or spool.pending(self._folder)):
+            if self._round():
                 wait_s = 0.1
             else:
-                log.warning("%d events wait, next try in %.1f s: %s", len(files), wait_s, self._last_failure)
-                if self._stopping.wait(wait_s):
-                    return
+                waiting = len(spool.pending(self._folder))
+                log.warning("%d events wait, next try in %.1f s: %s", waiting, wait_s, self._last_failure)
+                self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            self._look_after()
 
-    def _deliver(self, files: Sequence[Path]) -> bool:
-        """One try for each event; False when one was not answered. Jobs go side by side, a job's own events in order."""
-        events = [event for file in files for event in self._read(file)]
-        by_job = groupby(sorted(events, key=lambda event: event.job_id), key=lambda event: event.job_id)
-        return all(list(self._callers.map(self._deliver_job, [list(group) for _, group in by_job])))
+    def _round(self) -> bool:
+        """One try for each event; False when one was not answered. Jobs go side by side, a job's own events in order; jobs
+        that failed before come last, so that one that always fails keeps nobody waiting.
+        """
+        jobs: dict[int, list[Path]] = {}
+        for file in spool.pending(self._folder):
+            jobs.setdefault(spool.slurm_id_of(file), []).append(file)
+        for settled in self._failures.keys() - jobs.keys():
+            del self._failures[settled]
+        turns = sorted(jobs, key=lambda slurm_id: self._failures[slurm_id])[:ROUND_JOBS]
+        self._failed_in_a_row = 0
+        delivered = list(self._callers.map(self._deliver_job, turns, [jobs[slurm_id] for slurm_id in turns]))
+        return self._deliver_hints() and all(delivered)
 
-    def _deliver_job(self, events: Sequence[spool.SpooledEvent]) -> bool:
-        return all(self._call(event) for event in events)
+    def _deliver_job(self, slurm_id: int, files: Sequence[Path]) -> bool:
+        if self._failed_in_a_row >= CALLERS or self._stopping.is_set():
+            return False  # it is not this job: nobody answers
+        delivered = all(self._deliver(file) for file in files)
+        self._failed_in_a_row = 0 if delivered else self._failed_in_a_row + 1
+        self._failures[slurm_id] += not delivered
+        return delivered
 
-    def _call(self, event: spool.SpooledEvent) -> bool:
+    def _deliver(self, file: Path) -> bool:
+        """Whether nothing is left to do for that file."""
+        try:
+            reason = self._tell(spool.read(file))
+            if reason is not None:
+                self._reject(file, reason)
+            with around("event-delivered"):
+                file.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return True  # somebody else took it away
+        except spool.MalformedEventError as error:
+            self._reject(file, str(error))
+        except grpc.RpcError as error:
+            return self._failed(f"{error.code().name}: {error.details()!r}")
+        except OSError as error:
+            return self._failed(repr(error))
+        return True
+
+    def _tell(self, event: spool.SpooledEvent) -> str | None:
+        """Why the supervisor will never take the event, or None when it has taken it. Raises RpcError: try again."""
         request = SetJobStatusRequest(
             name=event.job_id,
             id=event.slurm_id,
@@ -95,23 +154,63 @@ class Reporter:
             self._stub.SetJobStatus(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
-                self._last_failure = f"{error.code().name}: {error.details()!r}"
-                return False
-            self._reject(event.file, error.details() or "")
-        else:
-            event.file.unlink(missing_ok=True)
-        return True
+                raise
+            return error.details() or "INVALID_ARGUMENT"
+        self.figures["delivered"] += 1
+        return None
 
-    def _read(self, file: Path) -> list[spool.SpooledEvent]:
-        try:
-            return [spool.read(file)]
-        except spool.MalformedEventError as error:
-            self._reject(file, str(error))
-            return []
+    def _failed(self, why: str) -> bool:
+        self.figures["failed"] += 1
+        self._last_failure = why
+        return False
 
     def _reject(self, file: Path, reason: str) -> None:
+        self.figures["rejected"] += 1
         log.error("rejected %s: %r", file.name, reason)
-        file.rename(self._folder / "rejected" / file.name)
+        for dropped in spool.reject(file):
+            log.error("rejected/ is full: %s is gone", dropped)
+
+    # --- what hooks could not do ------------------------------------------------------------------------------------
+
+    def _has_lost(self) -> bool:
+        lost = self._folder / "lost"
+        return lost.exists() and lost.stat().st_size > 0
+
+    def _deliver_hints(self) -> bool:
+        """Make the supervisor look at each job of which an event is lost."""
+        record = spool.read_lost(self._folder)
+        if record.length == 0:
+            return True
+        for line in record.lines[self._lost_told :]:
+            log.error("lost: %r", line)
+        self._lost_told = len(record.lines)
+        try:
+            for hint in record.hints:
+                self._tell(hint)
+        except grpc.RpcError as error:
+            return self._failed(f"{error.code().name}: {error.details()!r}")
+        if spool.clear_lost(self._folder, record.length):
+            self.figures["lost"] += len(record.lines)
+            self._lost_told = 0
+        return True
+
+    def _look_after(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._cared_at_s >= CARE_EVERY_S:
+            self._cared_at_s = now_s
+            for abandoned in spool.take_abandoned(self._folder):
+                self.figures["adopted"] += abandoned.adopted
+                what = "taken over" if abandoned.adopted else "not whole, removed"
+                log.error("the hook that wrote %s was killed: %s", abandoned.name, what)
+        if now_s - self._figures_at_s >= FIGURES_EVERY_S:
+            self._figures_at_s = now_s
+            self._tell_figures()
+
+    def _tell_figures(self) -> None:
+        waiting = spool.pending(self._folder)
+        aside = sum(1 for _ in (self._folder / "rejected").iterdir())
+        told = " ".join(f"{name}={count}" for name, count in self.figures.items())
+        log.info("figures: waiting=%d %s kept_rejected=%d", len(waiting), told, aside)
 
 
 def main() -> None:
@@ -127,7 +226,10 @@ def main() -> None:
         reporter = Reporter(options.spool, JobAPIStub(channel))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.stop())
-        reporter.run()
+        try:
+            reporter.run()
+        except OSError as error:
+            sys.exit(f"reporter: {error}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,31 @@
-"""The spool: events that SLURM's hooks wrote, one file each. Reading is pure but for the files themselves."""
+"""The spool's reading side: events that SLURM's hooks (plugins/hook, plugins/spank) wrote, one file each.
 
+0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
+.0001795242441000000000-7-end.4711    a draft of the process 4711
+lost                                  a line for each event that could not be written
+rejected/                             what nobody will ever take
+"""
+
+import fcntl
+import os
 import re
+import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-NAME = re.compile(r"\d+-\d+-(start|end)")
+from plugins.crashing import around
+
+NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
+DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
+LOST_LINE = re.compile(r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*")
+GREATEST_FILE_BYTES = 4096
+KEPT_REJECTED = 1000
+
+# A draft that old is nobody's any more: a hook that hangs ends after a minute. Process ids are used again, so that a
+# living process is respected for an hour and not for ever.
+ABANDONED_AFTER_S = 90.0
+ABANDONED_FOR_SURE_S = 3600.0
 
 # JobStatus of supervisor.v1alpha1, as the completion plugin of the field maps SLURM's end states.
 RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 6, 7, 8, 9
@@ -12,14 +33,13 @@ STATUS = {"FAILED": FAILED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
 
 
 class MalformedEventError(ValueError):
-    """A file that no hook of ours wrote."""
+    """A file that no hook of ours wrote, or that the disk has spoiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvent:
     """What the supervisor is told; `exit_code` is a raw wait(2) status."""
 
-    file: Path
     job_id: str
     slurm_id: int
     status: int
@@ -28,20 +48,32 @@ class SpooledEvent:
 
 
 def pending(folder: Path) -> list[Path]:
-    """The events to be delivered, oldest first."""
+    """The events to be delivered, in the order of their sequence numbers; a start before an end of the same number."""
     named = [file for file in folder.iterdir() if NAME.fullmatch(file.name)]
-    return sorted(named, key=lambda file: int(file.name.split("-")[0]))
+    return sorted(named, key=lambda file: (sequence_of(file), file.name.endswith("-end")))
+
+
+def sequence_of(file: Path) -> int:
+    """The number that orders the events."""
+    return int(file.name.split("-")[0])
+
+
+def slurm_id_of(file: Path) -> int:
+    """The job that an event is about, by its name."""
+    return int(file.name.split("-")[1])
 
 
 def read(file: Path) -> SpooledEvent:
-    """An event. Raises MalformedEventError."""
+    """An event. Raises MalformedEventError, and OSError when the file cannot be read."""
+    text = _read_regular(file)
     try:
-        fields = dict(line.split("=", 1) for line in file.read_text().splitlines())
+        fields = dict(line.split("=", 1) for line in text.decode().splitlines())
+        if fields["complete"] != "1":
+            raise ValueError("the last line is missing")
         if fields["event"] == "started":
-            return SpooledEvent(file, fields["job_id"], int(fields["slurm_id"]), RUNNING)
+            return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), RUNNING)
         exit_code, _, signal = fields["exit"].partition(":")
         return SpooledEvent(
-            file,
             fields["job_id"],
             int(fields["slurm_id"]),
             STATUS.get(fields["state"], FINISHED),
@@ -49,4 +81,105 @@ def read(file: Path) -> SpooledEvent:
             int(exit_code) * 256 + int(signal or 0),
         )
     except (ValueError, KeyError) as error:
-        raise MalformedEventError(f"{file}: {error!r}; expected the lines that plugins/*.sh write") from error
+        raise MalformedEventError(f"{file}: {error!r}; expected the lines that plugins/hook writes") from error
+
+
+def _read_regular(file: Path) -> bytes:
+    if not stat.S_ISREG(file.lstat().st_mode):
+        raise MalformedEventError(f"{file}: expected a file")
+    with file.open("rb") as opened:
+        text = opened.read(GREATEST_FILE_BYTES + 1)
+    if len(text) > GREATEST_FILE_BYTES:
+        raise MalformedEventError(f"{file}: longer than {GREATEST_FILE_BYTES} bytes")
+    return text
+
+
+def reject(file: Path) -> list[str]:
+    """Put a file aside, and drop the oldest of those when there are too many; returns the names of the dropped."""
+    folder = file.parent / "rejected"
+    file.rename(folder / file.name)
+    kept = sorted(folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name))
+    dropped = kept[:-KEPT_REJECTED]
+    for other in dropped:
+        other.unlink()
+    return [other.name for other in dropped]
+
+
+# --- what hooks left behind -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A draft whose writer was killed: `adopted` when it was whole, and removed otherwise."""
+
+    name: str
+    adopted: bool
+
+
+def take_abandoned(folder: Path) -> list[Abandoned]:
+    """Turn the drafts of hooks that were killed into events where they are whole, and remove the others."""
+    found = [(file, DRAFT.fullmatch(file.name)) for file in folder.iterdir()]
+    return [_take(file, draft["name"]) for file, draft in found if draft and _is_abandoned(file, int(draft["pid"]))]
+
+
+def _is_abandoned(draft: Path, pid: int) -> bool:
+    try:
+        age_s = time.time() - draft.lstat().st_mtime
+    except FileNotFoundError:
+        return False
+    return age_s > ABANDONED_FOR_SURE_S or (age_s > ABANDONED_AFTER_S and not _lives(pid))
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process; a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _take(draft: Path, name: str) -> Abandoned:
+    try:
+        read(draft)
+    except MalformedEventError:
+        draft.unlink(missing_ok=True)
+        return Abandoned(name, adopted=False)
+    with around("event-spooled"):
+        draft.rename(draft.with_name(name))
+    return Abandoned(name, adopted=True)
+
+
+# --- what could not be written --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecord:
+    """What `lost` says: its lines, and so many bytes. A crash or a full disk may have cut a line."""
+
+    lines: tuple[str, ...] = ()
+    length: int = 0
+
+    @property
+    def hints(self) -> list[SpooledEvent]:
+        """One a job: RUNNING makes the supervisor ask SLURM, and is never believed to be an end."""
+        found = filter(None, map(LOST_LINE.fullmatch, self.lines))
+        return list(dict.fromkeys(SpooledEvent(line["job_id"], int(line["slurm_id"]), RUNNING) for line in found))
+
+
+def read_lost(folder: Path) -> LostRecord:
+    """The events that hooks could not write."""
+    try:
+        text = (folder / "lost").read_bytes()
+    except FileNotFoundError:
+        return LostRecord()
+    return LostRecord(tuple(line for line in text.decode(errors="replace").split("\n") if line), len(text))
+
+
+def clear_lost(folder: Path, length: int) -> bool:
+    """Forget the record, unless it has grown past `length` in the meantime: then False, and it is to be read again."""
+    with (folder / "lost").open("r+b") as lost:
+        fcntl.flock(lost, fcntl.LOCK_EX)
+        if os.fstat(lost.fileno()).st_size != length:
+            return False
+        lost.truncate(0)
+        return True

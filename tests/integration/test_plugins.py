@@ -22,6 +22,7 @@ from devgrid.slurm import Slurm
 from devgrid.state import private_processes
 from devgrid.tls import Certificates, make_certificates
 from devgrid.users import Users
+from plugins.spool import NAME, SpooledEvent, read
 from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_CANCELLED,
     JOB_STATUS_FAILED,
@@ -111,7 +112,9 @@ def slurm() -> Iterator[Slurm]:
     with private_processes() as processes:
         users = Users(processes.folder)
         users.add(CUSTOMER)
-        running = Slurm.start(processes, users, spool=_new_spool(processes), nodes=1)
+        node_spool = processes.folder / "node-spool"
+        node_spool.mkdir()
+        running = Slurm.start(processes, users, spool=_new_spool(processes), nodes=1, node_spool=node_spool)
         try:
             yield running
         finally:
@@ -143,6 +146,43 @@ def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
     assert durations[0] == 0
     assert durations[1] in (2, 3)
     assert {call.name for _, call in supervisor.calls if call.id == done} == {_name(1)}
+
+
+def test_spank_plugin__job_of_the_grid__its_node_tells_the_start_and_the_job_runs(slurm: Slurm) -> None:
+    spool = slurm.processes.folder / "node-spool"
+    for file in spool.glob("*-start"):
+        file.unlink()
+    ours = _submit(slurm, _name(11), "echo ran")
+    stranger = _submit(slurm, _name(12), "true", "--comment=benchmark 127.0.0.1:1")
+    unnamed = _submit(slurm, "0xabc", "true")
+    for job in (ours, stranger, unnamed):
+        wait_until(partial(_has_ended, slurm, job), f"job {job} to end", 60.0)
+    wait_until(lambda: bool(list(spool.glob("*-start"))), "the node's event", 30.0)
+    [file] = spool.glob("*-start")
+    assert read(file) == SpooledEvent(_name(11), ours, JOB_STATUS_RUNNING)
+    assert (slurm.users.home(CUSTOMER) / f"slurm-{ours}.out").read_text() == "ran\n"
+
+
+@contextmanager
+def _away(folder: Path) -> Iterator[None]:
+    hidden = folder.rename(folder.with_name(f"{folder.name}-away"))
+    try:
+        yield
+    finally:
+        hidden.rename(folder)
+
+
+def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(slurm: Slurm) -> None:
+    folder = slurm.processes.folder
+    with _away(folder / "spool"), _away(folder / "node-spool"):
+        job = _submit(slurm, _name(13), "echo ran")
+        wait_until(partial(_has_ended, slurm, job), "the job to end", 60.0)
+        assert (slurm.users.home(CUSTOMER) / f"slurm-{job}.out").read_text() == "ran\n"
+        shown = slurm.run("scontrol", "show", "job", str(job)).stdout
+        assert "Restarts=0" in shown
+        assert "JobState=COMPLETED" in shown
+    log = (slurm.layout.folder / "slurmd-node1.log").read_text()
+    assert f"supervisor: the start of SLURM's job {job} is not in" in log
 
 
 # --- the reporter ---------------------------------------------------------------------------------------------------------
@@ -202,7 +242,7 @@ def test_reporter__malformed_for_the_supervisor__goes_to_rejected_with_one_log_l
         _write(spool, 2, "start")
         wait_until(lambda: not _events(spool), "the next one to be delivered", 5.0)
     assert not file.exists()
-    lines = [line for line in tail(processes.logs / "reporter.log").splitlines() if "rejected" in line]
+    lines = [line for line in tail(processes.logs / "reporter.log").splitlines() if "ERROR rejected" in line]
     assert len(lines) == 1
     assert "no such job" in lines[0]
     assert "\nERROR forged" not in (processes.logs / "reporter.log").read_text()
@@ -294,41 +334,6 @@ def test_reporter__idle__ends_at_once_when_asked(processes: Processes, spool: Pa
         assert time.monotonic() - asked_s < PROMPT_S
 
 
-# --- the hooks alone ------------------------------------------------------------------------------------------------------
-
-HOSTILE = {
-    "line break": "0x" + "a" * 64 + "\nstate=COMPLETED",
-    "63 digits": "0x" + "a" * 63,
-    "65 digits": "0x" + "a" * 65,
-    "capitals": "0x" + "A" * 64,
-    "not hex": "0x" + "g" * 64,
-    "path": "0x../" + "a" * 61,
-    "command": "0x$(touch forged)" + "a" * 49,
-    "none": "",
-    "accents": "0x" + "é" * 64,
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("hook", ["jobcomp.sh", "prolog-slurmctld.sh"])
-def test_hook__name_that_is_no_job_id__writes_nothing(hook: str, name: str, tmp_path: Path) -> None:
-    assert _run_hook(hook, name, tmp_path) == []
-
-
-@pytest.mark.parametrize("hook", ["jobcomp.sh", "prolog-slurmctld.sh"])
-def test_hook__job_id_of_the_grid__writes_one_complete_event(hook: str, tmp_path: Path) -> None:
-    [file] = _run_hook(hook, _name(0xABC), tmp_path)
-    assert f"job_id={_name(0xABC)}\nslurm_id=7\n" in file.read_text()
-
-
-def test_jobcomp__spool_cannot_be_written__says_so(tmp_path: Path) -> None:
-    assert _hook("jobcomp.sh", _name(1), tmp_path / "missing").returncode == 1
-
-
-def test_prolog__spool_cannot_be_written__lets_the_job_start(tmp_path: Path) -> None:
-    assert _hook("prolog-slurmctld.sh", _name(1), tmp_path / "missing").returncode == 0
-
-
 # --- the authorized-keys command ------------------------------------------------------------------------------------------
 
 
@@ -368,7 +373,7 @@ def _new_spool(processes: Processes) -> Path:
 
 
 def _events(spool: Path) -> list[str]:
-    return sorted(file.name for file in spool.iterdir() if file.is_file() and not file.name.startswith("."))
+    return sorted(file.name for file in spool.iterdir() if NAME.fullmatch(file.name))
 
 
 def _write(spool: Path, slurm_id: int, kind: str) -> Path:
@@ -379,6 +384,7 @@ def _write(spool: Path, slurm_id: int, kind: str) -> Path:
         if kind == "start"
         else "event=ended\n" + text + "state=FAILED\nexit=3:0\nstart_s=5\nend_s=9\n"
     )
+    text += "complete=1\n"
     file = spool / f"{time.time_ns()}-{slurm_id}-{kind}"
     draft = spool / f".{file.name}"
     draft.write_text(text)
@@ -390,21 +396,6 @@ def _start_reporter(processes: Processes, spool: Path, port: int, authority: Pat
     options += [] if authority is None else ["--ca", str(authority)]
     ready: Callable[[], bool] = (spool / "rejected").exists
     processes.start("reporter", [sys.executable, "-m", "plugins.reporter", *options], cwd=REPOSITORY, ready=ready)
-
-
-def _hook(hook: str, name: str, spool: Path) -> subprocess.CompletedProcess[bytes]:
-    """Run a hook's text as slurmctld would."""
-    text = (REPOSITORY / "plugins" / hook).read_text().replace("@SPOOL@", str(spool))
-    completion = {"JOBID": "7", "JOBNAME": name, "JOBSTATE": "COMPLETED", "EXITCODE": "0:0", "START": "1", "END": "2"}
-    prolog = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": name, "SLURM_JOB_COMMENT": "supervisor 127.0.0.1:3000"}
-    environment = {"PATH": "/usr/bin:/bin", **(completion if hook == "jobcomp.sh" else prolog)}
-    return subprocess.run(["/bin/sh", "-c", text], env=environment, capture_output=True)
-
-
-def _run_hook(hook: str, name: str, spool: Path) -> list[Path]:
-    done = _hook(hook, name, spool)
-    assert (done.returncode, done.stderr) == (0, b"")
-    return list(spool.iterdir())
 
 
 def _authorized_keys(port: int, authority: Path | None = None) -> subprocess.CompletedProcess[str]:

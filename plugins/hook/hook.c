@@ -1,0 +1,157 @@
+/* SLURM's hooks on the controller: writes one event into the spool, which plugins/reporter.py delivers.
+ *
+ * One program, told apart by the name that it is called by (or by its first argument):
+ *   supervisor-started   PrologSlurmctld: a job has got its nodes
+ *   supervisor-ended     JobCompType=jobcomp/script: a job has ended
+ *
+ * Settings: spool.conf beside the program itself. What goes wrong is said on standard error and in syslog. A start that cannot
+ * be written must not keep the job from starting (SLURM would requeue it), so the status is 0; an end then gives 1, which
+ * slurmctld logs and nothing more.
+ */
+#define _GNU_SOURCE
+#include "spool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <syslog.h>
+#include <unistd.h>
+
+enum { SYSLOG_S = 3 }; /* a syslog that hangs keeps nobody waiting either */
+
+static int last_status;
+
+static void give_up(int number)
+{
+    (void)number;
+    _exit(last_status);
+}
+
+__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
+{
+    char line[SPOOL_WHY + PATH_MAX];
+    va_list words;
+    va_start(words, format);
+    vsnprintf(line, sizeof line, format, words);
+    va_end(words);
+    struct iovec parts[] = {{"supervisor-hook: ", 17}, {line, strlen(line)}, {"\n", 1}};
+    (void)!writev(STDERR_FILENO, parts, 3);
+    alarm(SYSLOG_S);
+    syslog(LOG_DAEMON | LOG_ERR, "%s", line);
+    alarm(0);
+}
+
+static void read_settings(struct spool *spool)
+{
+    char file[PATH_MAX], line[PATH_MAX + 100];
+    ssize_t length = readlink("/proc/self/exe", file, sizeof file - sizeof "/spool.conf");
+    if (length < 0)
+        return;
+    file[length] = '\0';
+    strcpy(strrchr(file, '/'), "/spool.conf");
+    FILE *settings = fopen(file, "re");
+    if (settings == NULL) {
+        if (errno != ENOENT)
+            complain("%s: %s", file, strerror(errno));
+        return;
+    }
+    while (fgets(line, sizeof line, settings) != NULL) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (line[0] != '\0' && line[0] != '#' && !spool_set(spool, line))
+            complain("%s: found \"%s\"; expected spool=/folder, max_events=number or timeout_ms=number", file, line);
+    }
+    fclose(settings);
+}
+
+/* A variable of SLURM's that is a word or a number, or "" */
+static const char *plain(const char *name)
+{
+    const char *value = getenv(name);
+    const char *allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_:+-";
+    if (value == NULL || strlen(value) > 40 || strspn(value, allowed) != strlen(value))
+        return "";
+    return value;
+}
+
+static bool read_job(struct spool_event *event, const char *name, const char *id)
+{
+    const char *job_id = getenv(name), *slurm_id = plain(id);
+    if (!spool_is_job_id(job_id))
+        return false; /* a job of somebody else */
+    char *end;
+    unsigned long number = strtoul(slurm_id, &end, 10);
+    if (number == 0 || *end != '\0') {
+        complain("%s: found \"%s\"; expected a SLURM job id", id, slurm_id);
+        return false;
+    }
+    spool_started(event, job_id, number);
+    return true;
+}
+
+static bool read_start(struct spool_event *event)
+{
+    const char *comment = getenv("SLURM_JOB_COMMENT");
+    if (comment == NULL || strncmp(comment, "supervisor", strlen("supervisor")) != 0)
+        return false; /* none of ours, or not for the chain */
+    return read_job(event, "SLURM_JOB_NAME", "SLURM_JOB_ID");
+}
+
+static bool read_end(struct spool_event *event)
+{
+    if (!read_job(event, "JOBNAME", "JOBID"))
+        return false;
+    event->kind = "end";
+    snprintf(event->text, sizeof event->text,
+        "event=ended\njob_id=%s\nslurm_id=%lu\nstate=%s\nexit=%s\nstart_s=%s\nend_s=%s\ncomplete=1\n", event->job_id,
+        event->slurm_id, plain("JOBSTATE"), plain("EXITCODE"), plain("START"), plain("END"));
+    return true;
+}
+
+struct writing {
+    const struct spool *spool;
+    const struct spool_event *event;
+};
+
+static bool write_it(void *context, char *why)
+{
+    const struct writing *writing = context;
+    return spool_write(writing->spool, writing->event, why);
+}
+
+static bool is_called(int argc, char **argv, const char *word)
+{
+    const char *called = argc > 1 ? argv[1] : argv[0];
+    size_t length = strlen(called), expected = strlen(word);
+    return length >= expected && strcmp(called + length - expected, word) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct spool spool;
+    struct spool_event event;
+    char why[SPOOL_WHY];
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    signal(SIGALRM, give_up);
+    sigprocmask(SIG_UNBLOCK, &alarm_only, NULL);
+    bool ended = is_called(argc, argv, "ended");
+    last_status = ended ? 1 : 0;
+    if (!ended && !is_called(argc, argv, "started")) {
+        complain("called as \"%s\"; expected supervisor-started or supervisor-ended", argv[0]);
+        return getenv("SLURM_JOB_ID") == NULL ? 2 : 0;
+    }
+    if (!(ended ? read_end(&event) : read_start(&event)))
+        return 0;
+    spool_defaults(&spool);
+    read_settings(&spool);
+    struct writing writing = {&spool, &event};
+    if (spool_in_time(&spool, write_it, &writing, true, why))
+        return 0;
+    complain("the %s of job %s (SLURM's %lu) is not in %s: %s", event.kind, event.job_id, event.slurm_id, spool.folder, why);
+    return last_status;
+}
