@@ -14,9 +14,8 @@ from devgrid.slurm_conf import Layout, gres_conf, plugstack_conf, slurm_conf, sl
 from devgrid.users import Users
 
 # What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets.
-COMPLETED = """#!/bin/sh
-printf '%s|%s|%s|%s|%s|%s|%s\n' \
-    "$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{folder}/completed
+COMPLETED = r"""#!/bin/sh
+printf '%s|%s|%s|%s|%s|%s|%s\n' "$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{folder}/completed
 exec {folder}/plugins/supervisor-ended
 """
 
