@@ -9,7 +9,7 @@ import sys
 from kombu.entity import Queue as BrokerQueue
 
 from supervisor_tasks.embedded import broker_url as _broker_url
-from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
+from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue, periods_s
 from supervisor_tasks.running import needs_of_command as _needs_of_command
 from supervisor_tasks.settings import load_or_exit as _load_or_exit
 
@@ -52,11 +52,5 @@ def _every(name: str, seconds: float) -> dict[str, object]:
     return {"task": f"{TASKS}.{name}", "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
 
 
-beat_schedule = {
-    "claim": _every("claim", _settings.chain_poll_s),
-    "nudge": _every("nudge", 1.0),
-    "watch": _every("watch", 5.0),
-    "scan": _every("scan", 5.0),
-    "check_slurm": _every("check_slurm", 20.0),
-}
+beat_schedule = {name: _every(name, every_s) for name, every_s in periods_s(_settings.chain_poll_s).items()}
 beat_schedule_filename = str(_settings.state_dir / f"beat-{_cluster}")

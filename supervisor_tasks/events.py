@@ -159,6 +159,21 @@ class Carried:
     kind: Kind
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorSettled:
+    """How the job ended, by the operator's word."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorForgot:
+    """An effect that the operator gave up."""
+
+    kind: Kind
+    reason: str
+
+
 Event = (
     Claimed
     | ScriptFetched
@@ -181,4 +196,6 @@ Event = (
     | Adopted
     | SlurmLost
     | Carried
+    | OperatorSettled
+    | OperatorForgot
 )

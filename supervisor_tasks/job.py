@@ -159,6 +159,7 @@ class Job:
     cancel_requested: bool = False
     looks: int = 0
     outcome: Outcome | None = None
+    settled_by_operator: bool = False
     message: str = ""
 
     @property
@@ -170,6 +171,8 @@ class Job:
 def closes(job: Job) -> frozenset[Kind]:
     """The kinds of effect that have no purpose, or none any more, in the job's state."""
     pointless = set(Kind) - PURPOSEFUL[job.state]
+    if job.settled_by_operator:
+        pointless.discard(Kind.CANCEL)  # SLURM may run the job on
     if not path_to_goal(job):
         pointless.add(Kind.REPORT)
     if finished(job):

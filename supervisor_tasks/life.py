@@ -17,6 +17,8 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    OperatorForgot,
+    OperatorSettled,
     Overlooked,
     Recognised,
     ScriptFetched,
@@ -99,7 +101,7 @@ def _submitted(job: Job, event: Submitted) -> Next:
         queued = replace(known, state=State.QUEUED)
         cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
         return queued, (_look(queued), *cancel, *_limit_to_apply(queued))
-    if job.state in (State.SETTLED, State.REFUSED):
+    if job.state in (State.SETTLED, State.REFUSED) or job.settled_by_operator:
         return known, (Effect(Kind.CANCEL),)
     return job, ()
 
@@ -232,6 +234,18 @@ def _carried(job: Job, _: Carried) -> Next:
     return job, ()
 
 
+def _operator_settled(job: Job, event: OperatorSettled) -> Next:
+    """What SLURM may still hold of the job is cancelled: after an unclear submission when it can no longer arrive."""
+    if finished(job):
+        return job, ()
+    settled, effects = _end(replace(job, settled_by_operator=True), event.outcome)
+    return settled, (*effects, *_stop_slurm(job))
+
+
+def _operator_forgot(job: Job, _: OperatorForgot) -> Next:
+    return job, ()
+
+
 # Each rule takes the one event that it is listed under.
 _RULES: dict[type, Callable[[Job, Any], Next]] = {
     ScriptFetched: _script_fetched,
@@ -254,6 +268,8 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Adopted: _adopted,
     SlurmLost: _slurm_lost,
     Carried: _carried,
+    OperatorSettled: _operator_settled,
+    OperatorForgot: _operator_forgot,
 }
 
 

@@ -18,7 +18,7 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
 
     def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {
-            key: _traceback(value, hidden, "    " * terminal) if key in MANY_LINES else _cleaned(value, hidden)
+            key: _traceback(value, hidden, "    " * terminal) if key in MANY_LINES else cleaned(value, hidden)
             for key, value in event.items()
         }
 
@@ -63,20 +63,20 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     )
 
 
-def _cleaned(value: Any, hidden: Sequence[str]) -> Any:
+def cleaned(value: Any, hidden: Sequence[str]) -> Any:
     """The value as it may be shown, however deep the text in it lies."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):
-        return {_cleaned(str(key), hidden): _cleaned(entry, hidden) for key, entry in value.items()}
+        return {cleaned(str(key), hidden): cleaned(entry, hidden) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_cleaned(entry, hidden) for entry in value]
-    return _visible(_without(str(value), hidden))
+        return [cleaned(entry, hidden) for entry in value]
+    return visible(_without(str(value), hidden))
 
 
 def _traceback(value: Any, hidden: Sequence[str], margin: str) -> str:
     """A traceback keeps its lines; a margin tells them from lines of the log."""
-    return "\n".join(margin + _visible(line) for line in _without(str(value), hidden).split("\n"))
+    return "\n".join(margin + visible(line) for line in _without(str(value), hidden).split("\n"))
 
 
 def _without(text: str, hidden: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ def _without(text: str, hidden: Sequence[str]) -> str:
     return text
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """A stranger's text cannot begin a line of the log or move the terminal's cursor."""
     if text.isprintable():
         return text

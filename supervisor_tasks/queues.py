@@ -40,3 +40,14 @@ QUEUE_OF_TASK = {
 }
 # A drain takes all that is due: one message does for any number of effects.
 DRAIN_OF_KIND = {Kind.WITNESS: "witness", Kind.REPORT: "report", Kind.REFUSE: "report"}
+
+
+def periods_s(chain_poll_s: float) -> dict[str, float]:
+    """What beat asks for, and every how many seconds."""
+    return {
+        "claim": chain_poll_s,
+        "nudge": 1.0,
+        "scan": 5.0,
+        "watch": 5.0,
+        "check_slurm": 20.0,
+    }

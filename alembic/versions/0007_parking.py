@@ -24,9 +24,23 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("done_at IS NULL AND failing_since IS NOT NULL"),
     )
+    op.create_index("effects_by_job", "effects", ["cluster", "job_id"], unique=False)
+    op.create_index(
+        "transactions_by_job",
+        "transactions",
+        ["cluster", "job_id"],
+        unique=False,
+        postgresql_where=sa.text("job_id IS NOT NULL"),
+    )
+    op.add_column(
+        "jobs", sa.Column("settled_by_operator", sa.Boolean(), server_default=sa.text("false"), nullable=False)
+    )
 
 
 def downgrade() -> None:
+    op.drop_column("jobs", "settled_by_operator")
+    op.drop_index("transactions_by_job", table_name="transactions")
+    op.drop_index("effects_by_job", table_name="effects")
     op.drop_index("effects_failing", table_name="effects")
     op.drop_column("effects", "failing_since")
     op.drop_column("effects", "unforeseen")

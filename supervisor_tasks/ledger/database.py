@@ -30,13 +30,13 @@ def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
     return engine
 
 
-def _translate(context: ExceptionContext) -> None:
+def _translate(context: ExceptionContext) -> LedgerUnavailableError | None:
     """A database that is away is nobody's fault: it raises LedgerUnavailableError, of one line."""
     original = context.original_exception
     away = isinstance(original, psycopg.OperationalError | psycopg.InterfaceError)
     if context.is_pre_ping or not (away or getattr(original, "sqlstate", None) == READ_ONLY):
-        return
-    context.chained_exception = LedgerUnavailableError(f"the ledger's database: {_first_line(original)}")
+        return None
+    return LedgerUnavailableError(f"the ledger's database: {_first_line(original)}")
 
 
 def _first_line(error: BaseException | None) -> str:

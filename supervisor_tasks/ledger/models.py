@@ -65,6 +65,7 @@ class JobRow(Base):
     elapsed_s: Mapped[int | None]
     exit_status: Mapped[int | None]
     reason: Mapped[str | None]
+    settled_by_operator: Mapped[bool] = mapped_column(server_default=text("false"))
     message: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -142,6 +143,7 @@ class EffectRow(Base):
             "failing_since",
             postgresql_where=text("done_at IS NULL AND failing_since IS NOT NULL"),
         ),
+        Index("effects_by_job", "cluster", "job_id"),
         ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
     )
 
@@ -205,6 +207,7 @@ class TransactionRow(Base):
             unique=True,
             postgresql_where=text("state <> 'REVERTED'"),
         ),
+        Index("transactions_by_job", "cluster", "job_id", postgresql_where=text("job_id IS NOT NULL")),
         Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
     )
 

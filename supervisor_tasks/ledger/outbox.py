@@ -161,3 +161,6 @@ RETRY = text(
     RETURNING id, job_id, kind, wakes, attempts
     """
 )
+
+# Ends a parked effect that nobody carried out.
+FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")

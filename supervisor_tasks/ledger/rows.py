@@ -31,6 +31,7 @@ def job_from_row(row: RowMapping) -> Job:
         cancel_requested=row["cancel_requested"],
         looks=row["looks"],
         outcome=_outcome(row),
+        settled_by_operator=row["settled_by_operator"],
         message=row["message"],
     )
 
@@ -61,6 +62,7 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "elapsed_s": None if outcome is None else outcome.elapsed_s,
         "exit_status": None if outcome is None else outcome.exit_status,
         "reason": None if outcome is None else outcome.reason,
+        "settled_by_operator": job.settled_by_operator,
         "message": job.message,
     }
 

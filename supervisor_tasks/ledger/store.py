@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.events import Claimed, Event
+from supervisor_tasks.events import Claimed, Event, OperatorForgot
 from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
@@ -108,7 +108,7 @@ class CallbackSeen:
 
 
 WakeUp = Callable[[Sequence[OpenEffect]], None]
-Also = Callable[[Connection], None]
+Also = Callable[[Connection], object]
 
 
 class Ledger:
@@ -260,6 +260,17 @@ class Ledger:
             self.wake(again)
         return bool(rows) and not again
 
+    def retry(self, effect_id: int | None = None, job_id: JobId | None = None) -> list[OpenEffect]:
+        """Let effects that are parked, or that fail again and again, begin anew: that one, those of a job, or all."""
+        parameters = {"cluster": self.cluster, "effect_id": effect_id, "job_id": job_id}
+        with self.engine.begin() as connection:
+            return _effects(connection.execute(outbox.RETRY, parameters))
+
+    def forget(self, effect_id: int, job_id: JobId, event: OperatorForgot) -> None:
+        """End a parked effect, and write that down in the journal of its job."""
+        parameters = {"cluster": self.cluster, "id": effect_id}
+        self.record(Change(job_id, event), also=lambda connection: connection.execute(outbox.FORGET, parameters))
+
     def trouble(self) -> Trouble:
         """The effects that are parked, and those that have failed for long without being parked."""
         parameters = {"cluster": self.cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
@@ -386,7 +397,7 @@ def _play(
         if new is None:
             continue
         after[change.job_id] = new
-        if new != old:
+        if new != old or isinstance(change.event, OperatorForgot):
             journal.append(_journal_row(new, change.event))
         for effect in effects:
             _want(wanted, change.job_id, effect)

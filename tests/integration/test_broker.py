@@ -130,6 +130,22 @@ def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engi
     wait_for_nudge(engine)
 
 
+def test_database_away__one_warning_a_task_and_no_traceback(fleet: Fleet, engine: Engine, processes: Processes) -> None:
+    wait_for_nudge(engine)
+    before = len(loud(processes, "worker"))
+    processes.kill(fleet.find("postgres"))
+
+    def said() -> list[str]:
+        return loud(processes, "worker")[before:]
+
+    wait_until(lambda: said().count("task_not_answered") >= 3, "warnings of the outage", 60.0, 0.2)
+    start_server(processes, "postgres", embedded.postgres(processes.folder / "postgres"))
+    engine.dispose()
+    wait_for_nudge(engine)
+    assert set(said()) == {"task_not_answered"}
+    assert "Traceback" not in (processes.logs / "worker.log").read_text()
+
+
 def test_redis_flushed__worker_consumes(fleet: Fleet, engine: Engine, redis_server: embedded.Server) -> None:
     wait_for_nudge(engine)
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:

@@ -1,0 +1,341 @@
+"""The operator's command, on a real ledger."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, text
+
+from devgrid.fleet import REPOSITORY
+from supervisor_tasks.cli import main
+from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitted
+from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
+from supervisor_tasks.journey.drain import park
+from supervisor_tasks.ledger.operator import AlarmName, Switch, finished
+from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
+from supervisor_tasks.queues import periods_s
+from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+
+HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as both:
+        yield both
+
+
+@pytest.fixture
+def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
+    engine, _ = servers
+    emptied(engine)
+    ledger = Ledger(engine, "here", lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+@pytest.fixture
+def run(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
+    _, environment = servers
+
+    def command(*words: str, status: int = 0, typed: str = "") -> Result:
+        result = CliRunner().invoke(main, words, env=environment, input=typed)
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+    return command
+
+
+def said(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def park_one(ledger: Ledger, kind: Kind = Kind.WITNESS, reason: str = "no") -> OpenEffect:
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+    effect = ledger.lease([kind])[0]
+    park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
+    return effect
+
+
+def job_of(ledger: Ledger, number: int) -> Any:
+    return ledger.jobs([job_id(number)])[job_id(number)]
+
+
+def open_kinds(ledger: Ledger, number: int) -> set[str]:
+    with ledger.engine.connect() as connection:
+        query = text("SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL AND parked_at IS NULL")
+        return set(connection.scalars(query, {"id": job_id(number)}))
+
+
+def tick_all(ledger: Ledger) -> None:
+    ledger.tick(*(finished(name) for name in periods_s(1.0)))
+
+
+def commands_with_json() -> Sequence[Sequence[str]]:
+    return [["status"], ["jobs"], ["job", "0x0"], ["parked"], ["alarms"], ["transactions"], ["transactions", "--open"]]
+
+
+@pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
+def test_every_question__has_a_table_and_a_document(run: Run, ledger: Ledger, words: Sequence[str]) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    assert run(*words).stdout.strip()
+    assert said(run(*words, "--json")) is not None
+
+
+@pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
+def test_every_question__text_of_strangers__is_shown_and_not_obeyed(
+    run: Run, ledger: Ledger, words: Sequence[str]
+) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger, reason=HOSTILE)
+    ledger.alarms.on(AlarmName.EFFECT_LATE, last_error=HOSTILE)
+    for form in ([], ["--json"]):
+        shown = run(*words, *form).stdout
+        assert shown.replace("\n", "").isprintable()
+        assert "\nforged" not in shown
+    if words[0] in ("parked", "alarms", "job"):
+        assert "\\x1b[2J" in run(*words).stdout
+        assert "[red]" in run(*words).stdout
+
+
+def test_status__tells_of_jobs_effects_alarms_and_the_switch(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(Change(job_id(2), claim(2)))
+    park_one(ledger)
+    run("drain", "on", "--reason", "maintenance")
+    document = said(run("status", "--json"))
+    assert document["jobs"] == {"CLAIMED": 1, "QUEUED": 1}
+    assert {count["kind"]: (count["due"], count["parked"]) for count in document["effects"]} == {
+        "fetch": (1, 0),
+        "witness": (0, 1),
+    }
+    assert [alarm["name"] for alarm in document["alarms"]] == ["effect_parked"]
+    assert document["drained"] is True
+    assert "stopped by the operator" in run("status").stdout
+
+
+def test_drain__on_and_off__sets_the_switch(run: Run, ledger: Ledger) -> None:
+    run("drain", "on")
+    assert ledger.switches.is_set(Switch.DRAINED)
+    run("drain", "off")
+    assert not ledger.switches.is_set(Switch.DRAINED)
+
+
+def test_jobs__by_state__only_those(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(Change(job_id(2), claim(2)))
+    ledger.record(Change(job_id(1), ChainSaw(ChainStatus.CANCELLED, (9, 0))))
+    assert [row["job_id"] for row in said(run("jobs", "--json"))] == [job_id(2)]
+    assert [row["job_id"] for row in said(run("jobs", "--state", "settled", "--json"))] == [job_id(1)]
+    assert "SEATTLED" in run("jobs", "--state", "SEATTLED", status=2).stderr
+
+
+def test_job__tells_all_in_the_order_of_time(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    with ledger.engine.begin() as connection:
+        insert = (
+            "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+            " VALUES ('here', :job, 101, 7, 61, 0, 'test')"
+        )
+        connection.execute(text(insert), {"job": job_id(1)})
+    document = said(run("job", job_id(1), "--json"))
+    assert document["job"]["slurm_id"] == 101
+    assert document["job"]["chain_status"] == "SCHEDULED"
+    journal = [entry["what"] for entry in document["story"] if entry["source"] == "journal"]
+    assert journal == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
+    assert {entry["source"] for entry in document["story"]} == {"journal", "effect", "callback"}
+    assert [entry["at"] for entry in document["story"]] == sorted(entry["at"] for entry in document["story"])
+
+
+def test_job__unknown_ambiguous_or_no_id__is_told(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 0x1A)
+    bring_to_queued(ledger, 0x1B)
+    assert "found several jobs" in run("job", "0x00", status=1).stderr
+    assert "found no job" in run("job", "0xff", status=1).stderr
+    assert "expected a job's id" in run("job", "0x%", status=1).stderr
+    assert said(run("job", job_id(0x1A), "--json"))["job"]["job_id"] == job_id(0x1A)
+
+
+def test_retry__one_effect__begins_anew(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    effect = park_one(ledger)
+    assert [row["effect"] for row in said(run("parked", "--json"))] == [effect.id]
+    assert [row["id"] for row in said(run("retry", str(effect.id), "--json"))] == [effect.id]
+    assert [again.attempts for again in ledger.lease([Kind.WITNESS])] == [1]
+    assert said(run("parked", "--json")) == []
+
+
+def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    for _ in range(3):
+        with ledger.engine.begin() as connection:
+            connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+        effect = ledger.lease([Kind.WITNESS], most=1)[0]
+        park(ledger, effect, "no")
+    assert [row["job_id"] for row in said(run("retry", "--job", job_id(2), "--json"))] == [job_id(2)]
+    assert len(said(run("retry", "--all", "--json"))) == 2
+    assert "found nothing parked" in run("retry", "--job", job_id(2), status=1).stderr
+    assert "expected one of" in run("retry", status=2).stderr
+
+
+def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    run("settle", job_id(1), "--status", "failed", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    job = job_of(ledger, 1)
+    assert (job.state, job.settled_by_operator) == (State.ENDED, True)
+    assert job.outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=420, reason="node burnt down")
+    assert open_kinds(ledger, 1) == {"report", "cancel", "tell_user"}
+    story = said(run("job", job_id(1), "--json"))["story"]
+    (word,) = [entry for entry in story if entry["what"] == "OperatorSettled"]
+    assert word["details"]["outcome"]["reason"] == "node burnt down"
+    ledger.record(Change(job_id(1), ChainSaw(ChainStatus.FAILED, (9, 0))))
+    assert open_kinds(ledger, 1) == {"cancel", "tell_user"}
+
+
+def test_settle__slurm_took_it_after_all__is_cancelled(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.events import ScriptFetched, SubmitStarted
+
+    events = (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
+    ledger.record(*(Change(job_id(1), event) for event in events))
+    run("settle", job_id(1), "--status", "CANCELLED", "--minutes", "0", "--reason", "stuck", "--yes")
+    ledger.record(Change(job_id(1), Submitted(SlurmId(9))))
+    assert job_of(ledger, 1).slurm_id == 9
+    assert "cancel" in open_kinds(ledger, 1)
+
+
+def test_settle__not_confirmed__changes_nothing(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    before = job_of(ledger, 1)
+    words = ("settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x")
+    run(*words, typed="n\n", status=1)
+    assert job_of(ledger, 1) == before
+    run(*words, typed="y\n")
+    assert job_of(ledger, 1).state is State.ENDED
+
+
+def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(Change(job_id(2), claim(2)))
+    settle = ("settle", job_id(1), "--reason", "x", "--yes", "--status")
+    assert "expected at most 10" in run(*settle, "FINISHED", "--minutes", "11", status=1).stderr
+    run(*settle, "RUNNING", "--minutes", "1", status=2)
+    run(*settle, "FINISHED", "--minutes", "-1", status=2)
+    never = run("settle", job_id(2), "--reason", "x", "--yes", "--status", "FAILED", "--minutes", "1", status=1)
+    assert "no SLURM id is known" in never.stderr
+    assert job_of(ledger, 1).state is State.QUEUED
+    run(*settle, "FINISHED", "--minutes", "11", "--force")
+    ledger.record(Change(job_id(1), ChainSaw(ChainStatus.FINISHED, (9, 0))))
+    assert "cannot be settled" in run(*settle, "FAILED", "--minutes", "0", "--force", status=1).stderr
+
+
+def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
+    ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(1), SlurmEnded(ended)))
+    with ledger.engine.begin() as connection:
+        insert = (
+            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
+            " priority_fee_wei, raw, hash, state)"
+            " VALUES ('here', 1, '0x1', 4, 'report FINISHED', :job, 'i', 1, 1, 1, '\\x00', '0xabc', 'SENT')"
+        )
+        connection.execute(text(insert), {"job": job_id(1)})
+    refused = run("settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x", "--yes", status=1)
+    assert "0xabc" in refused.stderr
+    (transaction,) = said(run("transactions", "--open", "--json"))
+    assert (transaction["nonce"], transaction["purpose"]) == (4, "report FINISHED")
+    assert said(run("status", "--json"))["wallet"] == {"address": "0x1", "chain_id": 1, "next_nonce": 5}
+
+
+def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    witness = park_one(ledger)
+    refused = run("forget", str(witness.id), "--reason", "x", "--yes", status=1)
+    assert "stands still" in refused.stderr
+    ledger.record(Change(job_id(1), SlurmEnded(Outcome(status=ChainStatus.FAILED, reason="exit code 1"))))
+    tell = park_one(ledger, Kind.TELL_USER)
+    run("forget", str(tell.id), "--reason", "logger is gone", "--yes")
+    assert open_kinds(ledger, 1) == {"report"}
+    assert said(run("parked", "--json")) == []
+    whats = [entry["what"] for entry in said(run("job", job_id(1), "--json"))["story"]]
+    assert "OperatorForgot" in whats
+
+
+def test_health__ticks__tell_who_does_not_progress(run: Run, ledger: Ledger) -> None:
+    assert "nothing periodic comes to an end" in run("health", status=1).stdout
+    tick_all(ledger)
+    assert run("health").stdout == "healthy\n"
+    with ledger.engine.begin() as connection:
+        query = "UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'claim%'"
+        connection.execute(text(query))
+    (complaint,) = said(run("health", "--json", status=1))["complaints"]
+    assert "claim: last ended 3600 s ago" in complaint
+    assert "queue chain" in complaint
+
+
+def test_health__an_effect_that_nobody_takes__is_told(run: Run, ledger: Ledger) -> None:
+    tick_all(ledger)
+    ledger.record(Change(job_id(1), claim(1)))
+    run("health")
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '5 min'"))
+    assert "has been due for 300 s" in run("health", status=1).stdout
+
+
+def test_no_database__is_told_in_a_line() -> None:
+    gone = {"DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none", "CLUSTER_NAME": "here"}
+    for words in (["status"], ["health"], ["parked", "--json"]):
+        result = CliRunner().invoke(main, words, env=gone)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: the ledger's database:")
+        assert "try again" in result.stderr
+        assert "sesame" not in result.output
+
+
+def test_help__without_any_setting__is_shown() -> None:
+    assert "EFFECT" in CliRunner().invoke(main, ["retry", "--help"]).output
+
+
+def test_metrics__as_a_process__answer_a_scrape(
+    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    tick_all(ledger)
+    _, environment = servers
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+                lines = answer.read().decode().splitlines()
+        finally:
+            process.terminate()
+    for line in (
+        "supervisor_ledger_up 1.0",
+        "supervisor_healthy 1.0",
+        "supervisor_drained 0.0",
+        'supervisor_jobs{state="QUEUED"} 1.0',
+        'supervisor_jobs{state="RUNNING"} 0.0',
+        'supervisor_effects{kind="witness",place="parked"} 1.0',
+        'supervisor_alarm{name="effect_parked"} 1.0',
+        'supervisor_alarm{name="slurm_not_answering"} 0.0',
+    ):
+        assert line in lines
+
+
+def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledger) -> None:
+    other = Ledger(ledger.engine, "there", lambda _: None)
+    other.record(Change(JobId(job_id(5)), claim(5)))
+    assert said(run("jobs", "--json")) == []
+    assert "found no job" in run("job", job_id(5), status=1).stderr
