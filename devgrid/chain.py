@@ -473,7 +473,8 @@ def start_anvil(processes: Processes, block_time_s: float | None, *options: str)
     """Start a bare chain, with further command line options of anvil; its port. Raises StartError."""
     port = free_port()
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", str(CHAIN_ID), "--silent"]
-    command += ["--prune-history", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]
+    # states that are kept in memory, none on disk: a reorganisation, and a look back, can be that deep
+    command += ["--prune-history", "64", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]
     command += ["--block-time", str(block_time_s)] if block_time_s is not None else []
     # anvil keeps a cache and spilled states under HOME
     environment = {**os.environ, "HOME": str(processes.folder)}

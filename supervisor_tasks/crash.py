@@ -29,6 +29,7 @@ class Point(StrEnum):
     TIME_LIMIT = "time-limit"
     LDAP_ADD = "ldap-add"
     LDAP_MEMBER = "ldap-member"
+    REORGANISED = "reorganised"
     EVENT_SPOOLED = "event-spooled"
     EVENT_DELIVERED = "event-delivered"
 

@@ -102,6 +102,8 @@ class SlurmEnded:
 class CancelRequested:
     """The customer wants no more of it (ClaimNextCancellingJobEvent)."""
 
+    at: tuple[int, int] | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class ToppedUp:
@@ -109,6 +111,7 @@ class ToppedUp:
 
     key: str
     minutes: int
+    at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,20 @@ class ChainSaw:
 
     status: ChainStatus
     at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reorganised:
+    """The blocks above `fork` were replaced. The rest is what the contract said of the job at the block `seen`. What is
+    missing there may come back until the block `until`; None means that it has had its time, and what is missing is lost.
+    """
+
+    status: ChainStatus
+    ours: bool
+    cancel_requested: bool
+    fork: int
+    seen: int
+    until: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,7 @@ Event = (
     | Overlooked
     | Adopted
     | SlurmLost
+    | Reorganised
     | Carried
     | OperatorSettled
     | OperatorForgot

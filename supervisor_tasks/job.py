@@ -130,15 +130,25 @@ class Outcome:
         return billed_minutes(self.elapsed_s)
 
 
+@dataclass(frozen=True, slots=True)
+class TopUp:
+    """Minutes that were added; `key` names the event on chain. `block` is None while a reorganisation has it in doubt."""
+
+    key: str
+    minutes: int
+    block: int | None = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job as the ledger knows it.
 
-    `claim_key` names the claim (transaction hash and log index), `slurm_submit_s` is when SLURM got the job by its own clock
-    (Unix time; with the id it tells the job from others that have the id later), `chain_at` is the place on chain (block,
-    log index) of the contract's last word on the job: an earlier word that comes later is void. `top_ups` maps the key of
-    each top-up event to its minutes, `applied_limit_min` is the limit that SLURM was last given, `looks` counts the looks
-    since the last news.
+    `claim_key` names the claim (transaction hash, and which of its logs), `slurm_submit_s` is when SLURM got the job by its
+    own clock (Unix time; with the id it tells the job from others that have the id later), `chain_at` is the place on chain
+    (block, log index) of the contract's last word on the job: an earlier word that comes later is void. `heard_block` is
+    the highest block from which anything was heard of the job: what a reorganisation of that block puts in question. What
+    it took away may come back until the block `doubt_until`. `applied_limit_min` is the limit that SLURM was last given,
+    `looks` counts the looks since the last news.
     """
 
     job_id: JobId
@@ -150,11 +160,13 @@ class Job:
     state: State = State.CLAIMED
     chain_status: ChainStatus = ChainStatus.SCHEDULED
     chain_at: tuple[int, int] = (0, 0)
+    heard_block: int = 0
+    doubt_until: int | None = None
     script: str | None = field(default=None, repr=False)
     grid_logger_url: str = ""
     slurm_id: SlurmId | None = None
     slurm_submit_s: int | None = None
-    top_ups: tuple[tuple[str, int], ...] = ()
+    top_ups: tuple[TopUp, ...] = ()
     applied_limit_min: int | None = None
     cancel_requested: bool = False
     looks: int = 0
@@ -165,7 +177,14 @@ class Job:
     @property
     def limit_min(self) -> int:
         """The absolute time limit: what was claimed and all top-ups."""
-        return min(self.time_limit_min + sum(minutes for _, minutes in self.top_ups), GREATEST_LIMIT_MIN)
+        return min(self.time_limit_min + sum(top_up.minutes for top_up in self.top_ups), GREATEST_LIMIT_MIN)
+
+    @property
+    def claim_in_doubt(self) -> bool:
+        """Whether a reorganisation took our claim away, and it may come back: what SLURM has of the job goes on, nothing
+        is begun, and nothing is reported.
+        """
+        return self.doubt_until is not None and self.chain_status < ChainStatus.SCHEDULED
 
 
 def closes(job: Job) -> frozenset[Kind]:
@@ -177,6 +196,10 @@ def closes(job: Job) -> frozenset[Kind]:
         pointless.add(Kind.REPORT)
     if finished(job):
         pointless.add(Kind.REFUSE)
+    if job.claim_in_doubt:
+        pointless |= {Kind.FETCH, Kind.REFUSE} | ({Kind.SUBMIT} if job.state is State.READY else set())
+    if job.state in (State.QUEUED, State.RUNNING) and not job.cancel_requested:
+        pointless.add(Kind.CANCEL)
     return frozenset(pointless)
 
 
@@ -200,6 +223,8 @@ def path_to_goal(job: Job) -> tuple[Report, ...]:
     """The calls that bring the contract from its status to what is true: by way of RUNNING where the contract wants it,
     that is for everything but a job that was cancelled before it ran, or of which nobody knows what became.
     """
+    if job.chain_status < ChainStatus.SCHEDULED:
+        return ()  # not ours, or not yet again
     running = (Report(ChainStatus.RUNNING),) if job.chain_status is ChainStatus.SCHEDULED else ()
     outcome = job.outcome
     if outcome is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S, FIRST_LOOK_S, limit_to_apply, look, stop_slurm
 from supervisor_tasks.events import (
     Adopted,
     CalledBack,
@@ -21,6 +22,7 @@ from supervisor_tasks.events import (
     OperatorSettled,
     Overlooked,
     Recognised,
+    Reorganised,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
@@ -34,11 +36,10 @@ from supervisor_tasks.events import (
     SubmitUnclear,
     ToppedUp,
 )
-from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, closes, finished, unfit
+from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, TopUp, closes, finished, unfit
+from supervisor_tasks.reorganised import claimed_again, reorganised
 
-FIRST_LOOK_S = 0.5
-LONGEST_LOOK_S = 900.0
-BEFORE_SECOND_SEARCH_S = 12.0  # more than SLURM's default MessageTimeout of 10 s
+UNKNOWN_BLOCK = 2**62  # of a word without a place: any reorganisation puts it in question
 
 Next = tuple[Job, tuple[Effect, ...]]
 
@@ -48,17 +49,33 @@ def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ..
     that comes twice, late or out of order changes nothing that was decided.
     """
     if isinstance(event, Claimed):
-        return _claimed(job, event)
-    if job is None:
+        after, effects = _claimed(job, event)
+    elif job is None:
         return None, ()
-    return _RULES[type(event)](job, event)
+    else:
+        after, effects = _RULES[type(event)](job, event)
+    return (after if after == job else _heard(after, event)), effects
+
+
+def _heard(job: Job, event: Event) -> Job:
+    """Remember the block that an event was read from: a reorganisation may take it away."""
+    if isinstance(event, ChainSaw) and event.at is None:
+        return replace(job, heard_block=UNKNOWN_BLOCK)
+    at = getattr(event, "at", None)
+    return job if at is None or at[0] <= job.heard_block else replace(job, heard_block=at[0])
 
 
 def _claimed(job: Job | None, event: Claimed) -> Next:
     if job is not None:
-        given_back = job.state is State.REFUSED and job.claim_key != event.claim_key
-        if not given_back:
+        if event.at < job.chain_at:
             return job, ()
+        if job.claim_in_doubt:
+            return claimed_again(job, event)
+        later = event.claim_key != job.claim_key or event.at > job.chain_at
+        if not (job.state is State.REFUSED and later):
+            return job, ()
+        if job.slurm_id is not None:
+            return claimed_again(job, event)  # SLURM has or had it: never a second time
     fresh = Job(
         job_id=event.job_id,
         customer=event.customer,
@@ -82,13 +99,13 @@ def _script_fetched(job: Job, event: ScriptFetched) -> Next:
 
 
 def _script_unavailable(job: Job, event: ScriptUnavailable) -> Next:
-    if job.state is not State.CLAIMED:
-        return job, ()
+    if job.state is not State.CLAIMED or job.claim_in_doubt:
+        return job, ()  # while the claim is in a lost block, the service does not know us
     return _end(job, Outcome(status=ChainStatus.FAILED, reason=event.reason))
 
 
 def _submit_started(job: Job, event: SubmitStarted) -> Next:
-    if job.state is not State.READY:
+    if job.state is not State.READY or job.claim_in_doubt:
         return job, ()
     return replace(job, state=State.SUBMITTING, applied_limit_min=event.limit_min, looks=0), ()
 
@@ -100,7 +117,7 @@ def _submitted(job: Job, event: Submitted) -> Next:
     if job.state is State.SUBMITTING:
         queued = replace(known, state=State.QUEUED)
         cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
-        return queued, (_look(queued), *cancel, *_limit_to_apply(queued))
+        return queued, (look(queued), *cancel, *limit_to_apply(queued))
     if job.state in (State.SETTLED, State.REFUSED) or job.settled_by_operator:
         return known, (Effect(Kind.CANCEL),)
     return job, ()
@@ -146,15 +163,15 @@ def _recognised(job: Job, event: Recognised) -> Next:
 def _slurm_waiting(job: Job, _: SlurmWaiting) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
-    return replace(job, looks=job.looks + 1), (_look(job),)
+    return replace(job, looks=job.looks + 1), (look(job),)
 
 
 def _slurm_started(job: Job, _: SlurmStarted) -> Next:
     if job.state is State.QUEUED:
         running = replace(job, state=State.RUNNING, looks=0)
-        return running, (Effect(Kind.REPORT), _look(running))
+        return running, (Effect(Kind.REPORT), look(running))
     if job.state is State.RUNNING:
-        return replace(job, looks=job.looks + 1), (_look(job),)
+        return replace(job, looks=job.looks + 1), (look(job),)
     return job, ()
 
 
@@ -176,31 +193,40 @@ def _cancel_requested(job: Job, _: CancelRequested) -> Next:
 
 
 def _topped_up(job: Job, event: ToppedUp) -> Next:
-    if finished(job) or event.key in dict(job.top_ups):
+    known = {top_up.key: top_up for top_up in job.top_ups}
+    if finished(job) or (event.key in known and known[event.key].block is not None):
         return job, ()
-    longer = replace(job, top_ups=(*job.top_ups, (event.key, event.minutes)))
-    return longer, _limit_to_apply(longer)
+    known[event.key] = TopUp(event.key, event.minutes, event.at[0] if event.at else 0)
+    longer = replace(job, top_ups=tuple(known.values()))
+    return longer, limit_to_apply(longer)
 
 
 def _limit_applied(job: Job, event: LimitApplied) -> Next:
-    if job.applied_limit_min is not None and event.limit_min <= job.applied_limit_min:
+    longer = job.applied_limit_min is None or event.limit_min > job.applied_limit_min
+    if not longer and event.limit_min != job.limit_min:
         return job, ()
     applied = replace(job, applied_limit_min=event.limit_min)
-    return applied, _limit_to_apply(applied)
+    return applied, limit_to_apply(applied)
 
 
 def _chain_saw(job: Job, event: ChainSaw) -> Next:
-    if finished(job) or (event.at is not None and event.at <= job.chain_at):
+    if event.at is not None and event.at <= job.chain_at:
         return job, ()
-    job = replace(job, chain_at=event.at or job.chain_at)
     if event.status is job.chain_status:
+        return replace(job, chain_at=event.at or job.chain_at), ()
+    if finished(job):
         return job, ()
+    if event.at is None and event.status < ChainStatus.SCHEDULED and job.state is not State.REFUSED:
+        return job, ()  # we did not give it back: a block may have been lost, and the scan will find that
+    if job.claim_in_doubt and not event.status.cold:
+        return job, ()  # whose it is only a claim tells, or the question that ends the doubt
+    job = replace(job, chain_at=event.at or job.chain_at)
     if event.status.cold:
         settled = replace(job, state=State.SETTLED, chain_status=event.status)
-        return settled, _stop_slurm(job)
+        return settled, stop_slurm(job)
     if event.status < ChainStatus.SCHEDULED:
         lost = replace(job, state=State.REFUSED, chain_status=event.status)
-        return lost, _stop_slurm(job)
+        return lost, stop_slurm(job)
     if event.status < job.chain_status:
         return job, ()
     return replace(job, chain_status=event.status), ()
@@ -219,9 +245,9 @@ def _adopted(job: Job, event: Adopted) -> Next:
     state = State.RUNNING if ran else State.QUEUED
     taken = replace(job, state=state, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0)
     if event.slurm_id is None:
-        return taken, (_look(taken),)
+        return taken, (look(taken),)
     cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
-    return taken, (_look(taken), *cancel, *_limit_to_apply(taken))
+    return taken, (look(taken), *cancel, *limit_to_apply(taken))
 
 
 def _slurm_lost(job: Job, event: SlurmLost) -> Next:
@@ -239,7 +265,7 @@ def _operator_settled(job: Job, event: OperatorSettled) -> Next:
     if finished(job):
         return job, ()
     settled, effects = _end(replace(job, settled_by_operator=True), event.outcome)
-    return settled, (*effects, *_stop_slurm(job))
+    return settled, (*effects, *stop_slurm(job))
 
 
 def _operator_forgot(job: Job, _: OperatorForgot) -> Next:
@@ -267,6 +293,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Overlooked: _overlooked,
     Adopted: _adopted,
     SlurmLost: _slurm_lost,
+    Reorganised: reorganised,
     Carried: _carried,
     OperatorSettled: _operator_settled,
     OperatorForgot: _operator_forgot,
@@ -277,21 +304,3 @@ def _end(job: Job, outcome: Outcome) -> Next:
     ended = replace(job, state=State.ENDED, outcome=outcome, message=outcome.reason)
     tell = (Effect(Kind.TELL_USER),) if outcome.reason else ()
     return ended, (Effect(Kind.REPORT), *tell)
-
-
-def _look(job: Job) -> Effect:
-    return Effect(Kind.WITNESS, min(FIRST_LOOK_S * 2 ** min(job.looks, 16), LONGEST_LOOK_S))
-
-
-def _limit_to_apply(job: Job) -> tuple[Effect, ...]:
-    given = job.state in (State.QUEUED, State.RUNNING)
-    return (Effect(Kind.TOP_UP),) if given and job.limit_min != job.applied_limit_min else ()
-
-
-def _stop_slurm(job: Job) -> tuple[Effect, ...]:
-    """The contract has decided; what SLURM may still hold of the job is cancelled. After an unclear submission only
-    when it can no longer arrive.
-    """
-    if job.state is State.SUBMITTING:
-        return (Effect(Kind.CANCEL, BEFORE_SECOND_SEARCH_S),)
-    return (Effect(Kind.CANCEL),) if job.slurm_id is not None and job.outcome is None else ()

@@ -181,6 +181,7 @@ class Settings(BaseSettings):
     metascheduler_mem_price_per_min: Price = 80_000_000_000_000
     metascheduler_labels: Labels = Field(default_factory=dict)
     chain_id: int = Field(179188, gt=0)
+    chain_confirmations: int = Field(0, ge=0, le=10_000)  # depth of a reorganisation that is expected; 0: final at once
     chain_poll_s: float = Field(1.0, gt=0, allow_inf_nan=False)
     claim_batch: int = Field(200, gt=0)
     claim_max_waiting: int = Field(1000, gt=0)

@@ -7,6 +7,7 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.slurm.cluster import Cluster
 
@@ -22,6 +23,8 @@ class ChainSide:
     claim_max_waiting: int
     wallet_min_wei: int
     wake_tracker: Callable[[], None]
+    blocks: Blocks
+    confirmations: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.journey.track import track
 from supervisor_tasks.journey.witness import witness
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.queues import Queue
@@ -124,6 +125,8 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
         claim_max_waiting=settings.claim_max_waiting,
         wallet_min_wei=settings.wallet_min_wei,
         wake_tracker=lambda: wake_ups.drain("track"),
+        blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
+        confirmations=settings.chain_confirmations,
     )
 
 

@@ -1,12 +1,13 @@
 """The meta-scheduler's contracts: typed questions, the calls that a provider sends, and what their logs say."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor_tasks.chain.codec import event, function
-from supervisor_tasks.chain.rpc import Call, Rpc, require
+from supervisor_tasks.chain.codec import decode_revert, event, function
+from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, require
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.events import CancelRequested, ChainSaw, Claimed, Event, ToppedUp
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Report
@@ -22,6 +23,7 @@ CLAIMED = event("MetaScheduler", "ClaimJobEvent")
 CANCELLING = event("MetaScheduler", "ClaimNextCancellingJobEvent")
 TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
 TRANSITION = event("JobRepository", "JobTransitionEvent")
+TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
 
 class WrongChainError(PermanentError):
@@ -46,6 +48,15 @@ class Offer:
     topped_up: int
     open: bool
     balance_wei: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the contract says of a job at a block."""
+
+    status: ChainStatus
+    ours: bool
+    cancel_requested: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +111,38 @@ class Contract:
             found[job_id] = ChainStatus(status), provider.lower()
         return found
 
-    def logs(self, first: int, last: int) -> list[dict[str, Any]]:
-        """The logs of these blocks that may concern a provider."""
-        topics = [[CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]]
+    def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, Standing]:
+        """What the contract says of jobs at that block, in one batch. Of one that it does not know, it says that it is
+        nobody's. Raises RpcUnavailableError where the node cannot see so far.
+        """
+        calls = [_view(self.addresses.jobs, GET_JOB.encode(bytes.fromhex(job_id[2:])), block) for job_id in job_ids]
+        return {job_id: self._standing(answer) for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)}
+
+    def _standing(self, answer: Any) -> Standing:
+        if isinstance(answer, RpcError) and answer.data and decode_revert(answer.data).name == "InvalidJob":
+            return Standing(ChainStatus.PENDING, ours=False, cancel_requested=False)
+        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(require(answer))
+        return Standing(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
+
+    def logs_call(self, first: int, last: int) -> Call:
+        """The question for the logs of these blocks that may concern a provider."""
+        topics = [TOPICS]
         addresses = [self.addresses.metascheduler, self.addresses.jobs]
         query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": topics}
-        found: list[dict[str, Any]] = self.rpc.call("eth_getLogs", query)
-        return found
+        return "eth_getLogs", (query,)
 
     def happened(self, logs: Iterable[dict[str, Any]]) -> list[Happened]:
         """What logs, in their order, say of this provider's jobs. Transitions of others' jobs are among them: the
         ledger does not know those.
         """
-        events = []
+        events, seen = [], Counter[str]()
         for log in logs:
-            if log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs):
-                events += _happened(log, self.provider)
+            ours = log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs)
+            if ours and log["topics"] and log["topics"][0] in TOPICS:
+                # Its number among the logs of its transaction: the block, and with it the log's index, may change.
+                number = seen[log["transactionHash"]]
+                seen[log["transactionHash"]] += 1
+                events += _happened(log, f"{log['transactionHash']}:{number}", self.provider)
         return events
 
     def _ask_addresses(self) -> Addresses:
@@ -139,9 +166,8 @@ def refuse_call(job_id: JobId) -> str:
     return REFUSE.encode(bytes.fromhex(job_id[2:]))
 
 
-def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
+def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened]:
     topic, at = log["topics"][0], (int(log["blockNumber"], 16), int(log["logIndex"], 16))
-    key = f"{log['transactionHash']}:{at[1]}"
     if topic == CLAIMED.topic:
         customer, owner, job_id, minutes, definition = CLAIMED.decode(log["data"])
         event: Event = Claimed(
@@ -155,10 +181,10 @@ def _happened(log: dict[str, Any], provider: Address) -> list[Happened]:
         )
     elif topic == CANCELLING.topic:
         _, owner, job_id = CANCELLING.decode(log["data"])
-        event = CancelRequested()
+        event = CancelRequested(at)
     elif topic == TOPPED_UP.topic:
         job_id, owner, minutes = TOPPED_UP.decode(log["data"])
-        event = ToppedUp(key, minutes)
+        event = ToppedUp(key, minutes, at)
     elif topic == TRANSITION.topic:
         job_id, _, status = TRANSITION.decode(log["data"])
         return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status), at))]
@@ -182,8 +208,8 @@ def _job_id(raw: bytes) -> JobId:
     return JobId("0x" + raw.hex())
 
 
-def _view(address: str, data: str) -> Call:
-    return "eth_call", ({"to": address, "data": data}, "latest")
+def _view(address: str, data: str, block: int | None = None) -> Call:
+    return "eth_call", ({"to": address, "data": data}, "latest" if block is None else hex(block))
 
 
 def _all(answers: Sequence[Any]) -> Sequence[Any]:

@@ -5,7 +5,8 @@ for; an intent that is open or mined is never written a second time. The bytes a
 sees them, so that whatever dies, the same bytes can be sent again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +129,7 @@ class Wallet:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many.
         Each needs its gas. Raises RpcUnavailableError before anything is signed; after that nothing is lost.
         """
-        with one_at_a_time(self._engine, f"wallet {self._chain_id} {self.address}"):
+        with self.alone():
             wanted = self.missing([write.intent for write in writes])
             new = [write for write in writes if write.intent in wanted]
             if not new:
@@ -143,6 +144,12 @@ class Wallet:
                     "broadcast_failed", transactions=len(rows), error=str(error)
                 )  # the tracker sends them again
         return len(new)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody signs meanwhile."""
+        with one_at_a_time(self._engine, f"wallet {self._chain_id} {self.address}"):
+            yield
 
     def open_transactions(self) -> list[Sent]:
         """What was signed and is not known to be mined, in the order of the nonces."""

@@ -15,6 +15,8 @@ from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
+FORK_SHOWS_WITHIN_S = 5.0
+TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # when no transaction of a report was seen mined by then
 # A step that follows one which is not mined yet cannot be estimated.
 FOLLOWING_GAS = 250_000
@@ -61,16 +63,21 @@ def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
 
 def _path(job: Job, kind: Kind) -> list[Write]:
     if kind is Kind.REFUSE:
-        return [Write(f"{job.claim_key}:REFUSE", "refuse", refuse_call(job.job_id), job.job_id)]
+        return [Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)]
     return [
         Write(
-            f"{job.claim_key}:{step.status.name}",
+            _intent(job, step.status.name),
             f"report {step.status.name}",
             report_call(job.job_id, step),
             job.job_id,
         )
         for step in path_to_goal(job)
     ]
+
+
+def _intent(job: Job, name: str) -> str:
+    """Written once a claim and job: after a reorganisation a claim that is mined again may give another job."""
+    return f"{job.claim_key}:{job.job_id}:{name}"
 
 
 def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
@@ -90,7 +97,9 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
         before = jobs[effect.job_id]
         after = site.ledger.record(Change(effect.job_id, ChainSaw(status)))[effect.job_id]
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=status.name)
-        if after == before:
+        if status < before.chain_status and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
+            site.ledger.postpone([effect], FORK_SHOWS_WITHIN_S, str(error))  # a block may be lost; the scan finds that
+        elif after == before:
             park(
                 site,
                 effect,

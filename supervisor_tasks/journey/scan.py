@@ -1,9 +1,14 @@
-"""Scan: the chain's logs from the cursor on, for whatever no receipt told us."""
+"""Scan: the chain's logs from the cursor on, for whatever no receipt told us, and whether what was read is still there."""
 
 import structlog
+from sqlalchemy import Connection
 
+from supervisor_tasks.chain import blocks
+from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
+from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 
@@ -21,20 +26,46 @@ def scan(site: Site) -> None:
 
 
 def _scan(site: Site) -> bool:
-    contract, ledger = site.chain.contract, site.ledger
-    head = int(contract.rpc.call("eth_blockNumber"), 16)
-    cursor = ledger.cursor(STREAM)
-    first = head if cursor is None else cursor[0] + 1
-    if first > head:
+    """One step; returns whether there is more to do. A node that is behind tells nothing."""
+    chain, ledger = site.chain, site.ledger
+    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursor(STREAM)
+    if blocks.is_behind(head, known):
+        log.info("node_behind", head=head, read_up_to=max(known))
         return False
-    last = min(head, first + BLOCKS - 1)
-    block = contract.rpc.call("eth_getBlockByNumber", hex(last), False)
-    happened = contract.happened(contract.logs(first, last))
-    known = ledger.jobs({entry.job_id for entry in happened})
-    changes = [
+    if known and not look_for_fork(site, head, known):
+        return max(known) > max(chain.blocks.known(), default=0)
+    last = head if cursor is None else min(head, cursor[0] + BLOCKS)
+    if cursor is None or cursor[0] < head:
+        _read(site, known, head if cursor is None else cursor[0] + 1, last, head)
+    if not look_for_lost_receipts(site, head, last):
+        return False
+    ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
+    if last == head:
+        end_doubts(site, head)
+    return last < head
+
+
+def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -> None:
+    """Commit what the logs of these blocks say, how far they were read, and the hashes of those that may yet be lost."""
+    contract, ledger, depth = site.chain.contract, site.ledger, site.chain.confirmations
+    first_kept = min(last, max(first if known else 0, head - depth))
+    stretch = blocks.read_stretch(contract.rpc, first_kept, last, contract.logs_call(first, last))
+    before = known.get(first_kept - 1)
+    if before is not None and stretch.blocks[0].parent != before:
+        raise BetweenForksError(f"block {first_kept} does not follow the one that was read before it")
+
+    def read_so_far(connection: Connection) -> None:
+        site.chain.blocks.remember(connection, stretch.hashes)
+        ledger.set_cursor(connection, STREAM, last, stretch.hashes[last])
+
+    ledger.record(*_changes(site, stretch), also=read_so_far)
+
+
+def _changes(site: Site, stretch: Stretch) -> list[Change]:
+    happened = site.chain.contract.happened(stretch.logs)
+    known = site.ledger.jobs({entry.job_id for entry in happened})
+    return [
         Change(entry.job_id, entry.event)
         for entry in happened
         if entry.job_id in known or not isinstance(entry.event, ChainSaw)
     ]
-    ledger.record(*changes, also=lambda connection: ledger.set_cursor(connection, STREAM, last, block["hash"]))
-    return last < head

@@ -53,6 +53,8 @@ class JobRow(Base):
     chain_status: Mapped[int] = mapped_column(SmallInteger)
     chain_block: Mapped[int]
     chain_log_index: Mapped[int]
+    heard_block: Mapped[int] = mapped_column(server_default=text("0"))
+    doubt_until: Mapped[int | None]
     script: Mapped[str | None]
     grid_logger_url: Mapped[str]
     slurm_id: Mapped[int | None]
@@ -73,6 +75,8 @@ class JobRow(Base):
     __table_args__ = (
         Index("jobs_by_state", "cluster", "state", postgresql_where=text("state <> 'SETTLED'")),
         Index("jobs_by_slurm_id", "cluster", "slurm_id"),
+        Index("jobs_by_heard_block", "cluster", "heard_block"),
+        Index("jobs_in_doubt", "cluster", "doubt_until", postgresql_where=text("doubt_until IS NOT NULL")),
     )
 
 
@@ -209,6 +213,7 @@ class TransactionRow(Base):
         ),
         Index("transactions_by_job", "cluster", "job_id", postgresql_where=text("job_id IS NOT NULL")),
         Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
+        Index("transactions_by_block", "cluster", "block_number"),
     )
 
 
@@ -221,6 +226,16 @@ class Cursor(Base):
     stream: Mapped[str] = mapped_column(primary_key=True)
     block_number: Mapped[int]
     block_hash: Mapped[str]
+
+
+class BlockRow(Base):
+    """The last blocks that were read: by their hashes a reorganisation is seen."""
+
+    __tablename__ = "blocks"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    hash: Mapped[str]
 
 
 class Tick(Base):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from supervisor_tasks.events import Event, ScriptFetched
-from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State
+from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
 
 
 def job_from_row(row: RowMapping) -> Job:
@@ -22,11 +22,13 @@ def job_from_row(row: RowMapping) -> Job:
         state=State(row["state"]),
         chain_status=ChainStatus(row["chain_status"]),
         chain_at=(row["chain_block"], row["chain_log_index"]),
+        heard_block=row["heard_block"],
+        doubt_until=row["doubt_until"],
         script=row["script"],
         grid_logger_url=row["grid_logger_url"],
         slurm_id=None if row["slurm_id"] is None else SlurmId(row["slurm_id"]),
         slurm_submit_s=row["slurm_submit_s"],
-        top_ups=tuple((key, minutes) for key, minutes in row["top_ups"]),
+        top_ups=tuple(TopUp(*entry) for entry in row["top_ups"]),
         applied_limit_min=row["applied_limit_min"],
         cancel_requested=row["cancel_requested"],
         looks=row["looks"],
@@ -50,11 +52,13 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "chain_status": int(job.chain_status),
         "chain_block": job.chain_at[0],
         "chain_log_index": job.chain_at[1],
+        "heard_block": job.heard_block,
+        "doubt_until": job.doubt_until,
         "script": job.script,
         "grid_logger_url": job.grid_logger_url,
         "slurm_id": job.slurm_id,
         "slurm_submit_s": job.slurm_submit_s,
-        "top_ups": [list(top_up) for top_up in job.top_ups],
+        "top_ups": [[top_up.key, top_up.minutes, top_up.block] for top_up in job.top_ups],
         "applied_limit_min": job.applied_limit_min,
         "cancel_requested": job.cancel_requested,
         "looks": job.looks,

@@ -22,6 +22,7 @@ from supervisor_tasks.events import (
     ScriptFetched,
     SlurmEnded,
     SlurmWaiting,
+    SubmitRejected,
     SubmitStarted,
     Submitted,
     ToppedUp,
@@ -231,7 +232,8 @@ def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledg
 
 
 def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
-    bring_to_queued(ledger)
+    events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), SubmitRejected("full"))
+    ledger.record(*(Change(JOB, event) for event in events))
     ledger.record(Change(JOB, ChainSaw(ChainStatus.PENDING, (8, 0))))
     job = ledger.record(Change(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
     assert (job.state, job.slurm_id) == (State.CLAIMED, None)

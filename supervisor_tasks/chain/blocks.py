@@ -1,0 +1,87 @@
+"""The chain's blocks as a node shows them, and where two views of them part. "Cannot see" is not "gone"."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
+
+
+class BetweenForksError(RpcUnavailableError):
+    """The node's answers are not of one chain: it is changing over. Again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's place."""
+
+    number: int
+    hash: str
+    parent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some blocks in a row, one behind the other, and the logs of all that were asked for up to the last of them."""
+
+    blocks: tuple[Block, ...]
+    logs: tuple[dict[str, Any], ...]
+
+    @property
+    def hashes(self) -> dict[int, str]:
+        """Their hashes by number."""
+        return {block.number: block.hash for block in self.blocks}
+
+
+def head(rpc: Rpc) -> int:
+    """The height of the node's chain."""
+    return int(rpc.call("eth_blockNumber"), 16)
+
+
+def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
+    """Blocks by number, in one batch. Raises RpcUnavailableError where the node does not see so far."""
+    wanted = sorted(numbers)
+    answers = rpc.batch([_block_call(number) for number in wanted])
+    return {number: _block(number, answer) for number, answer in zip(wanted, answers, strict=True)}
+
+
+def read_stretch(rpc: Rpc, first_kept: int, last: int, logs: Call) -> Stretch:
+    """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError, or BetweenForksError when the
+    answers do not fit together.
+    """
+    newest, found = rpc.batch([_block_call(last), logs])  # of one node, that has the last block
+    entries: list[dict[str, Any]] = require(found)
+    others = blocks_at(rpc, range(first_kept, last))
+    blocks = (*others.values(), _block(last, newest))
+    hashes = {block.number: block.hash for block in blocks}
+    for one, next_ in pairwise(blocks):
+        if next_.parent != one.hash:
+            raise BetweenForksError(f"block {next_.number} does not follow block {one.number}")
+    for entry in entries:
+        number = int(entry["blockNumber"], 16)
+        if hashes.get(number, entry["blockHash"]) != entry["blockHash"]:
+            raise BetweenForksError(f"the logs of block {number} are another block's")
+    return Stretch(blocks, tuple(entries))
+
+
+def fork_point(known: Mapping[int, str], now: Mapping[int, str]) -> int | None:
+    """The highest block that is as it was; None when none of them is. Pure."""
+    return max((number for number, was in known.items() if now.get(number) == was), default=None)
+
+
+def is_behind(head: int, known: Mapping[int, str]) -> bool:
+    """Whether the node's chain is shorter than what was read: it may be behind, and tells nothing of what is lost. Pure."""
+    return bool(known) and head < max(known)
+
+
+def _block_call(number: int) -> Call:
+    return "eth_getBlockByNumber", (hex(number), False)
+
+
+def _block(number: int, answer: Any) -> Block:
+    if answer is None:
+        raise RpcUnavailableError(f"the node does not see block {number}")
+    if isinstance(answer, RpcError):
+        raise RpcUnavailableError(f"the node does not show block {number}: {answer}") from answer
+    return Block(number, answer["hash"], answer["parentHash"])

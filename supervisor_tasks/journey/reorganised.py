@@ -1,0 +1,117 @@
+"""Reorganised: blocks that were read are not on the chain any more. What was heard in them is taken back, and heard again."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from supervisor_tasks.chain import blocks
+from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.events import Reorganised
+from supervisor_tasks.job import JobId
+from supervisor_tasks.ledger.leases import one_at_a_time
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+
+class RewindError(PermanentError):
+    """The ledger cannot be taken back to that block."""
+
+
+def look_for_fork(site: Site, head: int, known: dict[int, str]) -> bool:
+    """Whether the blocks that were read are as they were. If not, take back what was read above the fork."""
+    rpc, top = site.chain.contract.rpc, max(known)
+    if blocks.blocks_at(rpc, [top])[top].hash == known[top]:
+        return True
+    now = {number: block.hash for number, block in blocks.blocks_at(rpc, known).items()}
+    _take_back(site, head, top, blocks.fork_point(known, now))
+    return False
+
+
+def look_for_lost_receipts(site: Site, head: int, last: int) -> bool:
+    """Whether all transactions were mined in blocks that are on the chain: a receipt may have been read of a block that was
+    lost before the scan came to it, or be committed late.
+    """
+    fork = site.chain.blocks.last_before_lost_transactions()
+    if fork is not None:
+        _take_back(site, head, last, fork)
+    return fork is None
+
+
+def end_doubts(site: Site, head: int) -> None:
+    """What a reorganisation took away and what has not come back in its time is lost."""
+    job_ids = site.chain.blocks.jobs_whose_doubt_is_over(head)
+    if job_ids:
+        site.ledger.record(*_changes(site, job_ids, head, head, until=None))
+        log.warning("doubt_over", jobs=job_ids[:20], number=len(job_ids), block=head)
+
+
+def rewind(site: Site, to_block: int | None = None) -> int:
+    """For the operator, after a reorganisation deeper than was expected: take back everything above the last block that the
+    ledger and the node have in common, or above an earlier one; returns that block. Raises RewindError.
+    """
+    with one_at_a_time(site.ledger.engine, f"{site.ledger.cluster} scan"):
+        head = blocks.head(site.chain.contract.rpc)
+        common = _last_common_block(site, head)
+        target = common if to_block is None else to_block
+        if target is None or target < 0:
+            raise RewindError("the node has none of the blocks that the ledger knows; name a block to go back to")
+        if target > head or (common is not None and target > common):
+            raise RewindError(f"block {target} is not below what was lost: the last common block is {common}")
+        undo(site, target, head)
+        site.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
+        return target
+
+
+def undo(site: Site, fork: int, head: int) -> None:
+    """Take back, in one transaction, what was read above the fork; what the contract says of the jobs now counts. Nothing
+    is signed meanwhile.
+    """
+    chain = site.chain
+    job_ids = chain.blocks.jobs_heard_of_above(fork)
+    until = head + max(chain.confirmations, head - fork, 1)
+    changes = _changes(site, job_ids, fork, head, until)
+    with chain.wallet.alone(), around(Point.REORGANISED):
+        site.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
+    log.warning("reorganised", last_common_block=fork, head=head, jobs=job_ids[:20], number=len(job_ids))
+    chain.wake_tracker()
+
+
+def _take_back(site: Site, head: int, top: int, fork: int | None) -> None:
+    if fork is not None and top - fork <= site.chain.confirmations:
+        undo(site, fork, head)
+        return
+    site.ledger.alarms.on(
+        AlarmName.REORGANISED_TOO_DEEP,
+        read_up_to=top,
+        last_common_block=fork,
+        confirmations=site.chain.confirmations,
+        advice="nothing was taken back; compare the nodes, then `supervisor chain rewind`",
+    )
+
+
+def _last_common_block(site: Site, head: int) -> int | None:
+    known = site.chain.blocks.mined_in() | site.chain.blocks.known()
+    seen = blocks.blocks_at(site.chain.contract.rpc, (number for number in known if number <= head))
+    return blocks.fork_point(known, {number: block.hash for number, block in seen.items()})
+
+
+def _changes(site: Site, job_ids: Sequence[JobId], fork: int, head: int, until: int | None) -> list[Change]:
+    standings = site.chain.contract.standings(job_ids, head) if job_ids else {}
+    return [
+        Change(
+            job_id,
+            Reorganised(
+                status=standing.status,
+                ours=standing.ours,
+                cancel_requested=standing.cancel_requested,
+                fork=fork,
+                seen=head,
+                until=until,
+            ),
+        )
+        for job_id, standing in standings.items()
+    ]

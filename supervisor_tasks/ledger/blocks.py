@@ -1,0 +1,104 @@
+"""The blocks that were read, by number and hash, and what is taken back when some of them turn out to be lost."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.job import JobId
+from supervisor_tasks.ledger.models import BlockRow, Cursor, JobRow, TransactionRow
+
+BLOCKS = BlockRow.metadata.tables["blocks"]
+CURSORS = Cursor.metadata.tables["cursors"]
+JOBS = JobRow.metadata.tables["jobs"]
+TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+
+MARGIN = 64  # blocks kept beyond those that are needed; receipts may come late
+
+# A transaction that is sent again may be mined another way. One that had failed, and whose intent was written anew since,
+# keeps its place among the nonces under a name of its own.
+REOPEN = text(
+    """
+    UPDATE transactions SET state = 'SIGNED', block_number = NULL, block_hash = NULL, error = NULL, done_at = NULL,
+        intent = CASE WHEN state = 'REVERTED' AND EXISTS (
+            SELECT FROM transactions AS newer
+            WHERE newer.cluster = transactions.cluster AND newer.intent = transactions.intent
+                AND newer.id > transactions.id
+        ) THEN intent || '#' || nonce ELSE intent END
+    WHERE cluster = :cluster AND block_number > :fork AND state IN ('MINED', 'REVERTED')
+    """
+)
+
+
+class Blocks:
+    """The last blocks of one cluster's chain, as they were when they were read."""
+
+    def __init__(self, engine: Engine, cluster: str, depth: int) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._kept = depth + 1 + MARGIN
+
+    def known(self) -> dict[int, str]:
+        """The hash of each block that is kept."""
+        query = select(BLOCKS.c.number, BLOCKS.c.hash).where(BLOCKS.c.cluster == self._cluster)
+        with self._engine.connect() as connection:
+            return {row.number: row.hash for row in connection.execute(query)}
+
+    def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:
+        """Write down, within a transaction, blocks that were read; those far below them are forgotten."""
+        rows = [{"cluster": self._cluster, "number": number, "hash": known} for number, known in hashes.items()]
+        new = insert(BLOCKS)
+        upsert = new.on_conflict_do_update(index_elements=["cluster", "number"], set_={"hash": new.excluded.hash})
+        connection.execute(upsert, rows)
+        old = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number <= max(hashes) - self._kept
+        connection.execute(delete(BLOCKS).where(*old))
+
+    def last_before_lost_transactions(self) -> int | None:
+        """The block before the first one in which the ledger has a transaction mined, and that was another block when it
+        was read; None when there is none.
+        """
+        same = and_(BLOCKS.c.cluster == TRANSACTIONS.c.cluster, BLOCKS.c.number == TRANSACTIONS.c.block_number)
+        lost = TRANSACTIONS.c.block_hash != BLOCKS.c.hash
+        query = (
+            select(func.min(BLOCKS.c.number))
+            .select_from(BLOCKS.join(TRANSACTIONS, same))
+            .where(BLOCKS.c.cluster == self._cluster, lost)
+        )
+        with self._engine.connect() as connection:
+            first = connection.scalar(query)
+        return None if first is None else int(first) - 1
+
+    def mined_in(self) -> dict[int, str]:
+        """The blocks in which the ledger has the last transactions mined, with their hashes."""
+        columns = TRANSACTIONS.c
+        mine = columns.cluster == self._cluster, columns.block_number.is_not(None)
+        query = select(columns.block_number, columns.block_hash).where(*mine).order_by(columns.block_number.desc())
+        with self._engine.connect() as connection:
+            return {row.block_number: row.block_hash for row in connection.execute(query.limit(1000))}
+
+    def jobs_heard_of_above(self, fork: int) -> list[JobId]:
+        """The jobs of which something was heard above a block, and those that an earlier fork left in doubt."""
+        return self._jobs(or_(JOBS.c.heard_block > fork, JOBS.c.doubt_until.is_not(None)))
+
+    def jobs_whose_doubt_is_over(self, block: int) -> list[JobId]:
+        """The jobs for which a reorganisation's consequences have had their time when that block was read."""
+        return self._jobs(JOBS.c.doubt_until <= block)
+
+    def take_back(self, connection: Connection, fork: int) -> None:
+        """Within a transaction: what was mined above the fork is to be mined again, and what was read there is to be read
+        again, by whatever stream.
+        """
+        above = {"cluster": self._cluster, "fork": fork}
+        connection.execute(REOPEN, above)
+        connection.execute(delete(BLOCKS).where(BLOCKS.c.cluster == self._cluster, BLOCKS.c.number > fork))
+        behind = CURSORS.c.cluster == self._cluster, CURSORS.c.block_number > fork
+        connection.execute(update(CURSORS).where(*behind).values(block_number=fork, block_hash=self._hash(fork)))
+
+    def _hash(self, number: int) -> ColumnElement[str]:
+        here = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number == number
+        return func.coalesce(select(BLOCKS.c.hash).where(*here).scalar_subquery(), "")
+
+    def _jobs(self, condition: ColumnElement[bool]) -> list[JobId]:
+        query = select(JOBS.c.job_id).where(JOBS.c.cluster == self._cluster, condition).order_by(JOBS.c.job_id)
+        with self._engine.connect() as connection:
+            return [JobId(job_id) for job_id in connection.scalars(query)]
