@@ -7,7 +7,7 @@ import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,15 +59,17 @@ class Grid:
         accounting: bool = False,
         min_job_age_s: int = 300,
         hooks: Hooks = "spool",
+        slurm_conf: Sequence[str] = (),
         tell: Callable[[str], None] = lambda _: None,
         overrides: dict[str, str] | None = None,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
-        supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once.
+        supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
+        more lines of that file.
         """
         processes = Processes(new_state_folder())
         try:
-            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, tell, overrides or {})
+            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, slurm_conf, tell, overrides or {})
         except BaseException:
             stop(processes)
             raise
@@ -150,6 +152,7 @@ def _start(
     accounting: bool,
     min_job_age_s: int,
     hooks: Hooks,
+    slurm_conf: Sequence[str],
     tell: Callable[[str], None],
     overrides: dict[str, str],
 ) -> Grid:
@@ -160,7 +163,9 @@ def _start(
     with ThreadPoolExecutor(4) as pool:
         tell("starting SLURM, the chain, Postgres, Redis and sshd")
         waits_slurm = pool.submit(
-            lambda: Slurm.start(processes, users, spool=spool, accounting=accounting, min_job_age_s=min_job_age_s)
+            lambda: Slurm.start(
+                processes, users, spool=spool, accounting=accounting, min_job_age_s=min_job_age_s, also=slurm_conf
+            )
         )
         waits_chain = pool.submit(Chain.start, processes, block_time_s)
         waits_servers = pool.submit(_start_servers, processes)

@@ -57,9 +57,10 @@ class Slurm:
         accounting: bool = False,
         min_job_age_s: int = 300,
         node_spool: Path | None = None,
+        also: Sequence[str] = (),
     ) -> "Slurm":
         """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`, and with
-        a `node_spool` the nodes' SPANK plugin to that one.
+        a `node_spool` the nodes' SPANK plugin to that one; `also` are more lines of slurm.conf.
         """
         layout = Layout(
             folder=processes.folder / "slurm",
@@ -72,6 +73,7 @@ class Slurm:
             min_job_age_s=min_job_age_s,
             accounting_port=free_port() if accounting else None,
             spank=node_spool is not None,
+            also=tuple(also),
         )
         slurm = cls(processes, users, layout)
         slurm._write_files(spool, node_spool)
@@ -118,7 +120,8 @@ class Slurm:
         return "is UP" in self.run("scontrol", "ping").stdout
 
     def _all_idle(self) -> bool:
-        shown = self.run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
+        main = f"--partition={self.layout.partition}"
+        shown = self.run("sinfo", "--noheader", "--Node", main, "--format=%t").stdout.split()
         return shown == ["idle"] * len(self.layout.node_ports)
 
     def _write_files(self, spool: Path, node_spool: Path | None) -> None:

@@ -18,6 +18,7 @@ class Layout:
     min_job_age_s: int
     accounting_port: int | None
     spank: bool = False  # whether the nodes load the project's SPANK plugin
+    also: tuple[str, ...] = ()
 
     @property
     def munge_socket(self) -> Path:
@@ -26,7 +27,7 @@ class Layout:
 
 
 def slurm_conf(layout: Layout) -> str:
-    """slurm.conf; the hooks are the project's own plugins."""
+    """slurm.conf; the hooks are the project's own plugins. Of a line that comes twice, SLURM takes the last."""
     folder = layout.folder
     lines = [
         "ClusterName=devgrid",
@@ -66,6 +67,7 @@ def slurm_conf(layout: Layout) -> str:
             for number, port in enumerate(layout.node_ports, start=1)
         ),
         f"PartitionName={layout.partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+        *layout.also,
     ]
     return "\n".join(lines) + "\n"
 

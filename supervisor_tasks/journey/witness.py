@@ -1,27 +1,26 @@
 """Witness: SLURM says what became of the jobs. A callback is only a hint to look."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import structlog
 
-from supervisor_tasks.events import CalledBack, Event, SlurmEnded, SlurmStarted, SlurmWaiting
-from supervisor_tasks.job import ChainStatus, Job, Kind, Outcome, SlurmId
+from supervisor_tasks.events import CalledBack, Event, Recognised, SlurmEnded, SlurmStarted, SlurmWaiting
+from supervisor_tasks.job import Job, JobId, Kind, Outcome
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
+from supervisor_tasks.journey.hearsay import Said, believed
+from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
+from supervisor_tasks.ledger.submissions import Submission
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.identity import UNKNOWN, Sight, Wanted
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
-# JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md, section 3).
-CALLBACK_ENDED = {
-    6: ChainStatus.CANCELLED,
-    7: ChainStatus.FINISHED,
-    8: ChainStatus.FAILED,
-    9: ChainStatus.OUT_OF_CREDITS,
-}
-KILL_DELAY_S = 120  # SLURM ends a job that late after its limit, at most
+ANY_TIME = Submission(called_s=0.0, answered_s=float("inf"), id_is_anothers=False)  # the journal does not tell
+SHOWN = 3  # of what nobody asked for, in a line of the log
 
 
 def witness(site: Site) -> None:
@@ -39,14 +38,18 @@ def _read_inbox(site: Site) -> bool:
     if not callbacks:
         return False
     jobs = site.ledger.jobs({callback.job_id for callback in callbacks})
-    hints = []
+    hinted, strange = dict[JobId, Change](), list[CallbackSeen]()
     for callback in callbacks:
         job = jobs.get(callback.job_id)
         if job is not None and job.slurm_id == callback.slurm_id:
-            hints.append(Change(callback.job_id, CalledBack()))
+            hinted[job.job_id] = Change(job.job_id, CalledBack())
         elif job is None or job.slurm_id is not None:
-            log.warning("callback_of_no_job_of_ours", job_id=callback.job_id, slurm_id=callback.slurm_id)
-    site.ledger.read_callbacks(callbacks, hints)
+            strange.append(callback)
+        # Else it came before sbatch's answer: the first look follows that in a moment, and what was said stays in the inbox.
+    if strange:
+        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, SHOWN)]
+        log.warning("callbacks_of_no_job_of_ours", callbacks=len(strange), first=shown)
+    site.ledger.read_callbacks(callbacks, list(hinted.values()))
     return True
 
 
@@ -61,40 +64,85 @@ def _look(site: Site) -> bool:
 
 def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
     jobs = site.ledger.jobs({effect.job_id for effect in effects})
-    seen = site.slurm.cluster.look(_slurm_ids(list(jobs.values())))
-    changes = [Change(effect.job_id, _what(site, jobs[effect.job_id], seen), done=effect) for effect in effects]
+    sights = look_at(site, jobs.values())
+    said = _believed(site, [job for job in jobs.values() if sights[job.job_id].unknown])
+    unclear = dict[str, list[OpenEffect]]()
+    changes = list[Change]()
+    for effect in effects:
+        job, sight = jobs[effect.job_id], sights[effect.job_id]
+        if sight.unclear:
+            unclear.setdefault(sight.unclear, []).append(effect)
+            continue
+        changes += _recognised(job, sight)
+        changes.append(Change(job.job_id, _what(sight.seen, said.get(job.job_id)), done=effect))
     site.ledger.record(*changes)
     for change in changes:
         if isinstance(change.event, SlurmEnded | SlurmStarted):
             log.info("slurm_said", job_id=change.job_id, said=type(change.event).__name__)
+    for why, waiting in unclear.items():
+        log.warning("look_postponed", jobs=len(waiting), error=why)
+        site.ledger.postpone(waiting, wait_s(max(effect.attempts for effect in waiting)), why)
 
 
-def _slurm_ids(jobs: Sequence[Job]) -> list[SlurmId]:
-    return sorted(job.slurm_id for job in jobs if job.slurm_id is not None)
+def look_at(site: Site, jobs: Iterable[Job]) -> dict[JobId, Sight]:
+    """What SLURM says of each job, or that it does not know it, or why that cannot be told; two questions to SLURM and one to
+    the ledger, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises SlurmUnavailableError
+    or SshUnavailableError when nothing can be said of any job.
+    """
+    jobs = list(jobs)
+    given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
+    submissions = site.ledger.submissions(set(given.values()))
+    wanted = [
+        Wanted(
+            job_id=job.job_id,
+            slurm_id=given[job.job_id],
+            user=job.customer,
+            submit_s=job.slurm_submit_s,
+            called_s=submission.called_s,
+            answered_s=submission.answered_s,
+            id_is_anothers=submission.id_is_anothers,
+        )
+        for job in jobs
+        for submission in [submissions.get(job.job_id, ANY_TIME)]
+        if job.job_id in given
+    ]
+    sights = site.slurm.cluster.look(wanted) if wanted else {}
+    return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 
-def _what(site: Site, job: Job, seen: dict[SlurmId, Seen]) -> Event:
-    found = None if job.slurm_id is None else seen.get(job.slurm_id)
-    if found is None:
-        return _forgotten(site, job)
-    if found.phase is Phase.ENDED:
-        return SlurmEnded(found.outcome())
-    return SlurmStarted() if found.phase is Phase.RUNNING else SlurmWaiting(found.state)
+def _recognised(job: Job, sight: Sight) -> list[Change]:
+    seen = sight.seen
+    if seen is None or seen.submit_s == job.slurm_submit_s:
+        return []
+    if job.slurm_submit_s is not None:
+        # It was requeued: its elapsed time begins anew.
+        log.warning("slurm_runs_it_again", job_id=job.job_id, slurm_id=job.slurm_id)
+    return [Change(job.job_id, Recognised(seen.slurm_id, seen.submit_s))]
 
 
-def _forgotten(site: Site, job: Job) -> Event:
-    """SLURM does not know the job any more. If a plugin said how it ended, and that can be true, it counts."""
-    if site.slurm.trust_callbacks and job.slurm_id is not None:
-        for callback in reversed(site.ledger.callbacks_of(job.job_id, job.slurm_id)):
-            outcome = _plausible_outcome(job, callback)
-            if outcome is not None:
-                log.warning("callback_believed", job_id=job.job_id, slurm_id=job.slurm_id, elapsed_s=outcome.elapsed_s)
-                return SlurmEnded(outcome)
-    return SlurmWaiting("not listed")
+def _what(seen: Seen | None, said: Outcome | None) -> Event:
+    if seen is None:
+        return SlurmWaiting("not listed") if said is None else SlurmEnded(said)
+    if seen.phase is Phase.ENDED:
+        return SlurmEnded(seen.outcome())
+    return SlurmStarted() if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
 
 
-def _plausible_outcome(job: Job, callback: CallbackSeen) -> Outcome | None:
-    status = CALLBACK_ENDED.get(callback.status)
-    if status is None or callback.duration_s > job.limit_min * 60 + KILL_DELAY_S:
-        return None
-    return Outcome(status=status, elapsed_s=callback.duration_s, exit_status=callback.exit_code)
+def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome]:
+    """How jobs ended that nobody knows any more, where a plugin said so and that can be true. A site with accounting has its
+    word, or none.
+    """
+    slurm, asked = site.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
+    if not asked or not slurm.trust_callbacks or slurm.cluster.paths.sacct:
+        return {}
+    heard = site.ledger.callbacks_of(asked)
+    submissions = site.ledger.submissions(set(asked.values()))
+    found = dict[JobId, Outcome]()
+    for job in forgotten:
+        called_s = submissions.get(job.job_id, ANY_TIME).called_s
+        said = [Said(row.status, row.duration_s, row.exit_code, row.received_s) for row in heard.get(job.job_id, ())]
+        outcome = believed(job, called_s, said)
+        if outcome is not None:
+            log.warning("callback_believed", job_id=job.job_id, slurm_id=job.slurm_id, elapsed_s=outcome.elapsed_s)
+            found[job.job_id] = outcome
+    return found

@@ -6,7 +6,7 @@ effect that was carried out are one transaction. Messages are sent after the com
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
     exists,
     func,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -27,12 +28,13 @@ from sqlalchemy.dialects.postgresql import insert
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import Claimed, Event, OperatorForgot
-from supervisor_tasks.job import Effect, Job, JobId, Kind, closes
+from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.operator import Alarms, Switches
 from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
+from supervisor_tasks.ledger.submissions import Submission, submissions
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.life import advance
 
@@ -105,6 +107,7 @@ class CallbackSeen:
     status: int
     duration_s: int
     exit_code: int
+    received_s: float = 0.0  # Unix time
 
 
 WakeUp = Callable[[Sequence[OpenEffect]], None]
@@ -327,12 +330,20 @@ class Ledger:
         with self.engine.connect() as connection:
             return bool(connection.scalar(select(exists().where(table.c.cluster == self.cluster, condition))))
 
-    def callbacks_of(self, job_id: JobId, slurm_id: int) -> list[CallbackSeen]:
-        """All that plugins said of a job under that SLURM id, oldest first."""
-        about = CALLBACKS.c.job_id == job_id, CALLBACKS.c.slurm_id == slurm_id
-        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self.cluster, *about).order_by(CALLBACKS.c.id)
+    def callbacks_of(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
+        """All that plugins said of these jobs under these SLURM ids, oldest first."""
+        about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items()))
+        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self.cluster, about).order_by(CALLBACKS.c.id)
+        found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
         with self.engine.connect() as connection:
-            return [_callback(row) for row in connection.execute(query)]
+            for row in connection.execute(query):
+                found[JobId(row.job_id)].append(_callback(row))
+        return found
+
+    def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, Submission]:
+        """The last submissions of all jobs that were ever given one of these ids."""
+        with self.engine.connect() as connection:
+            return submissions(connection, self.cluster, slurm_ids)
 
     def read_callbacks(self, seen: Sequence[CallbackSeen], changes: Sequence[Change]) -> None:
         """Commit what callbacks make of their jobs, and that they were read."""
@@ -454,4 +465,5 @@ def _evidence(value: object) -> object:
 
 
 def _callback(row: Any) -> CallbackSeen:
-    return CallbackSeen(row.id, JobId(row.job_id), row.slurm_id, row.status, row.duration_s, row.exit_code)
+    about = row.id, JobId(row.job_id), row.slurm_id
+    return CallbackSeen(*about, row.status, row.duration_s, row.exit_code, row.received_at.timestamp())

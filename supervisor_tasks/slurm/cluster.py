@@ -1,12 +1,13 @@
 """The cluster: what the journey asks of SLURM, in one command each."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm.identity import Sight, Wanted, recognise_all
 from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_format
 from supervisor_tasks.slurm.output import (
     Answer,
@@ -59,7 +60,8 @@ class Cluster:
         """All that SLURM has, or had, under that name for that user."""
         found = seen_jobs(self._ask(commands.squeue_by_name(self.paths.squeue, user, job_id)))
         if not found and self.paths.sacct:
-            found = accounted_jobs(self._ask(commands.sacct_by_name(self.paths.sacct, user, job_id)))
+            records = accounted_jobs(self._ask(commands.sacct_by_name(self.paths.sacct, user, job_id)))
+            found = {record.slurm_id: record for record in records}  # of one that was requeued, the last run
         return list(found.values())
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
@@ -67,13 +69,38 @@ class Cluster:
         mark = secrets.token_hex(16)
         return listed_jobs(self._ask(squeue_all(self.paths.squeue, user), squeue_format(mark)), mark)
 
-    def look(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Seen]:
-        """The jobs that slurmctld remembers, and of the others those that the accounting database does."""
-        found = seen_jobs(self._ask(commands.squeue_by_id(self.paths.squeue, slurm_ids)))
-        forgotten = [slurm_id for slurm_id in slurm_ids if slurm_id not in found]
-        if forgotten and self.paths.sacct:
-            found |= accounted_jobs(self._ask(commands.sacct_by_id(self.paths.sacct, forgotten)))
-        return found
+    def look(self, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
+        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, and one to the
+        accounting database about those that slurmctld does not know. Raises SlurmUnavailableError or SshUnavailableError
+        when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know.
+        """
+        sights = recognise_all(wanted, self._listed(wanted), self._named)
+        missing = [job for job in wanted if sights[job.job_id].unknown]
+        if missing and self.paths.sacct:
+            try:
+                sights |= self._accounted(self.paths.sacct, missing)
+            except TransientError as error:
+                sights |= {job.job_id: Sight(unclear=str(error)) for job in missing}
+        return sights
+
+    def _listed(self, wanted: Sequence[Wanted]) -> Iterator[Seen]:
+        for ids in commands.batches(_ids(wanted)):
+            yield from seen_jobs(self._ask(commands.squeue_by_id(self.paths.squeue, ids))).values()
+
+    def _named(self, job_ids: Sequence[JobId]) -> Iterator[Seen]:
+        for names in commands.batches(job_ids):
+            yield from seen_jobs(self._ask(commands.squeue_named(self.paths.squeue, names))).values()
+
+    def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
+        batches = list(commands.batches(_ids(wanted)))
+
+        def named(job_ids: Sequence[JobId]) -> Iterator[Seen]:
+            for names in commands.batches(job_ids):
+                for ids in batches:
+                    yield from accounted_jobs(self._ask(commands.sacct_named(sacct, names, ids)))
+
+        records = [record for ids in batches for record in accounted_jobs(self._ask(commands.sacct_by_id(sacct, ids)))]
+        return recognise_all(wanted, records, named)
 
     def cancel(self, slurm_id: SlurmId) -> None:
         """Ask SLURM to end a job; one that has ended is fine."""
@@ -95,3 +122,7 @@ class Cluster:
             return self.ssh.run(self.admin, argv, stdin)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
+
+
+def _ids(wanted: Iterable[Wanted]) -> list[str]:
+    return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]

@@ -1,13 +1,15 @@
 """The command lines that SLURM is given. Pure: lists of words, quoted where they are sent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from supervisor_tasks.job import Definition, JobId, SlurmId
 
 SEPARATOR = "|"
 # Only fields that the job's owner cannot write: a job's name could hold a line that looks like another job's.
-LOOK_FIELDS = ("JobID", "State", "TimeUsed", "exit_code", "Reason")
-ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode")
+LOOK_FIELDS = ("JobID", "State", "TimeUsed", "exit_code", "Reason", "UserName", "SubmitTime", "RestartCnt")
+ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End")
+_UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
+_MOST_BYTES = 100_000  # of one word of a command line; Linux takes 128 KiB
 
 
 def sbatch(
@@ -41,20 +43,44 @@ def batch_script(script: str) -> bytes:
     return f"{interpreter}\ntrue\n{body}".encode()
 
 
-def squeue_by_id(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
-    """Look at jobs in all states, in one command."""
-    ids = ",".join(map(str, slurm_ids))
-    return [path, "--noheader", "--states=all", f"--jobs={ids}", f"--Format={_format()}"]
+def batches(words: Sequence[str]) -> Iterator[str]:
+    """The words with commas between, in as few pieces as a command line can hold."""
+    batch, size = list[str](), 0
+    for word in words:
+        if size + len(word) >= _MOST_BYTES:
+            yield ",".join(batch)
+            batch, size = [], 0
+        batch.append(word)
+        size += len(word) + 1
+    if batch:
+        yield ",".join(batch)
+
+
+def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
+    """Look at a batch of jobs in all states and all partitions, hidden ones too, in one command."""
+    return [*_squeue(path), f"--jobs={slurm_ids}"]
 
 
 def squeue_by_name(path: str, user: str, job_id: JobId) -> list[str]:
     """Look for the jobs of that name and user, in all states."""
-    return [path, "--noheader", "--states=all", f"--name={job_id}", f"--user={user}", f"--Format={_format()}"]
+    return [*_squeue(path), f"--name={job_id}", f"--user={user}"]
 
 
-def sacct_by_id(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
-    """Ask the accounting database for jobs that slurmctld has forgotten."""
-    return [*_sacct(path), f"--jobs={','.join(map(str, slurm_ids))}"]
+def squeue_named(path: str, job_ids: str) -> list[str]:
+    """Look for the jobs that have one of these names still: their owners may have given them others."""
+    return [*_squeue(path), f"--name={job_ids}"]
+
+
+def sacct_by_id(path: str, slurm_ids: str) -> list[str]:
+    """Ask the accounting database for a batch of jobs that slurmctld has forgotten: all that ever had these ids, and each
+    run of a job that was requeued.
+    """
+    return [*_sacct(path), f"--jobs={slurm_ids}"]
+
+
+def sacct_named(path: str, job_ids: str, slurm_ids: str) -> list[str]:
+    """Ask the accounting database for the jobs that have one of these names and one of these ids."""
+    return [*_sacct(path), f"--name={job_ids}", f"--jobs={slurm_ids}"]
 
 
 def sacct_by_name(path: str, user: str, job_id: JobId) -> list[str]:
@@ -77,9 +103,12 @@ def ping(path: str) -> list[str]:
     return [path, "ping"]
 
 
-def _format() -> str:
-    return ",".join(f"{field}:40{SEPARATOR}" for field in LOOK_FIELDS)
+def _squeue(path: str) -> list[str]:
+    # A field of width 0 is printed whole and without padding.
+    shown = ",".join(f"{field}:0{SEPARATOR}" for field in LOOK_FIELDS)
+    return [*_UNIX_TIMES, path, "--noheader", "--all", "--states=all", f"--Format={shown}"]
 
 
 def _sacct(path: str) -> list[str]:
-    return [path, "--noheader", "--parsable2", "--allocations", f"--format={','.join(ACCOUNTING_FIELDS)}"]
+    whole = ("--noheader", "--parsable2", "--allocations", "--duplicates")
+    return [*_UNIX_TIMES, path, *whole, f"--format={','.join(ACCOUNTING_FIELDS)}"]

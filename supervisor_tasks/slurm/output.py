@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.job import Outcome, SlurmId
 from supervisor_tasks.slurm.commands import SEPARATOR
-from supervisor_tasks.slurm.states import Phase, end_status, phase
+from supervisor_tasks.slurm.states import Phase, end, phase
 
+_NOBODY = "nobody"  # what squeue calls a user whose name cannot be found
+_UNREADABLE = "INVALID"
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
 # What the commands say when slurmctld did not answer, or not in time: it may have taken the request all the same.
@@ -49,13 +51,19 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job as SLURM shows it."""
+    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it, `submit_s` and `ended_s` are Unix
+    times of slurmctld's clock; squeue does not tell `ended_s`, sacct not `restarts`.
+    """
 
     slurm_id: SlurmId
     state: str
     elapsed_s: int
     exit_status: int
     reason: str = ""
+    user: str = ""
+    submit_s: int = 0
+    restarts: int = 0
+    ended_s: int | None = None
 
     @property
     def phase(self) -> Phase:
@@ -65,18 +73,16 @@ class Seen:
     def outcome(self) -> Outcome:
         """What the contract shall say of a job that has ended."""
         reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
+        meant = end(self.state)
         return Outcome(
-            status=end_status(self.state),
+            status=meant.status,
             elapsed_s=self.elapsed_s,
-            exit_status=self.exit_status,
+            exit_status=self.exit_status if meant.by_itself else 0,
             reason=reason,
         )
 
     def _why(self) -> str:
-        if self.state == "FAILED":
-            exit_code, signal = self.exit_status >> SIGNAL_BITS, self.exit_status & 0x7F
-            return f"killed by signal {signal}" if signal else f"exit code {exit_code}"
-        return f"SLURM: {self.state}"
+        return said_of(self.exit_status) if self.state == "FAILED" else f"SLURM: {self.state}"
 
 
 def submitted_id(answer: Answer) -> SlurmId:
@@ -107,11 +113,14 @@ def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
     return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_seen(line)]}
 
 
-def accounted_jobs(answer: Answer) -> dict[SlurmId, Seen]:
-    """The jobs that sacct printed. Raises SlurmUnavailableError when it could not ask."""
+def accounted_jobs(answer: Answer) -> list[Seen]:
+    """The records that sacct printed, by the time of submission: a requeue begins a new one, and so does another job that is
+    given the same id. Raises SlurmUnavailableError when it could not ask.
+    """
     if answer.status != 0:
         raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {_said(answer)}")
-    return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_accounted(line)]}
+    records = [_accounted(line) for line in answer.stdout.splitlines() if line.strip()]
+    return sorted(records, key=lambda record: (record.slurm_id, record.submit_s))
 
 
 def require_done(answer: Answer, what: str) -> bool:
@@ -138,6 +147,12 @@ def elapsed_s(shown: str) -> int:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def said_of(exit_status: int) -> str:
+    """A raw wait(2) status in words."""
+    exit_code, signal = exit_status >> SIGNAL_BITS, exit_status & 0x7F
+    return f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+
+
 def wait_status(shown: str) -> int:
     """The raw wait(2) status of `exit:signal`, or of the one number that squeue prints."""
     exit_code, _, signal = shown.partition(":")
@@ -149,8 +164,19 @@ def wait_status(shown: str) -> int:
 def _seen(line: str) -> Seen:
     fields = [field.strip() for field in line.split(SEPARATOR)]
     try:
-        slurm_id, state, used, exit_code, reason, *_ = fields
-        return Seen(SlurmId(int(slurm_id)), state, elapsed_s(used), wait_status(exit_code), reason)
+        slurm_id, state, used, exit_code, reason, user, submitted, restarts, *_ = fields
+        if used == _UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
+            state, used = f"{state} for {used}", "0:00"
+        return Seen(
+            SlurmId(int(slurm_id)),
+            state,
+            elapsed_s(used),
+            wait_status(exit_code),
+            reason,
+            user="" if user == _NOBODY else user,
+            submit_s=int(submitted),
+            restarts=int(restarts),
+        )
     except ValueError as error:
         raise SlurmUnavailableError(f"squeue printed {line!r}, which has not the fields asked for") from error
 
@@ -158,9 +184,16 @@ def _seen(line: str) -> Seen:
 def _accounted(line: str) -> Seen:
     fields = line.strip().split("|")
     try:
-        slurm_id, state, used, exit_code = fields
-        # sacct prints "CANCELLED by 1000".
-        return Seen(SlurmId(int(slurm_id)), state.split(" ")[0], int(used), wait_status(exit_code))
+        slurm_id, state, used, exit_code, user, submitted, ended = fields
+        return Seen(
+            SlurmId(int(slurm_id)),
+            state.split(" ")[0],  # sacct prints "CANCELLED by 1000"
+            int(used),
+            wait_status(exit_code),
+            user=user,
+            submit_s=int(submitted),
+            ended_s=int(ended) if ended.isdigit() else None,
+        )
     except ValueError as error:
         raise SlurmUnavailableError(f"sacct printed {line!r}, which has not the fields asked for") from error
 

@@ -1,5 +1,6 @@
-"""What SLURM's job states mean to the contract. Pure."""
+"""What SLURM's job states mean to the contract and to the bill. Pure; docs/architecture.md has the same table in words."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor_tasks.job import ChainStatus
@@ -14,29 +15,47 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
-# SLURM 22.05, JOB STATE CODES of squeue(1) and sacct(1). A job in COMPLETING has ended, but its end state is not shown yet.
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end state: what the contract hears and what is billed. `by_itself` tells whether the exit status is the script's own.
+    SLURM's commands disagree on that of a job that SLURM ended: squeue shows the signal, or what the script made of it,
+    sacct and the completion hook show 0. So it is 0.
+
+    Billed are the whole minutes of SLURM's elapsed time, whatever the end: minutes that were used are minutes to be paid.
+    Suspended time is no elapsed time, and a requeue lets it begin anew. A job that never ran has none.
+    """
+
+    status: ChainStatus
+    by_itself: bool = False
+
+
+# JOB STATE CODES of squeue(1), 22.05 to 25.11. The base states that are an end:
+_ENDED = {
+    "COMPLETED": End(ChainStatus.FINISHED, by_itself=True),
+    "FAILED": End(ChainStatus.FAILED, by_itself=True),
+    "OUT_OF_MEMORY": End(ChainStatus.FAILED, by_itself=True),  # 0:125, which is how SLURM says it
+    "TIMEOUT": End(ChainStatus.OUT_OF_CREDITS),
+    "CANCELLED": End(ChainStatus.CANCELLED),
+    "BOOT_FAIL": End(ChainStatus.FAILED),
+    "DEADLINE": End(ChainStatus.FAILED),
+    "NODE_FAIL": End(ChainStatus.FAILED),
+    "PREEMPTED": End(ChainStatus.FAILED),
+}
 _WAITING = {
     "PENDING",
     "CONFIGURING",
+    "POWER_UP_NODE",
     "REQUEUED",
     "REQUEUE_FED",
     "REQUEUE_HOLD",
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
+    "EXPEDITING",
 }
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-_ENDED = {
-    "COMPLETED": ChainStatus.FINISHED,
-    "FAILED": ChainStatus.FAILED,
-    "TIMEOUT": ChainStatus.OUT_OF_CREDITS,
-    "CANCELLED": ChainStatus.CANCELLED,
-    "BOOT_FAIL": ChainStatus.FAILED,
-    "DEADLINE": ChainStatus.FAILED,
-    "NODE_FAIL": ChainStatus.FAILED,
-    "OUT_OF_MEMORY": ChainStatus.FAILED,
-    "PREEMPTED": ChainStatus.FAILED,
-    "REVOKED": ChainStatus.FAILED,
-}
+# Flags that hide the base state, so that the end, if it is one, does not show: COMPLETING (the end state comes when the nodes
+# are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the job is requeued or has failed), REVOKED (another cluster of a
+# federation has the job). They are in no table: unknown, look again.
 
 
 def phase(state: str) -> Phase:
@@ -48,6 +67,11 @@ def phase(state: str) -> Phase:
     return Phase.WAITING if state in _WAITING else Phase.UNKNOWN
 
 
+def end(state: str) -> End:
+    """What an end state means. Raises KeyError for a state that is none."""
+    return _ENDED[state]
+
+
 def end_status(state: str) -> ChainStatus:
     """What an end state is called on the contract. Raises KeyError for a state that is none."""
-    return _ENDED[state]
+    return _ENDED[state].status

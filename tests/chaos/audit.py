@@ -38,6 +38,8 @@ LEGAL = {
     *((hot, "PANICKED") for hot in HOT),
 }
 CORE_DUMPED = 0x80
+# scontrol shows the signal that such a job got, or what it made of that; accounting and the completion hook show 0.
+ENDED_BY_SLURM = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL")
 JOB_CALLS = ("providerSetJobStatus", "refuseJob")
 
 Looked = Iterator[str | None]  # one for each thing looked at: what is wrong with it, or None
@@ -136,7 +138,7 @@ def right_status(evidence: Evidence) -> Looked:
             yield None if without else f"{job.job_id} is {job.status}, and SLURM never had it"
         elif STATUS_OF.get(seen.state) != job.status:
             yield f"{job.job_id} is {job.status}; SLURM says {seen.state} of {seen.slurm_id}"
-        elif (job.exit_code & ~CORE_DUMPED) != seen.exit_status:
+        elif (job.exit_code & ~CORE_DUMPED) != (0 if seen.state in ENDED_BY_SLURM else seen.exit_status):
             yield f"{job.job_id} has exit status {job.exit_code}; SLURM says {seen.exit_status}"
         else:
             yield None

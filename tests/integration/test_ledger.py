@@ -255,7 +255,7 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, en
     assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
     ledger.read_callbacks(seen, [Change(JOB, CalledBack())])
     assert not ledger.has_unread_callbacks()
-    assert ledger.callbacks_of(JOB, 7) == seen
+    assert ledger.callbacks_of({JOB: SlurmId(7)}) == {JOB: seen}
 
 
 def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:

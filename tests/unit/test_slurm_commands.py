@@ -46,14 +46,24 @@ def test_batch_script__without_an_interpreter__gets_bash() -> None:
 
 
 def test_looks__print_nothing_that_a_jobs_owner_can_write() -> None:
-    for words in (commands.squeue_by_id("squeue", [SlurmId(1)]), commands.squeue_by_name("squeue", Address("u"), JOB)):
-        shown = next(word for word in words if word.startswith("--Format")).lower()
-        assert "name" not in shown
-        assert "comment" not in shown
+    for words in (commands.squeue_by_id("squeue", "1"), commands.squeue_by_name("squeue", Address("u"), JOB)):
+        shown = next(word for word in words if word.startswith("--Format=")).lower()
+        fields = {field.partition(":")[0] for field in shown.removeprefix("--format=").split(",")}
+        assert fields == {"jobid", "state", "timeused", "exit_code", "reason", "username", "submittime", "restartcnt"}
 
 
-def test_squeue_by_id__many__is_one_command() -> None:
-    assert "--jobs=1,2,3" in commands.squeue_by_id("squeue", [SlurmId(1), SlurmId(2), SlurmId(3)])
+def test_batches__ten_thousand_ids__are_one_command() -> None:
+    assert list(commands.batches([str(number) for number in range(1, 10_001)])) == [
+        ",".join(map(str, range(1, 10_001)))
+    ]
+
+
+def test_batches__more_than_a_command_line_holds__leave_nothing_out() -> None:
+    words = [f"{number:010}" for number in range(25_000)]
+    batches = list(commands.batches(words))
+    assert ",".join(batches).split(",") == words
+    assert all(len(batch) <= 100_000 for batch in batches)
+    assert list(commands.batches([])) == []
 
 
 def test_set_time_limit__is_absolute() -> None:
@@ -62,14 +72,16 @@ def test_set_time_limit__is_absolute() -> None:
 
 def test_squeue_by_name__asks_for_all_states_of_that_user_and_name() -> None:
     words = commands.squeue_by_name("squeue", "0xc", JOB)
-    assert words[0] == "squeue"
-    assert {"--states=all", f"--name={JOB}", "--user=0xc", "--noheader"} <= set(words)
+    assert words[:3] == ["env", "SLURM_TIME_FORMAT=%s", "squeue"]
+    assert {"--all", "--states=all", f"--name={JOB}", "--user=0xc", "--noheader"} <= set(words)
 
 
 def test_sacct__by_id_and_by_name__asks_for_the_same_fields_of_whole_jobs() -> None:
-    by_id = commands.sacct_by_id("sacct", [SlurmId(1), SlurmId(2)])
+    by_id = commands.sacct_by_id("sacct", "1,2")
     by_name = commands.sacct_by_name("sacct", "0xc", JOB)
-    shared = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ElapsedRaw,ExitCode"]
+    whole = ["--noheader", "--parsable2", "--allocations", "--duplicates"]
+    fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,User,Submit,End"
+    shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *whole, fields]
     assert by_id == [*shared, "--jobs=1,2"]
     assert by_name == [*shared, f"--name={JOB}", "--user=0xc", "--starttime=now-1days"]
 

@@ -35,8 +35,15 @@ def recorded(name: str, status: int = 0) -> Answer:
 
 def test_seen_jobs__all_states__are_told_apart() -> None:
     jobs = seen_jobs(recorded("squeue-jobs"))
-    assert jobs[SlurmId(3)] == Seen(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode")
-    assert jobs[SlurmId(1)] == Seen(SlurmId(1), "TIMEOUT", 87, 15, "TimeLimit")
+    user, submit_s = "0x" + "ab" * 20, jobs[SlurmId(3)].submit_s
+    assert submit_s > 1_700_000_000
+    assert jobs[SlurmId(3)] == Seen(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode", user, submit_s)
+    assert (jobs[SlurmId(1)].state, jobs[SlurmId(1)].exit_status, jobs[SlurmId(1)].reason) == (
+        "TIMEOUT",
+        15,
+        "TimeLimit",
+    )
+    assert 60 <= jobs[SlurmId(1)].elapsed_s < 120
     phases = {slurm_id: job.phase for slurm_id, job in jobs.items()}
     assert [slurm_id for slurm_id, found in phases.items() if found is Phase.RUNNING] == [5, 11]
     assert [slurm_id for slurm_id, found in phases.items() if found is Phase.WAITING] == [9]
@@ -73,12 +80,14 @@ def test_seen_jobs__could_not_ask__is_not_empty_but_unavailable(name: str, statu
 
 
 def test_accounted_jobs__recorded__agree_with_squeue_on_state_and_time() -> None:
-    accounted, seen = accounted_jobs(recorded("sacct-jobs")), seen_jobs(recorded("squeue-jobs"))
+    accounted = {job.slurm_id: job for job in accounted_jobs(recorded("sacct-jobs"))}
+    seen = seen_jobs(recorded("squeue-jobs"))
     assert accounted.keys() == seen.keys()
     for slurm_id, job in accounted.items():
         assert job.state == seen[slurm_id].state
+        assert (job.user, job.submit_s) == (seen[slurm_id].user, seen[slurm_id].submit_s)
         if job.phase is Phase.ENDED:
-            assert job.elapsed_s == seen[slurm_id].elapsed_s
+            assert job.outcome() == seen[slurm_id].outcome()
     assert accounted[SlurmId(3)].exit_status == 768
 
 
@@ -88,13 +97,54 @@ def test_seen_jobs__one_of_several_unknown__gives_the_others() -> None:
 
 
 def test_accounted_jobs__unknown_to_slurmdbd__are_left_out() -> None:
-    assert accounted_jobs(recorded("sacct-jobs-unknown")) == {}
-    assert accounted_jobs(recorded("sacct-jobs-one-unknown")).keys() == {2}
+    assert accounted_jobs(recorded("sacct-jobs-unknown")) == []
+    assert [job.slurm_id for job in accounted_jobs(recorded("sacct-jobs-one-unknown"))] == [2]
 
 
 def test_accounted_jobs__cancelled__names_no_user() -> None:
     assert "CANCELLED by " in recorded("sacct-jobs").stdout
-    assert accounted_jobs(recorded("sacct-jobs"))[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
+    accounted = {job.slurm_id: job for job in accounted_jobs(recorded("sacct-jobs"))}
+    assert accounted[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
+
+
+def test_outcome__ended_by_slurm__has_no_exit_status_whatever_squeue_shows() -> None:
+    shown = seen_jobs(recorded("squeue-jobs"))
+    assert {shown[SlurmId(number)].exit_status for number in (1, 6, 7)} == {15, 9}
+    assert {shown[SlurmId(number)].outcome().exit_status for number in (1, 6, 7)} == {0}
+
+
+@pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
+def test_outcome__not_the_scripts_own_end__is_failed_with_slurms_word_and_the_minutes_that_ran(state: str) -> None:
+    line = f"7|{state}|2:59|125|None|0xabab|1795285686|0|\n"
+    outcome = seen_jobs(Answer(0, line, ""))[SlurmId(7)].outcome()
+    assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
+    assert outcome.exit_status == (125 if state == "OUT_OF_MEMORY" else 0)
+
+
+def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the_others() -> None:
+    lines = "7|COMPLETED|INVALID|0|None|0xabab|1795285686|0|\n8|COMPLETED|0:05|0|None|0xabab|1795285686|0|\n"
+    jobs = seen_jobs(Answer(0, lines, ""))
+    assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
+
+
+def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None:
+    live, runs = seen_jobs(recorded("squeue-requeued")), accounted_jobs(recorded("sacct-requeued-ended"))
+    assert (live[SlurmId(12)].phase, live[SlurmId(12)].restarts) == (Phase.RUNNING, 1)
+    assert live[SlurmId(13)].phase is Phase.RUNNING
+    first, second, suspended = runs
+    assert [first.state, second.state, suspended.state] == ["REQUEUED", "COMPLETED", "COMPLETED"]
+    assert first.phase is Phase.WAITING
+    assert second.submit_s == live[SlurmId(12)].submit_s
+    ended = seen_jobs(recorded("squeue-requeued-ended"))
+    assert ended[SlurmId(12)].outcome() == second.outcome()
+    assert ended[SlurmId(13)].outcome() == suspended.outcome()
+    assert suspended.ended_s is not None
+    assert suspended.elapsed_s < suspended.ended_s - suspended.submit_s
+
+
+def test_unnamed_user__recorded__is_nobodys() -> None:
+    assert {job.user for job in seen_jobs(recorded("squeue-jobs-unnamed")).values()} == {""}
+    assert {job.user for job in accounted_jobs(recorded("sacct-jobs-unnamed"))} == {""}
 
 
 def test_accounted_jobs__slurmdbd_down__is_unavailable() -> None:
@@ -176,12 +226,12 @@ def test_wait_status__either_form(shown: str, raw: int) -> None:
     assert wait_status(shown) == raw
 
 
-# JOB STATE CODES of squeue(1), SLURM 22.05
+# JOB STATE CODES of squeue(1), SLURM 22.05 to 25.11
 STATES = {
-    Phase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD",
+    Phase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD POWER_UP_NODE EXPEDITING",
     Phase.RUNNING: "RUNNING SUSPENDED STOPPED RESIZING SIGNALING STAGE_OUT",
-    Phase.ENDED: "COMPLETED FAILED TIMEOUT CANCELLED BOOT_FAIL DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED",
-    Phase.UNKNOWN: "COMPLETING",
+    Phase.ENDED: "COMPLETED FAILED TIMEOUT CANCELLED BOOT_FAIL DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED",
+    Phase.UNKNOWN: "COMPLETING UPDATE_DB LAUNCH_FAILED RECONFIG_FAIL REVOKED",
 }
 NOT_FAILED = {
     "COMPLETED": ChainStatus.FINISHED,

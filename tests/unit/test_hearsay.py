@@ -1,0 +1,69 @@
+"""What plugins said of a job that nobody knows any more."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome
+from supervisor_tasks.journey.hearsay import KILL_DELAY_S, Said, believed
+
+CALLED_S = 1_795_285_686.0
+JOB = Job(
+    job_id=JobId("0x" + "1" * 64),
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    time_limit_min=10,
+)
+RUNNING, CANCELLING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 5, 6, 7, 8, 9
+SAID = Said(FINISHED, 125, 0, CALLED_S + 200)
+
+
+def test_believed__one_plausible_end__is_the_end() -> None:
+    assert believed(JOB, CALLED_S, [SAID]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+    failed = replace(SAID, status=FAILED, exit_code=768)
+    assert believed(JOB, CALLED_S, [failed]) == Outcome(
+        status=ChainStatus.FAILED, elapsed_s=125, exit_status=768, reason="exit code 3"
+    )
+
+
+def test_believed__no_end_among_them__is_nothing() -> None:
+    assert believed(JOB, CALLED_S, []) is None
+    assert believed(JOB, CALLED_S, [replace(SAID, status=RUNNING), replace(SAID, status=CANCELLING)]) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        replace(SAID, duration_s=10 * 60 + KILL_DELAY_S + 1, received_s=CALLED_S + 5000),  # longer than the limit
+        replace(SAID, duration_s=206),  # longer than since the submission
+    ],
+)
+def test_believed__cannot_be_true__is_nothing_and_hides_no_truth(said: Said) -> None:
+    assert believed(JOB, CALLED_S, [said]) is None
+    assert believed(JOB, CALLED_S, [said, SAID, said]) == believed(JOB, CALLED_S, [SAID])
+
+
+@pytest.mark.parametrize(
+    "other", [replace(SAID, duration_s=10), replace(SAID, status=CANCELLED), replace(SAID, status=FAILED, exit_code=9)]
+)
+def test_believed__contradictions__are_nothing(other: Said) -> None:
+    assert believed(JOB, CALLED_S, [SAID, other]) is None
+    assert believed(JOB, CALLED_S, [other, SAID]) is None
+
+
+def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
+    later = replace(SAID, duration_s=126, received_s=CALLED_S + 201)
+    assert believed(JOB, CALLED_S, [SAID, later]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=126)
+
+
+def test_believed__finished_with_an_exit_status__was_no_success() -> None:
+    outcome = believed(JOB, CALLED_S, [replace(SAID, exit_code=125)])
+    assert outcome is not None
+    assert outcome.status is ChainStatus.FAILED
+
+
+def test_believed__ended_by_slurm__has_no_exit_status() -> None:
+    outcome = believed(JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)])
+    assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)
