@@ -1,4 +1,6 @@
-"""Check SLURM: does it answer? Without that nothing is claimed, and after a while the operator is called."""
+"""Check SLURM: does it answer? Without that nothing is claimed, and after a while the operator is called. And is it set up as
+our settings say?
+"""
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.operator import AlarmName
@@ -12,7 +14,7 @@ def check_slurm(site: Site) -> None:
     """Write down that SLURM answers, or that it does not. Raises SlurmUnavailableError or SshUnavailableError."""
     ledger = site.ledger
     try:
-        site.slurm.cluster.ping()
+        accounting_unused = site.slurm.cluster.accounting_unused()
     except TransientError as error:
         ledger.forget_tick(ANSWERED)
         silent_s = ledger.seconds_since("check_slurm")
@@ -22,3 +24,7 @@ def check_slurm(site: Site) -> None:
         raise
     ledger.tick(ANSWERED)
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
+    if accounting_unused:
+        ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
+    else:
+        ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)

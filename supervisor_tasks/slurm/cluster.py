@@ -14,6 +14,7 @@ from supervisor_tasks.slurm.output import (
     Seen,
     SlurmUnavailableError,
     accounted_jobs,
+    has_accounting,
     require_done,
     seen_jobs,
     submitted_id,
@@ -110,11 +111,11 @@ class Cluster:
         """Give a job an absolute time limit; one that has ended is fine."""
         require_done(self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update")
 
-    def ping(self) -> None:
-        """Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not answer."""
-        answer = self._ask(commands.ping(self.paths.scontrol))
-        if answer.status != 0 or "is UP" not in answer.stdout:
-            raise SlurmUnavailableError(f"scontrol ping: {answer.stdout.strip() or answer.stderr.strip()}")
+    def accounting_unused(self) -> bool:
+        """Whether SLURM keeps an accounting database that we do not ask. Raises SlurmUnavailableError or
+        SshUnavailableError when slurmctld does not answer.
+        """
+        return has_accounting(self._ask(commands.show_config(self.paths.scontrol))) and self.paths.sacct is None
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"") -> Answer:
         """Run something that may be run twice, as the admin user."""

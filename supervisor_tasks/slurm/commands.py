@@ -98,9 +98,9 @@ def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:
     return [path, "update", f"JobId={slurm_id}", f"TimeLimit={limit_min}"]
 
 
-def ping(path: str) -> list[str]:
-    """Ask whether slurmctld answers."""
-    return [path, "ping"]
+def show_config(path: str) -> list[str]:
+    """Ask slurmctld for its configuration, which tells whether it answers too."""
+    return [path, "show", "config"]
 
 
 def _squeue(path: str) -> list[str]:

@@ -123,6 +123,14 @@ def accounted_jobs(answer: Answer) -> list[Seen]:
     return sorted(records, key=lambda record: (record.slurm_id, record.submit_s))
 
 
+def has_accounting(answer: Answer) -> bool:
+    """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError when it could not be asked."""
+    found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    if answer.status != 0 or found is None:
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+    return found[1] == "accounting_storage/slurmdbd"
+
+
 def require_done(answer: Answer, what: str) -> bool:
     """True when a command succeeded, False when SLURM knows no such job or it has ended. Raises SlurmUnavailableError
     or SlurmRejectedError.

@@ -18,6 +18,7 @@ from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting
 from supervisor_tasks.job import JobId, Kind
 from supervisor_tasks.journey.claim import WAITING
+from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.load.million import HOT, SETTLED, fill
 
@@ -79,10 +80,11 @@ def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
         event.remove(engine, "before_cursor_execute", explain)
 
 
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
+def nodes(plan: dict[str, Any], most: float = float("inf")) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan; one right below a Limit brings no more rows than that."""
+    yield plan | {"Plan Rows": min(plan["Plan Rows"], most)}
     for below in plan.get("Plans", ()):
-        yield from nodes(below)
+        yield from nodes(below, plan["Plan Rows"] if plan["Node Type"] == "Limit" else float("inf"))
 
 
 def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
@@ -105,6 +107,14 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "unread_callbacks": lambda ledger, _: ledger.unread_callbacks(),
     "has_unread_callbacks": lambda ledger, _: ledger.has_unread_callbacks(),
     "has_open_transactions": lambda ledger, _: ledger.has_open_transactions(),
+    "trouble": lambda ledger, _: ledger.trouble(),
+    "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
+    "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
+    "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
+    "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).matching(RUNNING),
+    "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).story(RUNNING),
+    "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
+    "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
 }

@@ -90,5 +90,5 @@ def test_scancel__names_one_job_and_no_user() -> None:
     assert commands.scancel("/usr/bin/scancel", SlurmId(7)) == ["/usr/bin/scancel", "7"]
 
 
-def test_ping__asks_the_controller() -> None:
-    assert commands.ping("/usr/bin/scontrol") == ["/usr/bin/scontrol", "ping"]
+def test_show_config__asks_the_controller() -> None:
+    assert commands.show_config("/usr/bin/scontrol") == ["/usr/bin/scontrol", "show", "config"]

@@ -15,6 +15,7 @@ from supervisor_tasks.slurm.output import (
     SlurmUnavailableError,
     accounted_jobs,
     elapsed_s,
+    has_accounting,
     require_done,
     seen_jobs,
     submitted_id,
@@ -267,3 +268,23 @@ def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str
             read(Answer(status, stdout, stderr))
         except SupervisorError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("kept_in", "expected"),
+    [("accounting_storage/slurmdbd", True), ("accounting_storage/none", False), ("(null)", False)],
+)
+def test_has_accounting__configuration_of_slurmctld__says_whether(kept_in: str, expected: bool) -> None:
+    shown = (
+        "Configuration data as of 2026-01-01T00:00:00\n"
+        "AccountingStorageEnforce = none\n"
+        "AccountingStorageTRES    = cpu,mem,energy,node,billing,fs/disk,vmem,pages\n"
+        f"AccountingStorageType   = {kept_in}\n"
+        "AccountingStorageUser    = N/A\n"
+    )
+    assert has_accounting(Answer(0, shown, "")) is expected
+
+
+def test_has_accounting__slurmctld_does_not_answer__is_unavailable() -> None:
+    with pytest.raises(SlurmUnavailableError, match="Unable to contact"):
+        has_accounting(Answer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)"))

@@ -1,0 +1,120 @@
+"""What the operator sees and does, on a whole grid."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.watching import slurm_of, wait_for, wait_for_end
+
+SCANCEL = """#!/bin/sh
+if [ -e '{broken}' ]; then
+    echo 'scancel: error: Kill job error on job id: Access/permission denied' >&2
+    exit 1
+fi
+exec /usr/bin/scancel "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file is there, SLURM refuses to cancel."""
+    return tmp_path_factory.mktemp("scancel") / "broken"
+
+
+@pytest.fixture(scope="module")
+def grid(broken: Path) -> Iterator[Grid]:
+    scancel = broken.with_name("scancel")
+    scancel.write_text(SCANCEL.format(broken=broken))
+    scancel.chmod(0o755)
+    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false"}
+    running = Grid.start(block_time_s=0.25, accounting=True, overrides=overrides)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+def supervisor(grid: Grid, *words: str) -> str:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+    # the command needs no key
+    environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
+    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ask(grid: Grid, *words: str) -> Any:
+    return json.loads(supervisor(grid, *words, "--json"))
+
+
+def alarms(grid: Grid) -> set[str]:
+    return {alarm["name"] for alarm in ask(grid, "alarms")}
+
+
+def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: Grid) -> None:
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    grid.fleet.start(flower=False)
+    wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 90.0, 0.5)
+    wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
+    grid.processes.start_again("slurmctld")
+    wait_until(lambda: alarms(grid) == {"slurm_accounting_unused"}, "the alarm to be over", 90.0, 0.5)
+
+
+def _healthy(grid: Grid) -> bool:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "health"]
+    return subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=60).returncode == 0
+
+
+def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, customer: Account, broken: Path) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
+    broken.touch()
+    grid.chain.cancel_job(customer, job_id)
+    wait_until(lambda: ask(grid, "parked") != [], "the cancellation to be parked", 60.0, 0.3)
+    (effect,) = ask(grid, "parked")
+    assert (effect["job_id"], effect["kind"]) == (job_id, "cancel")
+    assert "Access/permission denied" in effect["last_error"]
+    assert effect["evidence"]["error"] == "SlurmRejectedError"
+    assert "effect_parked" in alarms(grid)
+    assert "Access/permission denied" in supervisor(grid, "job", job_id[:20])
+    broken.unlink()
+    supervisor(grid, "retry", str(effect["effect"]))
+    assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
+    wait_until(lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3)
+
+
+def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
+    words = ("--status", "FAILED", "--minutes", "3", "--reason", "the node burnt down", "--yes")
+    supervisor(grid, "settle", job_id, *words)
+    assert wait_for_end(grid, job_id).status is ChainStatus.FAILED
+    facts = ask(grid, "job", job_id)
+    assert facts["job"]["settled_by_operator"] is True
+    shown = ["squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T"]
+    wait_until(lambda: slurm_of(grid).run(*shown).stdout.strip() == "CANCELLED", "SLURM to stop it", 60.0, 0.3)
+    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
+    sources = {entry["source"] for entry in ask(grid, "job", job_id)["story"]}
+    assert sources >= {"journal", "effect", "transaction"}
+
+
+def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
+    status = ask(grid, "status")
+    assert status["complaints"] == []
+    assert status["wallet"]["next_nonce"] > 0
+    assert {"nudge", "claim", "scan", "watch", "check_slurm", "slurm"} <= set(status["ticks_s"])
