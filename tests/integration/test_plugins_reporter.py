@@ -1,0 +1,317 @@
+"""The reporter: whatever it finds and whoever answers, each event is delivered in its job's order, or told to be lost."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devgrid import hooks
+from devgrid.fleet import REPOSITORY
+from devgrid.process import Processes, free_port, tail, wait_until
+from devgrid.state import private_processes
+from devgrid.tls import make_certificates
+from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
+from tests.spooling import events, name_of, new_spool, serving, start_reporter, write
+
+AT_ONCE_S = 0.3  # less than the reporter's own look round
+PROMPT_S = 1.0
+LONGEST_WAIT_S = 2.0
+START, END = (JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 768)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with private_processes() as mine:
+        yield mine
+
+
+@pytest.fixture
+def spool(processes: Processes) -> Path:
+    return new_spool(processes)
+
+
+def test_reporter__event_appears__is_delivered_at_once_and_its_file_removed(processes: Processes, spool: Path) -> None:
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        for job in range(1, 6):
+            written_s = time.monotonic()
+            write(spool, job, "start")
+            wait_until(lambda: not events(spool), "the event to be delivered", 60.0)
+            assert supervisor.told(job) == [(JOB_STATUS_RUNNING, 0)]
+        assert supervisor.calls[-1][0] - written_s < AT_ONCE_S
+
+
+def test_reporter__draft_of_a_hook__is_left_alone(processes: Processes, spool: Path) -> None:
+    with serving() as (supervisor, port):
+        (spool / ".1-7-end").write_text("event=ended\n")
+        start_reporter(processes, spool, port)
+        write(spool, 1, "start")
+        wait_until(lambda: bool(supervisor.calls), "the other event", 60.0)
+        assert (spool / ".1-7-end").exists()
+        assert supervisor.told(7) == []
+
+
+def test_reporter__supervisor_cannot_store_it__tries_again_until_it_is_taken(processes: Processes, spool: Path) -> None:
+    write(spool, 1, "start")
+    write(spool, 1, "end")
+    with serving() as (supervisor, port):
+        supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        running = (JOB_STATUS_RUNNING, 0)
+        assert supervisor.told(1) == [running, running, running, (JOB_STATUS_FAILED, 768)]
+
+
+def test_reporter__malformed_for_the_supervisor__goes_to_rejected_with_one_log_line(
+    processes: Processes, spool: Path
+) -> None:
+    with serving() as (supervisor, port):
+        supervisor.refusals.append(grpc.StatusCode.INVALID_ARGUMENT)
+        file = write(spool, 1, "start")
+        start_reporter(processes, spool, port)
+        wait_until(lambda: (spool / "rejected" / file.name).exists(), "the event to be rejected", 60.0)
+        write(spool, 2, "start")
+        wait_until(lambda: not events(spool), "the next one to be delivered", 60.0)
+    assert not file.exists()
+    lines = [line for line in tail(processes.logs / "reporter.log").splitlines() if "ERROR rejected" in line]
+    assert len(lines) == 1
+    assert "no such job" in lines[0]
+    assert "\nERROR forged" not in (processes.logs / "reporter.log").read_text()
+
+
+def test_reporter__file_that_no_hook_wrote__goes_to_rejected(processes: Processes, spool: Path) -> None:
+    (spool / "1-1-end").write_text("what is this")
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        wait_until(lambda: (spool / "rejected" / "1-1-end").exists(), "the file to be rejected", 60.0)
+        assert not supervisor.calls
+
+
+def test_reporter__killed_before_the_answer__delivers_again_after_its_restart(
+    processes: Processes, spool: Path
+) -> None:
+    with serving() as (supervisor, port):
+        supervisor.hold.clear()
+        start_reporter(processes, spool, port)
+        write(spool, 1, "end")
+        wait_until(lambda: len(supervisor.calls) == 1, "the call", 60.0)
+        processes.kill(processes.find("reporter"))
+        assert len(events(spool)) == 1
+        supervisor.hold.set()
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert len(supervisor.told(1)) == 2
+
+
+def test_reporter__several_jobs__are_under_way_side_by_side(processes: Processes, spool: Path) -> None:
+    for job in range(1, 5):
+        write(spool, job, "start")
+        write(spool, job, "end")
+    with serving() as (supervisor, port):
+        supervisor.hold.clear()
+        start_reporter(processes, spool, port)
+        wait_until(lambda: supervisor.under_way == 4, "four calls under way", 60.0)
+        assert {call.status for _, call in supervisor.calls} == {JOB_STATUS_RUNNING}
+        supervisor.hold.set()
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert supervisor.most_under_way == 4
+
+
+def test_reporter__supervisor_back_after_an_outage__hears_within_the_longest_wait(
+    processes: Processes, spool: Path
+) -> None:
+    port = free_port()
+    write(spool, 1, "start")
+    start_reporter(processes, spool, port)
+    log = processes.logs / "reporter.log"
+    wait_until(lambda: log.read_text().count("next try in 2.0 s") >= 2, "the longest wait to be reached", 60.0)
+    with serving(port) as (supervisor, _):
+        back_s = time.monotonic()
+        wait_until(lambda: bool(supervisor.calls), "the call", 60.0)
+        # the reporter's wait, and that of its channel, which begins anew at most so much later
+        assert supervisor.calls[0][0] - back_s < 2 * LONGEST_WAIT_S + PROMPT_S
+
+
+def test_reporter__outage__its_channel_keeps_trying_to_connect(processes: Processes, spool: Path) -> None:
+    write(spool, 1, "start")
+    with socket.create_server(("127.0.0.1", 0)) as closed_shop:
+        closed_shop.settimeout(5.0)
+        started_s = time.monotonic()
+        start_reporter(processes, spool, closed_shop.getsockname()[1])
+        for _ in range(6):
+            closed_shop.accept()[0].close()
+    assert time.monotonic() - started_s < 5.0  # gRPC by itself: 1.0 + 1.6 + 2.6 + 4.1 + 6.6 s
+
+
+def test_reporter__tls__trusts_its_own_authority_alone(processes: Processes, spool: Path) -> None:
+    ours, theirs = (make_certificates(processes.folder / name) for name in ("tls", "others"))
+    write(spool, 1, "start")
+    with serving(certificates=ours) as (supervisor, port):
+        start_reporter(processes, spool, port, theirs.ca)
+        log = processes.logs / "reporter.log"
+        wait_until(lambda: "UNAVAILABLE" in log.read_text(), "the reporter to refuse the certificate", 60.0)
+        assert not supervisor.calls
+        processes.stop(processes.find("reporter"))
+        start_reporter(processes, spool, port, ours.ca)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert supervisor.told(1) == [(JOB_STATUS_RUNNING, 0)]
+
+
+def test_reporter__idle__ends_at_once_when_asked(processes: Processes, spool: Path) -> None:
+    with serving() as (_, port):
+        start_reporter(processes, spool, port)
+        asked_s = time.monotonic()
+        processes.kill(processes.find("reporter"), signal.SIGTERM)
+        assert time.monotonic() - asked_s < PROMPT_S
+
+
+def log_of(processes: Processes) -> str:
+    return (processes.logs / "reporter.log").read_text()
+
+
+@pytest.mark.parametrize("code", ["UNIMPLEMENTED", "DEADLINE_EXCEEDED", "UNKNOWN", "PERMISSION_DENIED", "NOT_FOUND"])
+def test_reporter__answer_that_is_no_answer__is_asked_again(processes: Processes, spool: Path, code: str) -> None:
+    write(spool, 1, "start")
+    with serving() as (supervisor, port):
+        supervisor.refusals.extend([grpc.StatusCode[code]] * 2)
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert supervisor.told(1) == [START] * 3
+    assert code in log_of(processes)
+
+
+def test_reporter__jobs_that_always_fail__keep_nobody_waiting_and_their_own_order(
+    processes: Processes, spool: Path
+) -> None:
+    bad = range(1, 21)  # more than the reporter has callers
+    for job in bad:
+        write(spool, job, "start")
+        write(spool, job, "end")
+    with serving() as (supervisor, port):
+        supervisor.always.update(dict.fromkeys(bad, grpc.StatusCode.INTERNAL))
+        start_reporter(processes, spool, port)
+        wait_until(lambda: len(supervisor.calls) > 2 * len(bad), "the bad ones to be tried", 60.0)
+        write(spool, 100, "start")
+        write(spool, 100, "end")
+        wait_until(lambda: supervisor.told(100) == [START, END], "the good one", 60.0)
+        assert {call.status for _, call in supervisor.calls if call.id in bad} == {JOB_STATUS_RUNNING}
+        supervisor.always.clear()
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+
+
+def test_reporter__numbers_against_the_clock__are_what_counts(processes: Processes, spool: Path) -> None:
+    write(spool, 1, "end", sequence=8_000_000_000_000_000_001)
+    write(spool, 1, "start", sequence=8_000_000_000_000_000_000)
+    write(spool, 2, "end", sequence=7)
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert supervisor.told(1) == [START, END]
+        assert supervisor.told(2) == [END]
+
+
+@pytest.mark.parametrize("place", ["before-event-delivered", "after-event-delivered"])
+def test_reporter__killed_around_the_removal__loses_nothing(processes: Processes, spool: Path, place: str) -> None:
+    """The event was acknowledged: before its file is removed it comes again, after that it does not."""
+    order = processes.folder / "crash"
+    order.write_text(place)
+    for kind in ("start", "end"):
+        write(spool, 1, kind)
+    with serving() as (supervisor, port):
+        killed = start_reporter(processes, spool, port, CRASH_AT=str(order))
+        wait_until(lambda: killed.process() is None, "the crash", 60.0)
+        processes.kill(killed)  # which reaps it
+        assert len(events(spool)) == (2 if place.startswith("before") else 1)
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert supervisor.told(1) == ([START, START, END] if place.startswith("before") else [START, END])
+
+
+def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: Processes, spool: Path) -> None:
+    with serving() as (supervisor, port):
+        for job in range(1, 301):
+            write(spool, job, "start")
+            write(spool, job, "end")
+        for told in (1, 100, 200, 300, 400):
+            running = start_reporter(processes, spool, port)
+            wait_until(lambda least=told: len(supervisor.calls) >= least, "some to be told", 60.0, 0.001)  # type: ignore[misc]
+            processes.kill(running)
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        for job in range(1, 301):
+            heard = supervisor.told(job)
+            assert heard == sorted(heard)  # RUNNING (4) before FAILED (8), each once or more
+            assert set(heard) == {START, END}
+
+
+def test_reporter__spoiled_files__block_nobody(processes: Processes, spool: Path) -> None:
+    (spool / "0000000000000000001-1-end").touch()
+    (spool / "0000000000000000002-2-end").write_bytes(b"\0" * 4096)
+    (spool / "0000000000000000003-3-end").mkdir()
+    (spool / "0000000000000000004-4-end").symlink_to("/nowhere")
+    (spool / "0000000000000000005-5-end").write_text(f"event=ended\njob_id={name_of(5)}\nslurm_id=5\nstate=FAI")
+    write(spool, 6, "end")
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
+        assert [call.id for _, call in supervisor.calls] == [6]
+    assert len(list((spool / "rejected").iterdir())) == 5
+    assert log_of(processes).count("ERROR rejected") == 5
+
+
+def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly(
+    processes: Processes, spool: Path
+) -> None:
+    hooks.install(processes.folder / "programs", spool)
+    hooks.configure(processes.folder / "programs", spool, max_events=1)
+    run = processes.folder / "programs" / "supervisor-ended"
+    ended = {"JOBSTATE": "FAILED", "EXITCODE": "3:0", "START": "100", "END": "187"}
+    for job in (1, 2, 3, 3):
+        environment = {"JOBID": str(job), "JOBNAME": name_of(job), **ended}
+        assert subprocess.run([run], env=environment, capture_output=True).returncode == (0 if job == 1 else 1)
+    with serving() as (supervisor, port):
+        supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE] * 4)
+        start_reporter(processes, spool, port)
+        wait_until(lambda: not events(spool) and not (spool / "lost").stat().st_size, "all to be told", 60.0)
+        assert supervisor.told(1)[-1] == END
+        assert (supervisor.told(2)[-1], supervisor.told(3)[-1]) == (START, START)
+        processes.stop(processes.find("reporter"))
+    assert log_of(processes).count("ERROR lost:") == 3
+    assert "lost=3" in tail(processes.logs / "reporter.log", 1)
+
+
+def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    draft = write(spool, 1, "end").rename(spool / f".0000000000000000001-1-end.{ended.pid}")
+    os.utime(draft, (time.time() - 100,) * 2)
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
+    assert "0000000000000000001-1-end was killed: taken over" in log_of(processes)
+
+
+def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes, spool: Path) -> None:
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        shutil.rmtree(spool)
+        wait_until(lambda: "the spool cannot be worked with" in log_of(processes), "the reporter to notice", 60.0)
+        (spool / "rejected").mkdir(parents=True)
+        write(spool, 1, "end")
+        wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
+
+
+def test_reporter__no_spool__says_so_in_one_line(processes: Processes, spool: Path) -> None:
+    spool.rmdir()
+    argv = [sys.executable, "-m", "plugins.reporter", "--spool", str(spool), "--supervisor", "127.0.0.1:1"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("reporter: [Errno 2] No such file or directory")

@@ -1,0 +1,132 @@
+"""A spool, its reporter, and a supervisor that writes down what it is told, for the tests of what runs beside SLURM."""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from devgrid.fleet import REPOSITORY
+from devgrid.process import Processes, Running
+from devgrid.tls import Certificates
+from plugins.spool import NAME
+from protos.supervisor.v1alpha1.supervisor_pb2 import (
+    FetchAuthorizedKeysRequest,
+    FetchAuthorizedKeysResponse,
+    SetJobStatusRequest,
+    SetJobStatusResponse,
+)
+from protos.supervisor.v1alpha1.supervisor_pb2_grpc import (
+    JobAPIServicer,
+    SshAPIServicer,
+    add_JobAPIServicer_to_server,
+    add_SshAPIServicer_to_server,
+)
+
+KEY = "restrict,pty ssh-ed25519 AAAA supervisor\n"
+
+
+class Supervisor(JobAPIServicer, SshAPIServicer):
+    """Writes down what it is told. `refusals` are given first, one a call; `always` holds for a job."""
+
+    def __init__(self) -> None:
+        self.calls: deque[tuple[float, SetJobStatusRequest]] = deque()
+        self.refusals: deque[grpc.StatusCode] = deque()
+        self.always: dict[int, grpc.StatusCode] = {}  # by SLURM's id
+        self.under_way = self.most_under_way = 0
+        self.hold = threading.Event()
+        self.hold.set()
+        self._lock = threading.Lock()
+
+    def SetJobStatus(  # noqa: N802  the method of a gRPC service is named by its protocol
+        self, request: SetJobStatusRequest, context: grpc.ServicerContext
+    ) -> SetJobStatusResponse:
+        with self._lock:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            self.calls.append((time.monotonic(), request))
+            refusal = self.refusals.popleft() if self.refusals else self.always.get(request.id)
+        self.hold.wait(10.0)
+        with self._lock:
+            self.under_way -= 1
+        if refusal is not None:
+            context.abort(refusal, "no such job\nERROR forged")
+        return SetJobStatusResponse()
+
+    def FetchAuthorizedKeys(  # noqa: N802
+        self,
+        request: FetchAuthorizedKeysRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> FetchAuthorizedKeysResponse:
+        return FetchAuthorizedKeysResponse(authorized_keys=KEY)
+
+    def told(self, slurm_id: int) -> list[tuple[int, int]]:
+        """Status and exit code of each call about a job, in order."""
+        return [(call.status, call.exit_code) for _, call in self.calls if call.id == slurm_id]
+
+
+@contextmanager
+def serving(port: int = 0, certificates: Certificates | None = None) -> Iterator[tuple[Supervisor, int]]:
+    server, service = grpc.server(ThreadPoolExecutor(16)), Supervisor()
+    add_JobAPIServicer_to_server(service, server)
+    add_SshAPIServicer_to_server(service, server)
+    if certificates is None:
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
+    else:
+        pair = (certificates.key.read_bytes(), certificates.cert.read_bytes())
+        port = server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([pair]))
+    server.start()
+    try:
+        yield service, port
+    finally:
+        service.hold.set()
+        server.stop(None).wait()
+
+
+def name_of(number: int) -> str:
+    """A job id of the grid."""
+    return f"0x{number:064x}"
+
+
+def new_spool(processes: Processes) -> Path:
+    """As a site makes it."""
+    spool = processes.folder / "spool"
+    spool.mkdir()
+    return spool
+
+
+def events(spool: Path) -> list[str]:
+    """What waits."""
+    return sorted(file.name for file in spool.iterdir() if NAME.fullmatch(file.name))
+
+
+def write(spool: Path, slurm_id: int, kind: str, sequence: int | None = None) -> Path:
+    """An event as the hooks write it."""
+    text = f"job_id={name_of(slurm_id)}\nslurm_id={slurm_id}\n"
+    text = (
+        "event=started\n" + text
+        if kind == "start"
+        else "event=ended\n" + text + "state=FAILED\nexit=3:0\nstart_s=5\nend_s=9\n"
+    )
+    text += "complete=1\n"
+    file = spool / f"{time.time_ns() if sequence is None else sequence:019d}-{slurm_id}-{kind}"
+    draft = spool / f".{file.name}"
+    draft.write_text(text)
+    return draft.rename(file)
+
+
+def start_reporter(
+    processes: Processes, spool: Path, port: int, authority: Path | None = None, **environment: str
+) -> Running:
+    """A reporter that is at work."""
+    options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}"]
+    options += [] if authority is None else ["--ca", str(authority)]
+    ready: Callable[[], bool] = (spool / "rejected").exists
+    argv = [sys.executable, "-m", "plugins.reporter", *options]
+    return processes.start("reporter", argv, cwd=REPOSITORY, ready=ready, env={**os.environ, **environment})
