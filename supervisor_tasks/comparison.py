@@ -13,7 +13,7 @@ from functools import cached_property
 
 from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Event, Overlooked, SlurmLost
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.known import Known, Standing
+from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
@@ -69,8 +69,10 @@ class Finding:
 @dataclass(frozen=True, kw_only=True)
 class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
-    read from the chain's logs. None stands for a side that did not answer. `accounted` is what accounting says of `missing`,
-    `remembered` what it says of `never_seen`: nothing at a site without, None when it did not answer. `suspects` are earlier
+    read from the chain's logs. None stands for a side that did not answer. `asked` is what SLURM
+    and accounting said when asked for those that SLURM does not list: None is that nobody knows it, and a job of which nothing
+    could be said is left out. `remembered` is what accounting says of those that are `unlisted`; None when it did not
+    answer. `suspects` are earlier
     doubts with the seconds since then, `steady_s` is how long slurmctld has been up.
     """
 
@@ -78,10 +80,10 @@ class View:
     comment: str
     jobs: Mapping[JobId, Known]
     claims: Mapping[JobId, Claimed] = field(default_factory=dict)
-    chain: Mapping[JobId, Standing] | None = None
+    chain: Mapping[JobId, OnChain] | None = None
     block: int = 0
     slurm: Mapping[SlurmId, Listed] | None = None
-    accounted: Mapping[SlurmId, Seen] | None = field(default_factory=dict)
+    asked: Mapping[JobId, Seen | None] = field(default_factory=dict)
     remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
     suspects: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
@@ -111,9 +113,12 @@ def doubts(view: View, findings: Sequence[Finding]) -> dict[str, float]:
     kinds = dict.fromkeys((Found.MISSING, Found.LOST, Found.HELD, Found.CONTRADICTED), Found.MISSING)
     kinds[Found.NOT_OURS] = Found.NOT_OURS
     now = [_doubt(kinds[finding.kind], finding.job_id) for finding in findings if finding.kind in kinds]
-    unseen = {Found.MISSING: view.slurm is None or view.accounted is None, Found.NOT_OURS: view.chain is None}
-    kept = [name for name in view.suspects if any(unseen[kind] and name.startswith(kind) for kind in unseen)]
-    return {name: view.suspects.get(name, 0.0) for name in (*kept, *now)}
+    kept = [name for name in view.suspects if name.startswith(Found.NOT_OURS) and view.chain is None]
+    kept += [name for name in view.suspects if name.startswith(Found.MISSING) and view.slurm is None]
+    kept += [_doubt(Found.MISSING, job.job_id) for job in missing(view) if job.job_id not in view.asked]
+    return {name: view.suspects.get(name, 0.0) for name in now} | {
+        name: view.suspects[name] for name in kept if name in view.suspects
+    }
 
 
 def compare(view: View) -> list[Finding]:
@@ -146,7 +151,16 @@ def never_seen(view: View) -> list[JobId]:
     ]
 
 
-def strange_names(slurm: Collection[Listed], comment: str) -> set[JobId]:
+def unlisted(view: View) -> dict[JobId, Address]:
+    """The jobs, with their customers, that may have been in SLURM before the ledger knew of it, and are not in its list."""
+    if view.slurm is None:
+        return {}
+    new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
+    restored = {job.job_id: job.customer for job in view.jobs.values() if _is_behind(job, view)}
+    return {job_id: user for job_id, user in (new | restored).items() if _listed_id(job_id, user, view) is None}
+
+
+def marked_names(slurm: Collection[Listed], comment: str) -> set[JobId]:
     """The jobs on chain that live SLURM jobs with our mark are named after."""
     return {JobId(row.name) for row in slurm if _has_our_mark(row, comment)}
 
@@ -167,7 +181,7 @@ def _on_chain(view: View) -> Iterator[Finding]:
             yield from _by_contract(job, view.chain.get(job.job_id), view)
 
 
-def _by_contract(job: Known, standing: Standing | None, view: View) -> Iterator[Finding]:
+def _by_contract(job: Known, standing: OnChain | None, view: View) -> Iterator[Finding]:
     if standing is None:
         yield Finding(Found.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
@@ -184,10 +198,14 @@ def _catch_up(job: Known, view: View) -> tuple[Event, ...]:
     saw = ChainSaw(ChainStatus.RUNNING)
     if job.state not in BEFORE_SLURM:
         return (saw,)
-    if view.slurm is None:
+    if view.slurm is None or view.remembered is None:
         return ()  # nothing is decided without SLURM: next time
-    rows = view.named.get((job.job_id, job.customer))
-    return saw, Adopted(rows[0].slurm_id if rows else None)
+    return saw, Adopted(_listed_id(job.job_id, job.customer, view) or view.remembered.get(job.job_id))
+
+
+def _is_behind(job: Known, view: View) -> bool:
+    """Whether the ledger is yet to submit what has run, as the contract knows."""
+    return job.state in BEFORE_SLURM and _status(job.job_id, view) is ChainStatus.RUNNING
 
 
 # --- SLURM --------------------------------------------------------------------------------------------------------------
@@ -213,9 +231,9 @@ def _ended_unheard(job: Known, row: Listed) -> bool:
 
 def _absent(job: Known, view: View) -> Iterator[Finding]:
     """SLURM does not list it. That counts when accounting, if there is any, does not know it either."""
-    if view.accounted is None or job.heard:
+    if job.heard or job.job_id not in view.asked:
         return
-    seen = view.accounted.get(job.slurm_id) if job.slurm_id is not None else None
+    seen = view.asked[job.job_id]
     if seen is not None:
         if seen.phase is Phase.ENDED:
             yield Finding(Found.LOST_END, job.job_id, job.slurm_id, (Overlooked(Kind.WITNESS),))
@@ -230,10 +248,10 @@ def _absent(job: Known, view: View) -> Iterator[Finding]:
 
 def _held_back(view: View, found: Sequence[Finding]) -> list[Finding]:
     """Many at once, or an empty list: SLURM has lost its memory, or it is another SLURM. The jobs may run all the same."""
-    assert view.slurm is not None  # noqa: S101
-    lost = sum(finding.kind is Found.LOST for finding in found)
+    explained = {finding.job_id for finding in found if finding.kind is Found.LOST_END}
+    absent = sum(job.job_id not in explained for job in missing(view))
     expected = sum(job.state in IN_SLURM for job in view.jobs.values())
-    if lost == 0 or (view.slurm and lost <= max(FEW, MANY * expected)):
+    if view.slurm and absent <= max(FEW, MANY * expected):
         return list(found)
     return [
         replace(finding, kind=Found.HELD, events=()) if finding.kind is Found.LOST else finding for finding in found
@@ -255,7 +273,7 @@ def _first_seen(view: View) -> Iterator[Finding]:
         return
     for job_id in never_seen(view):
         claim, running = view.claims[job_id], _status(job_id, view) is ChainStatus.RUNNING
-        slurm_id = listed_id(claim, view) or view.remembered.get(job_id)
+        slurm_id = _listed_id(job_id, claim.customer, view) or view.remembered.get(job_id)
         events: tuple[Event, ...] = (claim,)
         if running:
             events += (ChainSaw(ChainStatus.RUNNING),)
@@ -264,9 +282,9 @@ def _first_seen(view: View) -> Iterator[Finding]:
         yield Finding(Found.NEVER_SEEN, job_id, slurm_id, events)
 
 
-def listed_id(claim: Claimed, view: View) -> SlurmId | None:
-    """The SLURM job of a claim: one that lives, or one that ran."""
-    rows = view.named.get((claim.job_id, claim.customer), [])
+def _listed_id(job_id: JobId, customer: Address, view: View) -> SlurmId | None:
+    """The SLURM job by its name and user: one that lives, or one that ran."""
+    rows = view.named.get((job_id, customer), [])
     return next((row.slurm_id for row in rows if live(row) or _ran(row)), None)
 
 
@@ -363,7 +381,7 @@ def _has_our_mark(row: Listed, comment: str) -> bool:
     return row.comment == comment and JOB_NAME.fullmatch(row.name) is not None and live(row)
 
 
-def _is_claimed(standing: Standing | None, provider: Address) -> bool:
+def _is_claimed(standing: OnChain | None, provider: Address) -> bool:
     """Whether the job is ours, and hot."""
     return (
         standing is not None

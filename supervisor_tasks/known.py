@@ -33,7 +33,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OnChain:
     """A job as the contract has it."""
 
     status: ChainStatus

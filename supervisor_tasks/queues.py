@@ -34,6 +34,7 @@ QUEUE_OF_TASK = {
     "top_up": Queue.SLURM,
     "witness": Queue.SLURM,
     "check_slurm": Queue.SLURM,
+    "sweep": Queue.SLURM,
     "tell_user": Queue.DEFAULT,
     "nudge": Queue.DEFAULT,
     "watch": Queue.DEFAULT,
@@ -50,4 +51,5 @@ def periods_s(chain_poll_s: float) -> dict[str, float]:
         "scan": 5.0,
         "watch": 5.0,
         "check_slurm": 20.0,
+        "sweep": 10.0,  # the ledger knows whether one is due
     }

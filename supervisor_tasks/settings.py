@@ -182,6 +182,7 @@ class Settings(BaseSettings):
     metascheduler_labels: Labels = Field(default_factory=dict)
     chain_id: int = Field(179188, gt=0)
     chain_confirmations: int = Field(0, ge=0, le=10_000)  # depth of a reorganisation that is expected; 0: final at once
+    metascheduler_start_block: int = Field(0, ge=0)
     chain_poll_s: float = Field(1.0, gt=0, allow_inf_nan=False)
     claim_batch: int = Field(200, gt=0)
     claim_max_waiting: int = Field(1000, gt=0)
@@ -208,6 +209,8 @@ class Settings(BaseSettings):
     slurm_accounting: bool = False
     slurm_partition: Annotated[str, _pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
     trust_callbacks: bool = True
+    sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)
+    sweep_grace_s: float = Field(300.0, gt=0, allow_inf_nan=False)
     nvidia_smi_path: str = "nvidia-smi"
     trace: bool = False
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
@@ -36,6 +37,19 @@ class SlurmSide:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSide:
+    """What the sweep works with beyond SLURM's side. It reads the contract, for which no key is needed; the provider's address
+    is told by the workers that have one.
+    """
+
+    contract_of: Callable[[Address], Contract]
+    wake: Callable[[str], None]
+    every_s: float
+    grace_s: float
+    start_block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A worker's view of one cluster. A side that its queues do not need is absent."""
 
@@ -43,6 +57,7 @@ class Site:
     grid_logger: GridLogger
     chain_side: ChainSide | None
     slurm_side: SlurmSide | None
+    sweep_side: SweepSide | None = None
 
     @property
     def chain(self) -> ChainSide:
@@ -57,3 +72,10 @@ class Site:
         if self.slurm_side is None:
             raise LookupError("this worker does not serve the slurm queue: it holds no SSH key")
         return self.slurm_side
+
+    @property
+    def sweep(self) -> SweepSide:
+        """The sweep's side. Raises LookupError where SLURM's side would."""
+        if self.sweep_side is None:
+            raise LookupError("this worker does not serve the slurm queue: it does not sweep")
+        return self.sweep_side

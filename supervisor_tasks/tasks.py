@@ -95,6 +95,12 @@ def check_slurm() -> None:
 
 
 @shared_task(base=SupervisorTask)
+def sweep(why: str = "") -> None:
+    """Compare ledger, contract and SLURM: with a reason at once, else when it is due."""
+    current_site().sweep(why)
+
+
+@shared_task(base=SupervisorTask)
 def nudge() -> None:
     """Wake what was forgotten."""
     current_site().nudge()
@@ -108,6 +114,8 @@ def watch() -> None:
 
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
-worker_ready.connect(lambda **_: (check_slurm.delay(), nudge.delay()), weak=False)
+worker_ready.connect(
+    lambda **_: (check_slurm.delay(), nudge.delay(), sweep.delay(why="a worker has started")), weak=False
+)
 worker_ready.connect(start_ear, weak=False)
 worker_shutdown.connect(stop_site, weak=False)

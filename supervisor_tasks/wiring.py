@@ -1,6 +1,7 @@
 """Puts the parts together: from settings to a site at work."""
 
 from collections.abc import Collection
+from functools import cache
 
 import structlog
 from celery import Celery
@@ -11,6 +12,7 @@ from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.check_slurm import check_slurm
 from supervisor_tasks.journey.claim import claim
@@ -18,14 +20,16 @@ from supervisor_tasks.journey.drain import ticking, watch_effects
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
+from supervisor_tasks.journey.sweep import sweep
 from supervisor_tasks.journey.track import track
 from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Settings
-from supervisor_tasks.site import ChainSide, Site, SlurmSide
+from supervisor_tasks.site import ChainSide, Site, SlurmSide, SweepSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from supervisor_tasks.wake import WakeUps
@@ -39,14 +43,23 @@ class Work:
     def __init__(self, site: Site, wake_ups: WakeUps) -> None:
         self._site = site
         self._wake_ups = wake_ups
+        self._introduced = False
 
     def claim(self) -> None:
         """Claim what the contract has for us."""
         claim(self._site)
 
     def scan(self) -> None:
-        """Read the chain's logs."""
+        """Read the chain's logs, and tell those without a key whose jobs are ours."""
+        self._introduce()
         scan(self._site)
+
+    def _introduce(self) -> None:
+        if not self._introduced:
+            provider = self._site.chain.contract.provider
+            if self._site.ledger.sweeps.learn(PROVIDER, provider):
+                self._site.ledger.sweeps.ask(f"the provider is {provider}")
+            self._introduced = True
 
     def carry_out(self, effect_id: int) -> None:
         """Do one step of one job."""
@@ -68,6 +81,10 @@ class Work:
         """Write down that SLURM answers, or that it does not."""
         with ticking(self._site.ledger, "check_slurm"):
             check_slurm(self._site)
+
+    def sweep(self, why: str) -> None:
+        """Compare ledger, contract and SLURM."""
+        sweep(self._site, why)
 
     def nudge(self) -> None:
         """Wake what is due and has no message under way."""
@@ -101,7 +118,8 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
     chain = _chain_side(settings, ledger, wake_ups) if Queue.CHAIN in served else None
     slurm = _slurm_side(settings) if Queue.SLURM in served else None
-    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm), wake_ups)
+    sweeping = _sweep_side(settings, wake_ups) if Queue.SLURM in served else None
+    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm, sweeping), wake_ups)
 
 
 def channels_of(settings: Settings) -> Channels:
@@ -127,6 +145,22 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
         wake_tracker=lambda: wake_ups.drain("track"),
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
+    )
+
+
+def _sweep_side(settings: Settings, wake_ups: WakeUps) -> SweepSide:
+    rpc = Rpc.at(settings.metascheduler_endpoint_rpc)
+
+    @cache  # where the contracts live is asked for once
+    def contract_of(provider: Address) -> Contract:
+        return Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, provider)
+
+    return SweepSide(
+        contract_of=contract_of,
+        wake=wake_ups.drain,
+        every_s=settings.sweep_every_s,
+        grace_s=settings.sweep_grace_s,
+        start_block=settings.metascheduler_start_block,
     )
 
 

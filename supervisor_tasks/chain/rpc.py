@@ -51,13 +51,13 @@ class Rpc:
         """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
         return require(self.batch([(method, params)])[0])
 
-    def batch(self, calls: Sequence[Call]) -> list[Any]:
-        """Answers in the order of the calls; an RpcError stands where the node refused one.
+    def batch(self, calls: Sequence[Call], at_once: int = BATCH) -> list[Any]:
+        """Answers in the order of the calls, so many in one HTTP request; an RpcError stands where the node refused one.
         Raises RpcUnavailableError when the node does not answer at all.
         """
         answers: list[Any] = []
-        for start in range(0, len(calls), BATCH):
-            answers += self._post(calls[start : start + BATCH])
+        for start in range(0, len(calls), at_once):
+            answers += self._post(calls[start : start + at_once])
         return answers
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:

@@ -4,6 +4,7 @@ our settings say?
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
@@ -14,7 +15,7 @@ def check_slurm(site: Site) -> None:
     """Write down that SLURM answers, or that it does not. Raises SlurmUnavailableError or SshUnavailableError."""
     ledger = site.ledger
     try:
-        accounting_unused = site.slurm.cluster.accounting_unused()
+        controller = site.slurm.cluster.controller()
     except TransientError as error:
         ledger.forget_tick(ANSWERED)
         silent_s = ledger.seconds_since("check_slurm")
@@ -23,8 +24,10 @@ def check_slurm(site: Site) -> None:
             ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, error=str(error)[:500])
         raise
     ledger.tick(ANSWERED)
+    if ledger.sweeps.learn(SLURM_BOOT, controller.booted):
+        ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
-    if accounting_unused:
+    if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.events import Claimed, Event, OperatorForgot
+from supervisor_tasks.events import Claimed, Event, OperatorForgot, SlurmLost
 from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
@@ -54,6 +54,7 @@ SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is tak
 MOST = 1000  # effects and callbacks that are taken at a time
 TICK_S = 1.0  # two ticks of one name within that time are one
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
+CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
 class LeaseLostError(SupervisorError):
@@ -204,6 +205,22 @@ class Ledger:
             job_ids, kinds = map(list, zip(*pairs, strict=True))
             parameters = {"cluster": self.cluster, "job_ids": job_ids, "kinds": kinds}
             connection.execute(outbox.CLOSE, parameters)
+
+    def confirm_lost(self, job_ids: Collection[str] | None = None) -> list[JobId]:
+        """The operator's word that jobs which the last sweep held back, all or these, are lost: they are panicked. Returns
+        those that were; the others were not held, or have moved on meanwhile.
+        """
+        last = self.sweeps.last()
+        held: dict[str, int | None] = last[0].report["held"] if last else {}
+        chosen = {JobId(name): number for name, number in held.items() if job_ids is None or name in job_ids}
+        before = self.jobs(chosen)
+        events = {
+            job_id: SlurmLost(None if number is None else SlurmId(number), CONFIRMED_LOST)
+            for job_id, number in chosen.items()
+        }
+        after = self.record(*(Change(job_id, event) for job_id, event in events.items()))
+        self.sweeps.ask("the operator confirmed that jobs are lost")
+        return [job_id for job_id, job in after.items() if job != before.get(job_id)]
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ FACTS = FactRow.metadata.tables["facts"]
 
 KEPT = 500  # reports: five days
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
+PROVIDER = "provider"  # the fact that this address is ours
+SLURM_BOOT = "slurmctld runs since"
 WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
 _JOBS = """

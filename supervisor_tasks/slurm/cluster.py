@@ -14,6 +14,7 @@ from supervisor_tasks.slurm.output import (
     Seen,
     SlurmUnavailableError,
     accounted_jobs,
+    boot_time,
     has_accounting,
     require_done,
     seen_jobs,
@@ -31,6 +32,16 @@ class Paths:
     scontrol: str
     squeue: str
     sacct: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A slurmctld that answers: since when it runs, in its own words, which are others after each restart; and whether it keeps
+    an accounting database that we do not ask.
+    """
+
+    booted: str
+    accounting_unused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +122,10 @@ class Cluster:
         """Give a job an absolute time limit; one that has ended is fine."""
         require_done(self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update")
 
-    def accounting_unused(self) -> bool:
-        """Whether SLURM keeps an accounting database that we do not ask. Raises SlurmUnavailableError or
-        SshUnavailableError when slurmctld does not answer.
-        """
-        return has_accounting(self._ask(commands.show_config(self.paths.scontrol))) and self.paths.sacct is None
+    def controller(self) -> Controller:
+        """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
+        answer = self._ask(commands.show_config(self.paths.scontrol))
+        return Controller(boot_time(answer), has_accounting(answer) and self.paths.sacct is None)
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"") -> Answer:
         """Run something that may be run twice, as the admin user."""

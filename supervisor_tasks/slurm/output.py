@@ -131,6 +131,14 @@ def has_accounting(answer: Answer) -> bool:
     return found[1] == "accounting_storage/slurmdbd"
 
 
+def boot_time(answer: Answer) -> str:
+    """Since when slurmctld runs, in its own words. Raises SlurmUnavailableError when it does not answer."""
+    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    if answer.status != 0 or found is None or "is UP" not in answer.stdout:
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+    return found[1]
+
+
 def require_done(answer: Answer, what: str) -> bool:
     """True when a command succeeded, False when SLURM knows no such job or it has ended. Raises SlurmUnavailableError
     or SlurmRejectedError.

@@ -1,0 +1,287 @@
+"""Sweep: ledger, contract and SLURM side by side, in a handful of questions whatever the number of jobs.
+
+The ledger is read first, so that whatever it says SLURM and the contract have, they had before they are asked. What does not
+answer is not compared. All decisions go through the ledger's `record`, where `advance` has the last word: a job that moved
+meanwhile is left as it is.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.comparison import (
+    Finding,
+    Found,
+    View,
+    compare,
+    doubts,
+    live,
+    marked_names,
+    missing,
+    unlisted,
+)
+from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.events import Claimed
+from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.scan import BLOCKS, STREAM
+from supervisor_tasks.journey.witness import look_at
+from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.operator import AlarmName, finished
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.output import Seen
+
+log = structlog.get_logger()
+
+HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
+HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
+SOON_S = 60.0  # when something could not be seen, or there is more to read
+RECORDED_AT_ONCE = 500
+CANCELLED_AT_ONCE = 50
+ASKED_AT_ONCE = 1000
+SHOWN = 200  # findings in a report
+SHOWN_TEXT = 500
+IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
+
+
+@dataclass(slots=True)
+class _Report:
+    """What a sweep tells of itself."""
+
+    why: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    stale: dict[str, int] = field(default_factory=dict)
+    cancelled: int = 0
+    more: bool = False
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """How long a part took."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = round(time.monotonic() - began_s, 3)
+
+    @contextmanager
+    def asking(self, side: str) -> Iterator[None]:
+        """A side that does not answer, or not as it should, is not seen; the others are compared all the same."""
+        with self.timed(side):
+            try:
+                yield
+            except SupervisorError as error:
+                self.unseen[side] = str(error)[:SHOWN_TEXT]
+
+
+class ProviderUnknownError(TransientError):
+    """Who the provider is has not been said yet."""
+
+
+def sweep(site: Site, why: str = "") -> None:
+    """Compare and mend, unless another worker is at it. Without a reason only when it is due."""
+    if why or site.ledger.sweeps.due():
+        drain(site.ledger, "sweep", lambda: _sweep(site, why))
+    else:
+        site.ledger.tick(finished("sweep"))
+
+
+def _sweep(site: Site, why: str) -> bool:
+    begun = site.ledger.sweeps.begin(why)
+    report = _Report(begun.why)
+    view, history = _look(site, begun, report)
+    with report.timed("comparing"):
+        findings = compare(view)
+    with report.timed("recording"):
+        _record(site.ledger, findings)
+        if history is not None and view.slurm is not None and view.remembered is not None:
+            _set_history(site.ledger, history)
+    with report.asking("cancelling"):
+        _cancel(site, findings, report)
+    _alarm(site.ledger, view, findings)
+    _wake(site, report)
+    told = _told(site, report, view, findings)
+    site.ledger.sweeps.keep(begun, told, doubts(view, findings))
+    log.info("swept", **{name: told[name] for name in IN_THE_LOG})
+    return False
+
+
+# --- looking ------------------------------------------------------------------------------------------------------------
+
+
+def _look(site: Site, begun: Begun, report: _Report) -> tuple[View, int | None]:
+    """What there is to see, and how far back claims have been read. The ledger comes first."""
+    ledger, cluster, side = site.ledger, site.slurm.cluster, site.sweep
+    boot, provider = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(PROVIDER)
+    with report.timed("ledger"):
+        view = View(
+            provider=Address(provider[0] if provider else ""),
+            comment=comment(cluster.public_address),
+            jobs=ledger.sweeps.hot(),
+            suspects=begun.suspects,
+            grace_s=side.grace_s,
+            steady_s=boot[1] if boot else 0.0,
+        )
+    with report.asking("slurm"):
+        view = replace(view, slurm=cluster.list_all())
+    view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
+    history = None
+    with report.asking("chain"):
+        view, history = _look_at_chain(site, view, report)
+    if view.slurm is not None:
+        with report.asking("lost jobs"):
+            view = replace(view, asked=_ask(site, view))
+        view = replace(view, remembered=None)
+        with report.asking("accounting"):
+            view = replace(view, remembered=_remembered(site, view))
+    return view, history
+
+
+def _pointed_to(ledger: Ledger, view: View) -> dict[JobId, Known]:
+    """The ledger's jobs that SLURM's live jobs point to by id or name: those that are not hot, and, read anew, those that were
+    to be submitted when the ledger was read.
+    """
+    rows = [row for row in (view.slurm or {}).values() if live(row)]
+    in_slurm = {job.job_id: job.slurm_id for job in view.jobs.values() if job.slurm_id is not None}
+    strange = {row.slurm_id for row in rows} - set(in_slurm.values())
+    return ledger.sweeps.named(marked_names(rows, view.comment) - in_slurm.keys(), strange)
+
+
+def _look_at_chain(site: Site, view: View, report: _Report) -> tuple[View, int | None]:
+    if not view.provider:
+        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+    contract = site.sweep.contract_of(view.provider)
+    claims, history = _history(site, contract, report)
+    unknown = claims.keys() - site.ledger.sweeps.named(claims.keys(), ()).keys()
+    strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
+    block = int(contract.rpc.call("eth_blockNumber"), 16)
+    chain = contract.on_chain([*view.jobs, *(strange | unknown)], block)
+    return replace(view, block=block, chain=chain, claims={job_id: claims[job_id] for job_id in unknown}), history
+
+
+def _history(site: Site, contract: Contract, report: _Report) -> tuple[dict[JobId, Claimed], int | None]:
+    """The claims of blocks that were mined before this ledger's first scan, the latest blocks first, some at each sweep; and
+    the first block that was read.
+    """
+    scanned, read = site.ledger.cursor(STREAM), site.ledger.cursor(HISTORY)
+    start_block = site.sweep.start_block
+    if scanned is None:
+        report.more = True
+        return {}, None
+    first = read[0] if read is not None else scanned[0] + 1
+    claims: dict[JobId, Claimed] = {}
+    for _ in range(HISTORY_QUESTIONS):
+        if first <= start_block:
+            break
+        last, first = first - 1, max(start_block, first - BLOCKS)
+        for claim in reversed(contract.claims(first, last)):
+            claims.setdefault(claim.job_id, claim)
+    report.more = first > start_block
+    return claims, first
+
+
+def _set_history(ledger: Ledger, first: int) -> None:
+    with ledger.engine.begin() as connection:
+        ledger.set_cursor(connection, HISTORY, first, "")
+
+
+def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
+    """SLURM and accounting once more about jobs that SLURM does not list; None is that nobody knows it."""
+    absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
+    sights = look_at(site, site.ledger.jobs(absent).values()) if absent else {}
+    return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
+
+
+def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
+    """What accounting says of jobs that SLURM does not list, and that may have run before the ledger knew of it."""
+    cluster = site.slurm.cluster
+    asked = unlisted(view) if cluster.paths.sacct else {}
+    found = {job_id: cluster.find(customer, job_id) for job_id, customer in asked.items()}
+    return {
+        job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
+    }
+
+
+# --- acting -------------------------------------------------------------------------------------------------------------
+
+
+def _record(ledger: Ledger, findings: Sequence[Finding]) -> None:
+    changes = [Change(finding.job_id, event) for finding in findings for event in finding.events]
+    for start in range(0, len(changes), RECORDED_AT_ONCE):
+        ledger.record(*changes[start : start + RECORDED_AT_ONCE])
+
+
+def _cancel(site: Site, findings: Sequence[Finding], report: _Report) -> None:
+    doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
+    for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]:
+        log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
+        site.slurm.cluster.cancel(slurm_id)
+        report.cancelled += 1
+
+
+def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None:
+    held = [finding for finding in findings if finding.kind in (Found.HELD, Found.CONTRADICTED)]
+    if held:
+        ledger.alarms.on(
+            AlarmName.SWEEP_CONTRADICTION,
+            jobs=len(held),
+            some=[finding.job_id for finding in held[:20]],
+            advice="SLURM does not know jobs that it should have: look at slurmctld's state, then confirm that they are lost",
+        )
+    elif view.slurm is not None:
+        ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
+
+
+def _wake(site: Site, report: _Report) -> None:
+    """Effects that nobody works on, callbacks that nobody has read, transactions that nobody follows."""
+    report.stale = site.ledger.sweeps.stale()
+    if report.stale["effects"]:
+        site.ledger.wake(site.ledger.forgotten())
+    if report.stale["callbacks"]:
+        site.sweep.wake("witness")
+    if report.stale["transactions"]:
+        site.sweep.wake("track")
+
+
+def _told(site: Site, report: _Report, view: View, findings: Sequence[Finding]) -> dict[str, Any]:
+    side = site.sweep
+    again_s = min(side.every_s, SOON_S) if report.unseen or report.more else side.every_s
+    if doubts(view, findings):
+        again_s = min(again_s, side.grace_s)
+    held = {
+        finding.job_id: finding.slurm_id for finding in findings if finding.kind in (Found.HELD, Found.CONTRADICTED)
+    }
+    return {
+        "why": report.why,
+        "jobs": len(view.jobs),
+        "slurm_jobs": None if view.slurm is None else len(view.slurm),
+        "on_chain": None if view.chain is None else len(view.chain),
+        "block": view.block,
+        "found": dict(Counter(finding.kind for finding in findings)),
+        "findings": [_shown(finding) for finding in findings[:SHOWN]],
+        "held": held,
+        "cancelled": report.cancelled,
+        "stale": report.stale,
+        "unseen": report.unseen,
+        "seconds": report.seconds,
+        "again_s": again_s,
+    }
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    return {
+        "found": finding.kind,
+        "job_id": finding.job_id,
+        "slurm_id": finding.slurm_id,
+        "done": [type(event).__name__ for event in finding.events],
+        "cancelled": finding.cancel,
+    }

@@ -1,0 +1,352 @@
+"""Ledger, contract and SLURM compared: what is found, and what is done about it."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.comparison import FEW, Finding, Found, View, compare, doubts, missing, never_seen, unlisted
+from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost
+from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
+from supervisor_tasks.known import Known, OnChain
+from supervisor_tasks.slurm.listing import Listed
+from supervisor_tasks.slurm.output import Seen
+
+US = Address("0x" + "a" * 40)
+OTHERS = Address("0x" + "b" * 40)
+CUSTOMER = Address("0x" + "c" * 40)
+STRANGER = "0x" + "d" * 40
+MARK = "supervisor here:3000"
+WITNESSED = frozenset({Kind.WITNESS})
+GRACE_S = 300.0
+
+
+def name(number: int) -> JobId:
+    return JobId(f"0x{number:064x}")
+
+
+def known(number: int = 1, state: State = State.RUNNING, **changes: Any) -> Known:
+    base = Known(
+        job_id=name(number),
+        customer=CUSTOMER,
+        provider=US,
+        state=state,
+        chain_status=ChainStatus.RUNNING if state is State.RUNNING else ChainStatus.SCHEDULED,
+        slurm_id=SlurmId(number),
+        open=frozenset({Kind.WITNESS, Kind.SUBMIT, Kind.FETCH, Kind.REPORT, Kind.REFUSE}),
+    )
+    return replace(base, **changes)
+
+
+def row(slurm_id: int = 1, state: str = "RUNNING", number: int | None = None, **changes: Any) -> Listed:
+    seen = Seen(SlurmId(slurm_id), state, 60, 0)
+    owner = name(slurm_id if number is None else number)
+    base = Listed(SlurmId(slurm_id), CUSTOMER, owner, MARK, "", 1000, seen)
+    return replace(base, **changes)
+
+
+def standing(status: ChainStatus = ChainStatus.RUNNING, provider: Address = US) -> OnChain:
+    return OnChain(status, CUSTOMER, provider)
+
+
+def seeing(*jobs: Known, rows: list[Listed] | None = None, **changes: Any) -> View:
+    """A view in which the contract knows each job as the ledger does, and SLURM lists what is in `rows`."""
+    base = View(
+        provider=US,
+        comment=MARK,
+        jobs={job.job_id: job for job in jobs},
+        chain={job.job_id: OnChain(job.chain_status, job.customer, job.provider) for job in jobs},
+        block=100,
+        slurm={listed.slurm_id: listed for listed in (rows if rows is not None else [row(99, number=99)])},
+        grace_s=GRACE_S,
+    )
+    return replace(base, **changes)
+
+
+def found(view: View) -> list[tuple[Found, JobId]]:
+    return [(finding.kind, finding.job_id) for finding in compare(view)]
+
+
+def only(view: View) -> Finding:
+    (finding,) = compare(view)
+    return finding
+
+
+def gone(*jobs: Known, age_s: float | None = None, **changes: Any) -> View:
+    """SLURM lists none of these jobs, and nobody knows them."""
+    suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
+    return seeing(*jobs, asked={job.job_id: None for job in jobs}, suspects=suspects, **changes)
+
+
+def test_compare__all_as_it_should_be__nothing_is_found() -> None:
+    assert compare(seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])) == []
+
+
+def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> None:
+    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PANICKED)})
+    assert only(view).events == (ChainSaw(ChainStatus.PANICKED),)
+
+
+def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> None:
+    for elsewhere in (standing(ChainStatus.PENDING), standing(provider=OTHERS)):
+        view = seeing(known(), rows=[row()], chain={name(1): elsewhere})
+        first = only(view)
+        assert (first.kind, first.events) == (Found.NOT_OURS, ())
+        again = replace(view, suspects=dict.fromkeys(doubts(view, [first]), GRACE_S))
+        assert only(again).events == (ChainSaw(ChainStatus.PENDING),)
+
+
+def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
+    view = seeing(known(chain_block=101), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    assert compare(view) == []
+
+
+def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> None:
+    job = known(chain_status=ChainStatus.SCHEDULED)
+    view = seeing(job, rows=[row()], chain={name(1): standing(ChainStatus.RUNNING)})
+    assert only(view).events == (ChainSaw(ChainStatus.RUNNING),)
+
+
+def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_again() -> None:
+    job = known(state=State.READY, slurm_id=None)
+    view = seeing(job, chain={name(1): standing(ChainStatus.RUNNING)})
+    assert unlisted(view) == {name(1): CUSTOMER}
+    for rows, remembered, slurm_id in (
+        ([row(7, number=1)], {}, 7),
+        ([row(7, "COMPLETED", number=1)], {}, 7),
+        ([], {name(1): SlurmId(8)}, 8),
+        ([], {}, None),
+    ):
+        slurm = {listed.slurm_id: listed for listed in rows}
+        findings = compare(replace(view, slurm=slurm, remembered=remembered))
+        assert (ChainSaw(ChainStatus.RUNNING), Adopted(slurm_id)) in [finding.events for finding in findings]  # type: ignore[arg-type]
+    assert only(replace(view, remembered=None)).events == ()  # accounting is away: nothing is decided
+    assert only(replace(view, slurm=None)).events == ()
+
+
+def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
+    job = known(state=State.READY, slurm_id=None)
+    assert only(seeing(job, rows=[row(7, number=1)])).events == (Adopted(SlurmId(7)),)
+    assert compare(seeing(job, rows=[row(7, "CANCELLED", number=1)])) == []  # of an earlier claim
+    assert compare(seeing(known(state=State.SUBMITTING, slurm_id=None), rows=[row(7, number=1)])) == []
+
+
+def test_compare__slurm_has_ended_it__the_witness_looks_unless_the_operator_is_at_it() -> None:
+    view = seeing(known(), rows=[row(1, "COMPLETED")])
+    assert only(view).events == (Overlooked(Kind.WITNESS),)
+    assert compare(seeing(known(parked=WITNESSED), rows=[row(1, "COMPLETED")])) == []
+
+
+def test_compare__slurm_does_not_know_it__panicked_at_the_second_sight_and_not_before() -> None:
+    first = gone(known())
+    assert (only(first).kind, only(first).events) == (Found.MISSING, (Overlooked(Kind.WITNESS),))
+    assert doubts(first, compare(first)) == {f"missing {name(1)}": 0.0}
+    assert only(gone(known(), age_s=GRACE_S - 1)).kind is Found.MISSING
+    lost = only(gone(known(), age_s=GRACE_S))
+    assert isinstance(lost.events[0], SlurmLost)
+    assert (lost.kind, lost.events[0].slurm_id) == (Found.LOST, SlurmId(1))
+
+
+def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
+    job, sure = known(), GRACE_S * 2
+    assert found(gone(job, age_s=sure, steady_s=GRACE_S - 1)) == [
+        (Found.MISSING, name(1))
+    ]  # slurmctld has just started
+    assert compare(gone(known(heard=True), age_s=sure)) == []  # a callback is not read yet
+    assert compare(gone(known(parked=WITNESSED), age_s=sure)) == []  # it is the operator's
+    assert compare(replace(gone(job, age_s=sure), asked={})) == []  # accounting does not answer
+    assert compare(replace(gone(job, age_s=sure), slurm=None)) == []  # nor does SLURM
+    ended = replace(gone(job, age_s=sure), asked={name(1): Seen(SlurmId(1), "FAILED", 61, 256)})
+    assert only(ended).events == (Overlooked(Kind.WITNESS),)
+    runs = replace(gone(job, age_s=sure), asked={name(1): Seen(SlurmId(1), "RUNNING", 61, 0)})
+    assert (only(runs).kind, only(runs).events) == (Found.CONTRADICTED, ())
+
+
+def test_compare__another_job_has_the_id__ours_is_missing() -> None:
+    for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
+        assert [job.job_id for job in missing(seeing(known(slurm_submit_s=1000), rows=[other]))] == [name(1)]
+    renamed = row(name="mine", submit_s=1000)
+    assert missing(seeing(known(slurm_submit_s=1000), rows=[renamed])) == []
+    requeued = row(submit_s=2000)
+    assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
+
+
+def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
+    many = [known(number) for number in range(1, FEW + 2)]
+    assert {finding.kind for finding in compare(gone(*many, age_s=GRACE_S))} == {Found.HELD}
+    few = many[:FEW]
+    assert {finding.kind for finding in compare(gone(*few, age_s=GRACE_S))} == {Found.LOST}
+    empty = gone(known(), age_s=GRACE_S, slurm={})
+    assert (only(empty).kind, only(empty).events) == (Found.HELD, ())
+    assert f"missing {name(1)}" in doubts(empty, compare(empty))
+
+
+def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
+    suspects = {f"missing {name(1)}": 500.0, f"not_ours {name(2)}": 400.0}
+    blind = seeing(known(1), known(2), suspects=suspects, slurm=None, chain=None)
+    assert doubts(blind, compare(blind)) == suspects
+    unanswered = seeing(known(1), rows=[row(99)], suspects=suspects)
+    assert doubts(unanswered, compare(unanswered)) == {f"missing {name(1)}": 500.0}
+    seen = seeing(known(1), known(2), rows=[row(1), row(2)], suspects=suspects)
+    assert doubts(seen, compare(seen)) == {}
+
+
+SETTLED: dict[str, Any] = {"chain_status": ChainStatus.FINISHED, "open": frozenset[Kind]()}
+
+
+def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
+    view = seeing(known(state=State.SETTLED, **SETTLED), rows=[row()])
+    assert (only(view).events, only(view).cancel) == ((Overlooked(Kind.CANCEL),), None)
+    already = known(state=State.SETTLED, chain_status=ChainStatus.FINISHED, open=frozenset({Kind.CANCEL}))
+    assert compare(seeing(already, rows=[row()])) == []
+    assert compare(replace(view, chain=None)) == []
+    assert compare(replace(view, chain={name(1): standing()})) == []  # the contract says that it is hot
+    another = row(name="other", comment="")
+    assert compare(seeing(known(state=State.SETTLED, **SETTLED), rows=[another])) == []
+    renamed = known(state=State.SETTLED, slurm_submit_s=1000, **SETTLED)
+    assert only(seeing(renamed, rows=[another])).kind is Found.RUNS_ON
+
+
+def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> None:
+    orphan, cold = row(5), standing(ChainStatus.CANCELLED)
+    view = seeing(rows=[orphan], chain={name(5): cold})
+    assert (only(view).kind, only(view).cancel) == (Found.RUNS_ON, SlurmId(5))
+    for chain in (
+        {name(5): standing()},
+        {name(5): replace(cold, provider=OTHERS)},
+        {name(5): replace(cold, customer=Address(STRANGER))},
+    ):
+        assert [finding.cancel for finding in compare(replace(view, chain=chain))] == [None]
+    assert compare(replace(view, chain={})) == []
+    for other in (row(5, comment="benchmark"), row(5, name="benchmark"), row(5, comment="supervisor there:3000")):
+        assert compare(seeing(rows=[other], chain={name(5): cold})) == []
+    assert compare(seeing(rows=[row(5, "COMPLETED")], chain={name(5): cold})) == []
+
+
+def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
+    view = seeing(known(1), rows=[row(1), row(2, number=1)])
+    assert (only(view).kind, only(view).cancel) == (Found.DOUBLE, SlurmId(2))
+    strangers = row(2, number=1, user=STRANGER)
+    assert [finding.cancel for finding in compare(seeing(known(1), rows=[row(1), strangers]))] == [None]
+
+
+def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -> None:
+    assert compare(seeing(known(1), known(2), rows=[row(1), row(2, number=1)])) == []
+
+
+CLAIM = Claimed(
+    job_id=name(1),
+    customer=CUSTOMER,
+    provider=US,
+    claim_key="tx:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""),
+    time_limit_min=10,
+)
+
+
+def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:
+    running, scheduled = standing(), standing(ChainStatus.SCHEDULED)
+    saw = ChainSaw(ChainStatus.RUNNING)
+    for hot, rows, events in (
+        (scheduled, [], (CLAIM,)),
+        (scheduled, [row(7, number=1)], (CLAIM, Adopted(SlurmId(7)))),
+        (scheduled, [row(7, "CANCELLED", number=1)], (CLAIM,)),
+        (running, [row(7, number=1)], (CLAIM, saw, Adopted(SlurmId(7)))),
+        (running, [row(7, number=1, user=STRANGER)], (CLAIM, saw, Adopted(None))),
+        (running, [], (CLAIM, saw, Adopted(None))),
+    ):
+        view = seeing(rows=rows, claims={name(1): CLAIM}, chain={name(1): hot})
+        assert only(view).events == events
+        assert compare(replace(view, slurm=None)) == []
+        assert Found.NEVER_SEEN not in {finding.kind for finding in compare(replace(view, remembered=None))}
+    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+        assert never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold})) == []
+
+
+def test_compare__an_effect_that_should_be_open__is_opened() -> None:
+    for state, kind in (
+        (State.CLAIMED, Kind.FETCH),
+        (State.READY, Kind.SUBMIT),
+        (State.SUBMITTING, Kind.SUBMIT),
+        (State.QUEUED, Kind.WITNESS),
+        (State.RUNNING, Kind.WITNESS),
+        (State.ENDED, Kind.REPORT),
+        (State.REFUSED, Kind.REFUSE),
+    ):
+        job = known(state=state, open=frozenset(set(Kind) - {kind}))
+        assert only(seeing(job, rows=[row(1, "PENDING")])).events == (Overlooked(kind),)
+        assert compare(seeing(replace(job, open=frozenset(Kind)), rows=[row(1, "PENDING")])) == []
+    unreported = known(chain_status=ChainStatus.SCHEDULED, open=WITNESSED)
+    assert only(seeing(unreported, rows=[row()])).events == (Overlooked(Kind.REPORT),)
+    assert only(seeing(known(cancel_requested=True), rows=[row()])).events == (Overlooked(Kind.CANCEL),)
+
+
+HOT = [state for state in State if state is not State.SETTLED]
+JOBS = st.builds(
+    known,
+    st.integers(1, 6),
+    st.sampled_from(HOT),
+    slurm_id=st.none() | st.integers(1, 8).map(SlurmId),
+    heard=st.booleans(),
+    parked=st.sampled_from([frozenset[Kind](), WITNESSED]),
+    slurm_submit_s=st.sampled_from([None, 1000, 2000]),
+)
+ROWS = st.builds(
+    row,
+    st.integers(1, 8),
+    st.sampled_from(["RUNNING", "PENDING", "COMPLETED", "CANCELLED", "COMPLETING"]),
+    st.integers(1, 8),
+    user=st.sampled_from([CUSTOMER, STRANGER]),
+    comment=st.sampled_from([MARK, "benchmark"]),
+)
+CHAIN = st.dictionaries(
+    st.integers(1, 8).map(name),
+    st.builds(standing, st.sampled_from(ChainStatus), st.sampled_from([US, OTHERS])),
+    max_size=8,
+)
+VIEWS = st.builds(
+    lambda jobs, rows, chain, old: seeing(
+        *jobs,
+        rows=rows,
+        chain=chain,
+        asked={job.job_id: None for job in jobs},
+        suspects={f"missing {job.job_id}": GRACE_S for job in jobs} if old else {},
+    ),
+    st.lists(JOBS, max_size=6, unique_by=lambda job: job.job_id),
+    st.lists(ROWS, max_size=8, unique_by=lambda listed: listed.slurm_id),
+    CHAIN,
+    st.booleans(),
+)
+
+
+@given(VIEWS)
+def test_compare__whatever_is_seen__cancels_only_jobs_with_our_mark_and_none_that_a_hot_job_is_known_by(
+    view: View,
+) -> None:
+    assert view.slurm is not None
+    for finding in compare(view):
+        if finding.cancel is not None:
+            listed = view.slurm[finding.cancel]
+            assert (listed.comment, listed.user, listed.name) == (MARK, CUSTOMER, finding.job_id)
+            by_id = [job for job in view.jobs.values() if job.slurm_id == finding.cancel and not job.finished]
+            assert all(job.job_id != finding.job_id for job in by_id)
+
+
+@given(VIEWS)
+def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothing(view: View) -> None:
+    blind_to_slurm = compare(replace(view, slurm=None))
+    assert not any(isinstance(event, SlurmLost | Adopted) for found in blind_to_slurm for event in found.events)
+    assert all(found.cancel is None for found in blind_to_slurm)
+    blind_to_chain = compare(replace(view, chain=None))
+    assert not any(isinstance(event, ChainSaw) for found in blind_to_chain for event in found.events)
+    assert all(found.cancel is None or found.kind is Found.DOUBLE for found in blind_to_chain)
+    unsure = compare(replace(view, asked={}))
+    assert not any(isinstance(event, SlurmLost) for found in unsure for event in found.events)
+
+
+@given(VIEWS)
+def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(view: View) -> None:
+    lost = [found for found in compare(view) if found.kind is Found.LOST]
+    assert len(lost) <= FEW
+    assert view.slurm or not lost
