@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -18,14 +19,38 @@ from redis.exceptions import RedisError
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.process import Running, wait_until
+from devgrid.proxy import Fault as Broken
+from devgrid.proxy import Proxy
 
 # The parts that a fleet is, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")
-THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "anvil", "postgres", "redis")
-# anvil keeps the chain in its memory: one that is killed takes the chain with it, and no node of a real chain does that.
-NEVER_KILLED = {"anvil"}
+THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "postgres", "redis")
+RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
 SLOW_GOING_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A grid whose fleet reaches the chain by a network that can fail. Customers reach it all the time: anvil keeps the chain
+    in its memory, and one that is killed or stopped takes it from everybody, as no node of a real chain does.
+    """
+
+    grid: Grid
+    rpc: Proxy
+
+    @classmethod
+    @contextmanager
+    def start(cls, **options: Any) -> Iterator["Target"]:
+        """A grid (as Grid.start makes it) and its fleet."""
+        grid = Grid.start(**options)
+        try:
+            with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
+                grid.environment["METASCHEDULER_ENDPOINT_RPC"] = f"http://{rpc.address}"
+                grid.fleet.start(flower=False)
+                yield cls(grid, rpc)
+        finally:
+            grid.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +58,12 @@ class Fault:
     """Something that breaks for a while. `begin` returns what ends it."""
 
     name: str
-    begin: Callable[[Grid], Callable[[], None]]
+    begin: Callable[[Target], Callable[[], None]]
 
     @contextmanager
-    def on(self, grid: Grid) -> Iterator[None]:
+    def on(self, target: Target) -> Iterator[None]:
         """The fault lasts as long as this does."""
-        end = self.begin(grid)
+        end = self.begin(target)
         try:
             yield
         finally:
@@ -48,7 +73,8 @@ class Fault:
 def killed(part: str) -> Fault:
     """The part dies as by SIGKILL and is started again at the end."""
 
-    def begin(grid: Grid) -> Callable[[], None]:
+    def begin(target: Target) -> Callable[[], None]:
+        grid = target.grid
         kill(grid, part)
         return lambda: start_again(grid, part)
 
@@ -58,7 +84,8 @@ def killed(part: str) -> Fault:
 def stopped(part: str) -> Fault:
     """The part stands still; nobody is told."""
 
-    def begin(grid: Grid) -> Callable[[], None]:
+    def begin(target: Target) -> Callable[[], None]:
+        grid = target.grid
         signal_part(grid, part, signal.SIGSTOP)
         return lambda: signal_part(grid, part, signal.SIGCONT)
 
@@ -68,7 +95,8 @@ def stopped(part: str) -> Fault:
 def slow(part: str) -> Fault:
     """The part works a fifth of the time."""
 
-    def begin(grid: Grid) -> Callable[[], None]:
+    def begin(target: Target) -> Callable[[], None]:
+        grid = target.grid
         over = threading.Event()
 
         def hold_back() -> None:
@@ -91,7 +119,8 @@ def slow(part: str) -> Fault:
 
 
 def _restart(part: str) -> Fault:
-    def begin(grid: Grid) -> Callable[[], None]:
+    def begin(target: Target) -> Callable[[], None]:
+        grid = target.grid
         running = grid.processes.find(part)
         grid.processes.stop(running)
         start_again(grid, part)
@@ -100,35 +129,37 @@ def _restart(part: str) -> Fault:
     return Fault(f"{part} restarted", begin)
 
 
-def _redis_flushed(grid: Grid) -> Callable[[], None]:
-    with redis_of(grid) as redis:
+def _redis_flushed(target: Target) -> Callable[[], None]:
+    with redis_of(target.grid) as redis:
         redis.flushall()
     return lambda: None
 
 
-def _redis_full(grid: Grid) -> Callable[[], None]:
-    with redis_of(grid) as redis:
+def _redis_full(target: Target) -> Callable[[], None]:
+    with redis_of(target.grid) as redis:
         redis.config_set("maxmemory", "1")
 
     def end() -> None:
-        with redis_of(grid) as redis:
+        with redis_of(target.grid) as redis:
             redis.config_set("maxmemory", "0")
 
     return end
 
 
-def _connections_lost(grid: Grid) -> Callable[[], None]:
-    with redis_of(grid) as redis:
+def _connections_lost(target: Target) -> Callable[[], None]:
+    with redis_of(target.grid) as redis:
         redis.client_kill_filter(_type="normal", skipme=True)
     return lambda: None
 
 
-def _two_beats(grid: Grid) -> Callable[[], None]:
+def _two_beats(target: Target) -> Callable[[], None]:
+    grid = target.grid
     grid.fleet.start_beat("second-beat")
     return lambda: grid.processes.stop(grid.processes.find("second-beat"))
 
 
-def _two_workers(grid: Grid) -> Callable[[], None]:
+def _two_workers(target: Target) -> Callable[[], None]:
+    grid = target.grid
     grid.fleet.start_worker("second-worker")
     return lambda: grid.processes.kill(grid.processes.find("second-worker"))
 
@@ -136,7 +167,8 @@ def _two_workers(grid: Grid) -> Callable[[], None]:
 def clock_off(part: str, hours: int) -> Fault:
     """The part is started anew with a clock that is hours ahead of (or behind) all others."""
 
-    def begin(grid: Grid) -> Callable[[], None]:
+    def begin(target: Target) -> Callable[[], None]:
+        grid = target.grid
         kill(grid, part)
         library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
         fleet = grid.fleet
@@ -156,10 +188,26 @@ def clock_off(part: str, hours: int) -> Fault:
     return Fault(f"{part}'s clock {hours:+d} h", begin)
 
 
+def _rpc(name: str, fault: Broken | None, delay_s: float = 0.0) -> Fault:
+    def begin(target: Target) -> Callable[[], None]:
+        target.rpc.delay_s = delay_s
+        target.rpc.fault(fault)
+
+        def end() -> None:
+            target.rpc.delay_s = 0.0
+            target.rpc.fault(None)
+
+        return end
+
+    return Fault(f"RPC {name}", begin)
+
+
+RPC = (_rpc("killed", Broken.REFUSE), _rpc("stopped", Broken.HANG), _rpc("slow", None, RPC_DELAY_S))
 ALL = (
-    *(killed(part) for part in (*OURS, *THEIRS) if part not in NEVER_KILLED),
+    *(killed(part) for part in (*OURS, *THEIRS)),
     *(stopped(part) for part in (*OURS, *THEIRS)),
     *(slow(part) for part in (*OURS, *THEIRS)),
+    *RPC,
     _restart("postgres"),
     _restart("redis"),
     _restart("slurmctld"),

@@ -1,0 +1,72 @@
+"""Each part is killed, stopped and made slow in turn while jobs come in: all end right, and an outage settles nothing."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import tail
+from tests.chaos import faults, jobs
+from tests.chaos.audit import audit, violations
+from tests.chaos.evidence import gather
+from tests.watching import wait_for_end
+
+LASTS_S = 2.0
+LONG_S = 10.0
+MANY = 100
+# Slow parts, clocks and what differs little from its neighbours are left to `make chaos`.
+IN_TURN = [
+    *(faults.killed(part) for part in (*faults.OURS, *faults.THEIRS)),
+    *(faults.stopped(part) for part in (*faults.OURS, *faults.THEIRS)),
+    *(faults.BY_NAME[name] for name in ("redis flushed", "redis out of memory", "redis connections lost", "two beats")),
+    *faults.RPC,
+]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[faults.Target]:
+    with faults.Target.start(block_time_s=0.25) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def customer(target: faults.Target) -> Account:
+    return target.grid.new_customer()
+
+
+def hand_in(grid: Grid, customer: Account, number: int) -> list[str]:
+    """Jobs that end in different ways, a third of them by failing."""
+    kinds = (jobs.finishing, jobs.failing, jobs.finishing)
+    return [kinds[place % 3](grid, customer) for place in range(number)]
+
+
+def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
+    for job_id in job_ids:
+        wait_for_end(grid, job_id, timeout_s)
+    jobs.wait_for_rest(grid, timeout_s)
+    found = violations(audit(gather(grid.folder)))
+    assert found == [], tail(grid.folder / "log" / "worker.log", 60)
+
+
+@pytest.mark.timeout(600)
+def test_faults__one_after_another_while_jobs_come_in__all_end_right(target: faults.Target, customer: Account) -> None:
+    job_ids = hand_in(target.grid, customer, 3)
+    for fault in IN_TURN:
+        with fault.on(target):
+            job_ids += hand_in(target.grid, customer, 2)
+            time.sleep(LASTS_S)  # the fault itself
+        job_ids += hand_in(target.grid, customer, 1)
+    assert_all_right(target.grid, job_ids, 120.0)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", faults.BY_NAME)
+def test_fault__under_a_load_of_100_jobs__all_end_right(target: faults.Target, customer: Account, name: str) -> None:
+    job_ids = hand_in(target.grid, customer, MANY // 2)
+    with faults.BY_NAME[name].on(target):
+        job_ids += hand_in(target.grid, customer, MANY // 2)
+        time.sleep(LONG_S)
+    assert_all_right(target.grid, job_ids, 300.0)
