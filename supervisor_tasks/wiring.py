@@ -14,7 +14,7 @@ from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
-from supervisor_tasks.journey.check_slurm import check_slurm
+from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
 from supervisor_tasks.journey.report import report
@@ -79,8 +79,7 @@ class Work:
 
     def check_slurm(self) -> None:
         """Write down that SLURM answers, or that it does not."""
-        with ticking(self._site.ledger, "check_slurm"):
-            check_slurm(self._site)
+        check_slurm(self._site)
 
     def sweep(self, why: str) -> None:
         """Compare ledger, contract and SLURM."""
@@ -97,6 +96,8 @@ class Work:
                 self._wake_ups.drain("witness")
             if ledger.has_open_transactions():
                 self._wake_ups.drain("track")
+            if ledger.seconds_since(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
+                self._wake_ups.drain("check_slurm")
 
     def watch(self) -> None:
         """Call the operator for effects that are parked or late."""

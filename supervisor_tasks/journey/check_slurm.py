@@ -3,6 +3,7 @@ our settings say?
 """
 
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
@@ -12,7 +13,13 @@ SILENT_S = 60.0  # a restart of slurmctld is no alarm
 
 
 def check_slurm(site: Site) -> None:
-    """Write down that SLURM answers, or that it does not. Raises SlurmUnavailableError or SshUnavailableError."""
+    """Write down that SLURM answers, or that it does not; one worker at a time asks. Raises SlurmUnavailableError or
+    SshUnavailableError.
+    """
+    drain(site.ledger, "check_slurm", lambda: _check(site))
+
+
+def _check(site: Site) -> bool:
     ledger = site.ledger
     try:
         controller = site.slurm.cluster.controller()
@@ -31,3 +38,4 @@ def check_slurm(site: Site) -> None:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
+    return False
