@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import grpc
@@ -26,6 +26,8 @@ from devgrid.workflow import Resources
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from supervisor_tasks.job import ChainStatus
+from tests.load.figures import Figure, tell
+from tests.load.recovery import recovery
 from tests.watching import parked, rows, wait_for_end
 
 RECORD = Path(__file__).parents[2] / "docs" / "performance.json"
@@ -35,21 +37,6 @@ CALLERS = 8
 CALLS = 3000
 IDLE_S = 30.0
 FLEET = ("worker", "beat", "callbacks", "flower")
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured number and its bound."""
-
-    name: str
-    value: float
-    unit: str
-    bound: float
-    at_least: bool = False
-
-    @property
-    def kept(self) -> bool:
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
 def main() -> None:
@@ -73,6 +60,7 @@ def main() -> None:
                     tell(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
         finally:
             grid.stop()
+    figures += recovery()
     report(figures, options.record)
     sys.exit(0 if all(figure.kept for figure in figures) else 1)
 
@@ -248,10 +236,6 @@ def processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""How soon after a fault everything moves again: a hundred jobs come in while one part is away."""
+
+import time
+
+from devgrid.process import wait_until
+from tests.chaos import faults
+from tests.load.figures import Figure, tell
+from tests.watching import rows
+
+JOBS = 100
+LASTS_S = 5.0
+FIRST_MOVE_S = 5.0
+ALL_SETTLED_S = 60.0
+FAULTS = [
+    *(faults.killed(part) for part in (*faults.OURS, *faults.THEIRS)),
+    *(faults.stopped(part) for part in (*faults.OURS, *faults.THEIRS)),
+    *faults.RPC,
+    faults.BY_NAME["redis flushed"],
+    faults.BY_NAME["redis out of memory"],
+]
+
+
+def recovery() -> list[Figure]:
+    """Of each fault: the first job that moves after it, and the last one that settles."""
+    found = []
+    with faults.Target.start(block_time_s=0.25) as target:
+        for fault in FAULTS:
+            tell(f"measuring: recovery after {fault.name}")
+            moved_s, settled_s = _recover(target, fault)
+            tell(f"    first move {moved_s:.2f} s, {JOBS} jobs settled {settled_s:.2f} s")
+            found.append(Figure(f"{fault.name}: first job moves after", moved_s, "s", FIRST_MOVE_S))
+            found.append(Figure(f"{fault.name}: {JOBS} jobs settled after", settled_s, "s", ALL_SETTLED_S))
+    return found
+
+
+def _recover(target: faults.Target, fault: faults.Fault) -> tuple[float, float]:
+    """Seconds from the end of the fault to the first event of a job, and to the last job settled."""
+    grid = target.grid
+    customer = grid.new_customer()
+    with fault.on(target):
+        began_s = time.monotonic()
+        job_ids = grid.submit_scripts(customer, "#!/bin/bash\nsleep 0.2\n", JOBS)
+        wait_until(lambda: time.monotonic() - began_s > LASTS_S, "the fault's time", 60.0)
+    ended_s = time.time()
+    query = (
+        "SELECT min(EXTRACT(EPOCH FROM at))::float8 AS s FROM events WHERE job_id = ANY(:ids) AND at > to_timestamp(:s)"
+    )
+    settled = "SELECT count(*) AS n FROM jobs WHERE job_id = ANY(:ids) AND state = 'SETTLED'"
+    wait_until(lambda: rows(grid, settled, ids=job_ids)[0].n == JOBS, f"{JOBS} jobs to settle", 300.0, 0.1)
+    first_s = rows(grid, query, ids=job_ids, s=ended_s)[0].s
+    return max(first_s - ended_s, 0.0), time.time() - ended_s
