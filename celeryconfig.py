@@ -1,7 +1,7 @@
 """How Celery runs here: queues, routes, the clock, delivery.
 
-The ledger is the truth and a message only a wake-up: acknowledgement is late, results are not kept, and what the clock
-sends expires before it is sent again.
+The ledger is the truth and a message only a wake-up: acknowledgement is late, results are not kept, and the clock sends no
+more than is worked off.
 """
 
 import sys
@@ -27,7 +27,7 @@ broker_transport_options = {
 }
 broker_connection_max_retries = None
 worker_consumer = "supervisor_tasks.broker:PatientConsumer"
-beat_scheduler = "supervisor_tasks.broker:PatientScheduler"
+beat_scheduler = "supervisor_tasks.clock:Clock"
 
 task_serializer = "json"
 accept_content = ["json"]
@@ -49,8 +49,7 @@ task_routes = {f"{TASKS}.{name}": {"queue": queue.of(_cluster)} for name, queue 
 
 
 def _every(name: str, seconds: float) -> dict[str, object]:
-    return {"task": f"{TASKS}.{name}", "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
+    return {"task": f"{TASKS}.{name}", "schedule": seconds}
 
 
 beat_schedule = {name: _every(name, every_s) for name, every_s in periods_s(_settings.chain_poll_s).items()}
-beat_schedule_filename = str(_settings.state_dir / f"beat-{_cluster}")

@@ -47,8 +47,7 @@ class Fleet:
 
     def start_beat(self, name: str = "beat") -> Running:
         """The clock."""
-        schedule = self.processes.folder / f"{self._name}{name}-schedule"
-        return self._start(name, [*CELERY, "beat", "--schedule", schedule, "--pidfile=", "--loglevel", "INFO"])
+        return self._start(name, [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"])
 
     def start_callbacks(self, wait: bool = True) -> Running:
         """The gRPC process."""

@@ -1,7 +1,7 @@
 """How worker and beat live through a broker that goes away, hangs or forgets: patiently, and with one line in the log.
 
-Celery waits ever longer between two tries, gives up after a hundred of them, and beat prints a stack for each message that
-it cannot send. A worker that has lost its ear (it answers pings and receives nothing) ends, to be started anew.
+Celery waits ever longer between two tries, and gives up after a hundred of them. A worker that has lost its ear (it answers
+pings and receives nothing) ends, to be started anew.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.beat import PersistentScheduler, SchedulingError
 from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.exceptions import KombuError
+from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError
 
 log = structlog.get_logger()
@@ -31,6 +31,10 @@ LAST_WORDS_S = 15.0  # for a deaf worker to end what it is doing
 
 # Celery says so at each reconnection. Results of what runs meanwhile are in the ledger; a second delivery changes nothing.
 warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
+
+# A connection that broke shall not try to put back what it had received: kombu asks it for a host that it has not any more, and
+# the worker ends. The ledger wakes again whatever was not done.
+RedisChannel.do_restore = False
 
 
 class Outage:
@@ -72,26 +76,6 @@ class PatientConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         made = connected(conn, self._outage, callback=maybe_shutdown)
         self.first_connection_attempt = False
         return made
-
-
-class PatientScheduler(PersistentScheduler):  # type: ignore[misc]
-    """Beat's clock. What it cannot send is dropped: it is sent again at its next time."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._outage = Outage()
-        super().__init__(*args, **kwargs)
-
-    def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send what is due."""
-        try:
-            self.apply_async(entry, producer=producer, advance=False)
-        except SchedulingError as error:
-            self._outage.goes_on(error)
-        else:
-            self._outage.is_over()
-
-    def _ensure_connected(self) -> Connection:
-        return connected(self.connection, self._outage)
 
 
 class Ear:
