@@ -19,7 +19,7 @@ _cluster = _settings.cluster_name
 broker_url = _broker_url(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
-    "visibility_timeout": 3600,
+    "ack_emulation": False,  # what a worker received and did not do is in the ledger, and needs no second book in Redis
     "socket_timeout": 10,
     "socket_connect_timeout": 3,
     "socket_keepalive": True,

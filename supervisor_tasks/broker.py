@@ -32,8 +32,8 @@ LAST_WORDS_S = 15.0  # for a deaf worker to end what it is doing
 # Celery says so at each reconnection. Results of what runs meanwhile are in the ledger; a second delivery changes nothing.
 warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
 
-# A connection that broke shall not try to put back what it had received: kombu asks it for a host that it has not any more, and
-# the worker ends. The ledger wakes again whatever was not done.
+# A worker whose connection broke shall not try to put back what it had received: kombu asks the broken connection for its host,
+# and the worker ends. The ledger wakes again whatever was not done.
 RedisChannel.do_restore = False
 
 
