@@ -9,12 +9,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from grpc_callbacks.bell import Bell
 from grpc_callbacks.inbox import Inbox, InboxClosedError
+from grpc_callbacks.sparing import Sparing
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.crash import Point, after, before
 
-log = structlog.get_logger()
+log = Sparing(structlog.get_logger())
 
 THREADS = 16
 SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI")
@@ -96,6 +97,7 @@ class Server:
         self._server.stop(grace=5.0).wait()
 
     def _tell_health(self) -> None:
+        log.tell_left_out()
         serving = health_pb2.HealthCheckResponse.SERVING
         status = serving if self._inbox.is_open() else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in SERVICES:

@@ -1,0 +1,214 @@
+"""Each way in which SLURM ends a job, at a site without accounting: the status, the seconds and the exit status that follow."""
+
+import shutil
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import (
+    PATIENCE_S,
+    as_customer,
+    assert_ended,
+    id_of,
+    own_job,
+    record_of,
+    running,
+    scontrol,
+    wait_for_state,
+)
+from tests.watching import journal, parked, rows, slurm_of, wait_for_end
+
+ALL_NODES = "nodename=node[1-4]"
+URGENT = (
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=CANCEL",
+    "PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP",
+)
+SLEEPS = "#!/bin/bash\nsleep 300\n"
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running_grid = Grid.start(block_time_s=0.25, slurm_conf=URGENT)
+    try:
+        running_grid.fleet.start(flower=False)
+        yield running_grid
+    finally:
+        running_grid.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+@pytest.fixture
+def drained(grid: Grid) -> Iterator[None]:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    yield
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+
+
+def test_preempted__by_a_partition_of_higher_priority__has_failed(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SLEEPS)
+    node = record_of(grid, running(grid, job_id)).node
+    urgent = slurm_of(grid).run(
+        *("sbatch", "--parsable", "--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null"),
+        *("--wrap", "sleep 1"),
+    )
+    assert urgent.returncode == 0, urgent.stderr
+    assert_ended(grid, job_id, "PREEMPTED", ChainStatus.FAILED)
+    assert grid.chain.job(job_id).last_error == "SLURM: PREEMPTED"
+
+
+@pytest.mark.usefixtures("drained")
+def test_deadline__that_cannot_be_met__has_failed_with_no_minute(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60)
+    soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1800))
+    scontrol(grid, "update", f"JobId={id_of(grid, job_id)}", f"Deadline={soon}")
+    assert assert_ended(grid, job_id, "DEADLINE", ChainStatus.FAILED).elapsed_s == 0
+    assert grid.chain.job(job_id).last_error == "SLURM: DEADLINE"
+
+
+@pytest.mark.usefixtures("drained")
+def test_cancelled_by_its_owner__before_it_started__costs_nothing(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SLEEPS)
+    as_customer(grid, customer, "scancel", str(id_of(grid, job_id)))
+    assert assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED).elapsed_s == 0
+
+
+def test_cancelled_by_its_owner__while_it_makes_something_of_the_signal__has_no_exit_status(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrap 'exit 7' TERM\nsleep 300 & wait\n")
+    as_customer(grid, customer, "scancel", "--full", str(running(grid, job_id)))
+    assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED)
+
+
+def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nfor second in 1 2 3 4 5; do sleep 1; done\n")
+    slurm_id = running(grid, job_id)
+    began_s = time.monotonic()
+    scontrol(grid, "suspend", str(slurm_id))
+    assert record_of(grid, slurm_id).state == "SUSPENDED"
+    wait_until(lambda: time.monotonic() - began_s > 6.0, "time to pass", 10.0)
+    scontrol(grid, "resume", str(slurm_id))
+    record = assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
+    assert record.elapsed_s <= time.monotonic() - began_s - 5
+
+
+def test_requeued__has_not_ended_and_its_last_run_is_billed(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\nexit 3\n")
+    slurm_id = running(grid, job_id)
+    first = record_of(grid, slurm_id)
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
+    wait_for_state(grid, slurm_id, "PENDING")
+    assert "SlurmEnded" not in journal(grid, job_id)
+    scontrol(grid, "update", f"JobId={slurm_id}", "StartTime=now")
+    last = assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 3 * 256)
+    assert last.submit_s > first.submit_s
+    assert rows(grid, "SELECT slurm_submit_s AS s FROM jobs WHERE job_id = :id", id=job_id)[0].s == last.submit_s
+    assert last.elapsed_s in (4, 5)
+
+
+def test_owner_changes_name_comment_and_limit__while_it_waits_and_while_it_runs__changes_nothing(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\nexit 4\n")
+    slurm_id = id_of(grid, job_id)
+
+    def change(word: str) -> None:
+        changed = (f"JobName={word}", f"Comment={word}", "TimeLimit=30")
+        as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", *changed)
+
+    change("renamed")
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    assert running(grid, job_id) == slurm_id
+    change("renamed-again")
+    assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 4 * 256)
+
+
+def test_renamed_before_the_first_look__is_recognised(grid: Grid, customer: Account) -> None:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, "#!/bin/bash\nexit 5\n")
+    slurm_id = id_of(grid, job_id)
+    grid.processes.kill(grid.fleet.find("worker"))
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "JobName=other", "Comment=other")
+    with_no_time = (
+        "UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = :id RETURNING job_id"  # as before the first look
+    )
+    execute(grid, with_no_time, id=job_id)
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "FAILED")
+    grid.fleet.start_worker()
+    assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 5 * 256)
+
+
+def test_name_used_twice__by_the_same_owner__the_other_job_says_nothing_of_ours(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\n")
+    slurm_id = running(grid, job_id)
+    other = own_job(grid, customer, "exit 9", f"--job-name={job_id}")
+    assert other != slurm_id
+    wait_for_state(grid, other, "FAILED")
+    assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
+
+
+def test_node_lost__has_failed_with_the_seconds_that_ran(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SLEEPS)
+    node = record_of(grid, running(grid, job_id)).node
+    grid.processes.kill(grid.processes.find(f"slurmd-{node}"))
+    scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
+    assert_ended(grid, job_id, "NODE_FAIL", ChainStatus.FAILED)
+    assert grid.chain.job(job_id).last_error == "SLURM: NODE_FAIL"
+    slurm_of(grid).start_node(int(node.removeprefix("node")))
+    scontrol(grid, "update", f"nodename={node}", "state=resume")
+
+
+def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(grid: Grid, customer: Account) -> None:
+    lost = grid.submit_script(customer, SLEEPS)
+    slurm_id = running(grid, lost)
+    slurm = slurm_of(grid)
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    state = slurm.layout.folder / "state"
+    for file in state.glob("job_state*"):
+        file.unlink()
+    for folder in state.glob("hash.*"):
+        shutil.rmtree(folder)
+    conf = slurm.layout.folder / "slurm.conf"
+    conf.write_text(f"{conf.read_text()}FirstJobId={slurm_id}\n")
+    slurm.start_controller()
+    # The one that comes next is of the same customer, and gets the same id.
+    later = grid.submit_script(customer, "#!/bin/bash\nexit 6\n")
+    assert wait_for_end(grid, later, PATIENCE_S).status is ChainStatus.FAILED
+    assert id_of(grid, later) == slurm_id
+    assert_ended(grid, later, "FAILED", ChainStatus.FAILED, 6 * 256)
+    looks = looks_at(grid, lost)
+    execute(grid, "UPDATE effects SET due_at = now() WHERE job_id = :id AND done_at IS NULL RETURNING id", id=lost)
+    wait_until(lambda: looks_at(grid, lost) > looks, "another look at the lost job", PATIENCE_S, 0.1)
+    assert "SlurmEnded" not in journal(grid, lost)
+    assert grid.chain.job(lost).status is ChainStatus.RUNNING
+
+
+def test_ends__at_the_end__nothing_is_parked(grid: Grid) -> None:
+    assert parked(grid) == []
+
+
+def looks_at(grid: Grid, job_id: str) -> int:
+    looks: int = rows(grid, "SELECT looks FROM jobs WHERE job_id = :id", id=job_id)[0].looks
+    return looks
+
+
+def execute(grid: Grid, statement: str, **parameters: object) -> None:
+    from sqlalchemy import text
+
+    from tests.watching import ledger
+
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(statement), parameters)

@@ -1,0 +1,136 @@
+"""Jobs whose end nobody saw, at a site with accounting: slurmctld has forgotten them and given their ids to other jobs of the
+same Linux user, and accounting is away for a while. All end with their true figures.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
+from tests.watching import journal, parked, rows, slurm_of, wait_for_end
+
+ALL_NODES = "nodename=node[1-4]"
+MIN_JOB_AGE_S = 2
+PURGED_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
+FIRST_ID, LAST_ID = 1, 15
+FEW_IDS = (f"FirstJobId={FIRST_ID}", f"MaxJobId={LAST_ID + 1}")
+
+SCRIPTS = {
+    "failed": "sleep 6; exit 5",
+    "killed": "sleep 6; kill -9 $$",
+    "suspended": "for second in 1 2 3 4 5 6; do sleep 1; done",
+    "requeued": "sleep 4; exit 3",
+    "cancelled": "trap 'exit 7' TERM; sleep 300 & wait",
+    "renamed": "sleep 6; exit 4",
+    "never ran": "true",
+}
+ENDS = {
+    "failed": ("FAILED", ChainStatus.FAILED, 5 * 256),
+    "killed": ("FAILED", ChainStatus.FAILED, 9),
+    "suspended": ("COMPLETED", ChainStatus.FINISHED, 0),
+    "requeued": ("FAILED", ChainStatus.FAILED, 3 * 256),
+    "cancelled": ("CANCELLED", ChainStatus.CANCELLED, 0),
+    "renamed": ("FAILED", ChainStatus.FAILED, 4 * 256),
+    "never ran": ("CANCELLED", ChainStatus.CANCELLED, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25, accounting=True, min_job_age_s=MIN_JOB_AGE_S, slurm_conf=FEW_IDS)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+@pytest.fixture(scope="module")
+def jobs(grid: Grid, customer: Account) -> dict[str, str]:
+    """Jobs that have run, ended and been forgotten by slurmctld while no worker was there."""
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    jobs = {what: grid.submit_script(customer, f"#!/bin/bash\n{body}\n") for what, body in SCRIPTS.items()}
+    ids = {what: str(id_of(grid, job_id)) for what, job_id in jobs.items()}
+    wait_until(
+        lambda: all("Recognised" in journal(grid, job_id) for job_id in jobs.values()), "a look", PATIENCE_S, 0.1
+    )
+    grid.processes.kill(grid.fleet.find("worker"))
+    scontrol(grid, "hold", ids["never ran"])
+    as_customer(grid, customer, "scontrol", "update", f"JobId={ids['renamed']}", "JobName=other", "Comment=other")
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    live = ",".join(number for what, number in ids.items() if what != "never ran")
+    asked = ("squeue", "--noheader", f"--jobs={live}", "--format=%T")
+    wait_until(
+        lambda: slurm_of(grid).run(*asked).stdout.split() == ["RUNNING"] * (len(ids) - 1), "all to run", PATIENCE_S, 0.1
+    )
+    scontrol(grid, "suspend", ids["suspended"])
+    scontrol(grid, "update", f"JobId={ids['requeued']}", "Requeue=1")
+    scontrol(grid, "requeue", ids["requeued"])
+    as_customer(grid, customer, "scancel", "--full", ids["cancelled"])
+    as_customer(grid, customer, "scancel", ids["never ran"])
+    state = ("squeue", "--noheader", f"--jobs={ids['requeued']}", "--format=%T")
+    wait_until(lambda: "PENDING" in slurm_of(grid).run(*state).stdout, "the requeue", PATIENCE_S, 0.1)
+    scontrol(grid, "update", f"JobId={ids['requeued']}", "StartTime=now")
+    unsuspended = ("squeue", "--noheader", "--states=running,pending,completing", "--format=%A")
+    wait_until(lambda: not slurm_of(grid).run(*unsuspended).stdout, "the others to end", PATIENCE_S, 0.2)
+    scontrol(grid, "resume", ids["suspended"])
+    everything = ("squeue", "--noheader", "--states=all", "--format=%A")
+    wait_until(lambda: not slurm_of(grid).run(*everything).stdout, "slurmctld to forget all", PURGED_WITHIN_S, 1.0)
+    return jobs
+
+
+def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int]:
+    """State and seconds in accounting's record of that job's last run."""
+    argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates")
+    shown = slurm_of(grid).run(*argv, f"--jobs={slurm_id}", "--format=Submit,State,ElapsedRaw").stdout.split("\n")
+    records = sorted(line.split("|") for line in shown if line)
+    later = [(state.split()[0], int(seconds)) for submitted, state, seconds in records if int(submitted) >= submit_s]
+    return next(record for record in later if record[0] != "REQUEUED")
+
+
+def test_accounting_is_away__jobs_that_slurmctld_knows_go_on_and_nothing_is_said_of_the_others(
+    grid: Grid, customer: Account, jobs: dict[str, str]
+) -> None:
+    ids = {what: row_of(grid, job_id).slurm_id for what, job_id in jobs.items()}
+    last = ids["never ran"]
+    strangers = set[int]()
+    while not (set(ids.values()) - {last}) <= strangers:  # round the corner, and up to the last but one of our ids
+        strangers.add(own_job(grid, customer, "exit 9"))
+    grid.processes.kill(grid.processes.find("slurmdbd"))
+    grid.fleet.start_worker()
+    live = grid.submit_script(customer, "#!/bin/bash\nsleep 1\nexit 8\n")
+    job = wait_for_end(grid, live, PATIENCE_S)
+    assert (job.status, job.exit_code) == (ChainStatus.FAILED, 8 * 256)
+    assert row_of(grid, live).slurm_id == last  # two jobs of the ledger have had this id
+    assert not [what for what, job_id in jobs.items() if "SlurmEnded" in journal(grid, job_id)]
+    waiting = "SELECT last_error FROM effects WHERE kind = 'witness' AND done_at IS NULL AND last_error IS NOT NULL"
+    wait_until(lambda: len(rows(grid, waiting)) == len(jobs), "all others to wait for accounting", PATIENCE_S, 0.1)
+    assert all("sacct" in row.last_error for row in rows(grid, waiting))
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_forgotten__and_the_id_given_to_another_job_of_the_same_user__ends_as_accounting_says(
+    grid: Grid, jobs: dict[str, str], what: str
+) -> None:
+    if not any(entry.name == "slurmdbd" for entry in grid.processes.running()):
+        grid.processes.start_again("slurmdbd")
+    state, status, exit_status = ENDS[what]
+    job = wait_for_end(grid, jobs[what], PATIENCE_S)
+    row = row_of(grid, jobs[what])
+    recorded = accounted(grid, row.slurm_id, row.slurm_submit_s)
+    assert (recorded[0], job.status, job.exit_code) == (state, status, exit_status)
+    assert (row.elapsed_s, row.exit_status) == (recorded[1], exit_status)
+    assert job.final_cost_wei == recorded[1] // 60 * Prices().of(job.definition)
+
+
+def test_accounted__at_the_end__nothing_is_parked(grid: Grid) -> None:
+    assert parked(grid) == []
