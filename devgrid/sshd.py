@@ -21,25 +21,40 @@ class Sshd:
     known_hosts: Path
 
     @classmethod
-    def start(cls, processes: Processes, environment: Mapping[str, str], authorized_keys: Sequence[str]) -> "Sshd":
+    def start(
+        cls,
+        processes: Processes,
+        environment: Mapping[str, str],
+        authorized_keys: Sequence[str],
+        *,
+        name: str = "sshd",
+        options: Sequence[str] = (),
+    ) -> "Sshd":
         """Start sshd on a free port of 127.0.0.1. Sessions get `environment`; `authorized_keys` is the program that
-        prints the keys which may log in.
+        prints the keys which may log in; `options` are lines of sshd_config that come before ours and so win.
         """
-        folder, port = processes.folder / "sshd", free_port()
+        folder, port = processes.folder / name, free_port()
         folder.mkdir(mode=0o755)
         Path("/run/sshd").mkdir(exist_ok=True)  # where sshd separates its privileges
         host_key = folder / "host_key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
         command = folder / "authorized-keys"
         command.write_text(f"cd {shlex.quote(str(REPOSITORY))} && exec {shlex.join(authorized_keys)}\n")
-        (folder / "sshd_config").write_text(_config(folder, port, environment))
+        (folder / "sshd_config").write_text("\n".join([*options, _config(folder, port, environment)]))
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
         preload = {name: value for name, value in environment.items() if name != "SLURM_CONF"}
-        processes.start("sshd", argv, env={"PATH": os.environ["PATH"], **preload}, ready=lambda: answers(port))
+        processes.start(name, argv, env={"PATH": os.environ["PATH"], **preload}, ready=lambda: answers(port))
         known_hosts = folder / "known_hosts"
         kind, key, *_ = (folder / "host_key.pub").read_text().split()
         known_hosts.write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
         return cls(f"127.0.0.1:{port}", known_hosts)
+
+    def also_at(self, address: str) -> None:
+        """Let clients expect our host key at another address too, such as a proxy's."""
+        _, kind, key = self.known_hosts.read_text().splitlines()[0].split()
+        host, _, port = address.rpartition(":")
+        with self.known_hosts.open("a") as file:
+            file.write(f"[{host}]:{port} {kind} {key}\n")
 
 
 def authorized_keys_command(supervisor: str, authority: Path) -> list[str]:

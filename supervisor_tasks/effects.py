@@ -4,7 +4,8 @@ from supervisor_tasks.job import Effect, Job, Kind, State
 
 FIRST_LOOK_S = 0.5
 LONGEST_LOOK_S = 900.0
-BEFORE_SECOND_SEARCH_S = 12.0  # more than SLURM's default MessageTimeout of 10 s
+# When a submission can change nothing any more, with SLURM's default MessageTimeout of 10 s.
+BEFORE_SECOND_SEARCH_S = 23.0
 
 
 def look(job: Job) -> Effect:

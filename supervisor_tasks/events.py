@@ -55,6 +55,13 @@ class SubmitRejected:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmitNotRun:
+    """SLURM was certainly not asked: nothing of the submission that had begun reached it, or it said "not now"."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitUnclear:
     """Nobody knows yet whether SLURM took the job."""
 
@@ -198,6 +205,7 @@ Event = (
     | SubmitStarted
     | Submitted
     | SubmitRejected
+    | SubmitNotRun
     | SubmitUnclear
     | SubmitNotFound
     | CalledBack

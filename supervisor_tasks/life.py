@@ -30,6 +30,7 @@ from supervisor_tasks.events import (
     SlurmStarted,
     SlurmWaiting,
     SubmitNotFound,
+    SubmitNotRun,
     SubmitRejected,
     SubmitStarted,
     Submitted,
@@ -132,6 +133,12 @@ def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
     return refused, (Effect(Kind.REFUSE), Effect(Kind.TELL_USER))
 
 
+def _submit_not_run(job: Job, _: SubmitNotRun) -> Next:
+    if job.state is not State.SUBMITTING:
+        return job, ()
+    return _submit_again(job)
+
+
 def _submit_unclear(job: Job, _: SubmitUnclear) -> Next:
     if job.state is not State.SUBMITTING:
         return job, ()
@@ -143,9 +150,15 @@ def _submit_not_found(job: Job, _: SubmitNotFound) -> Next:
         return job, ()
     if job.looks == 0:
         return replace(job, looks=1), (Effect(Kind.SUBMIT, BEFORE_SECOND_SEARCH_S),)
+    again, effects = _submit_again(job)
+    return again, effects or (Effect(Kind.SUBMIT),)
+
+
+def _submit_again(job: Job) -> Next:
+    """SLURM certainly has not got the job; its submission is open still."""
     if job.cancel_requested:
         return _end(job, Outcome(status=ChainStatus.CANCELLED))
-    return replace(job, state=State.READY, looks=0), (Effect(Kind.SUBMIT),)
+    return replace(job, state=State.READY, looks=0), ()
 
 
 def _called_back(job: Job, _: CalledBack) -> Next:
@@ -279,6 +292,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     SubmitStarted: _submit_started,
     Submitted: _submitted,
     SubmitRejected: _submit_rejected,
+    SubmitNotRun: _submit_not_run,
     SubmitUnclear: _submit_unclear,
     SubmitNotFound: _submit_not_found,
     CalledBack: _called_back,

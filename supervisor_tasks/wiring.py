@@ -183,5 +183,6 @@ def _slurm_side(settings: Settings) -> SlurmSide:
         admin=settings.slurm_ssh_admin_user,
         partition=settings.slurm_partition,
         public_address=settings.public_address,
+        message_timeout_s=settings.slurm_message_timeout_s,
     )
     return SlurmSide(cluster, trust_callbacks=settings.trust_callbacks)

@@ -2,17 +2,19 @@
 
 from supervisor_tasks.events import Carried, Event
 from supervisor_tasks.job import Job, Kind
+from supervisor_tasks.journey.submit import find, require_settled
 from supervisor_tasks.site import Site
 
 
 def cancel(site: Site, job: Job) -> Event:
-    """Cancel the job by the SLURM id in the ledger; after an unclear submission, whatever goes by its name."""
-    cluster = site.slurm.cluster
-    ids = (
-        [job.slurm_id]
-        if job.slurm_id is not None
-        else [seen.slurm_id for seen in cluster.find(job.customer, job.job_id)]
-    )
+    """Cancel the job by the SLURM id in the ledger; after an unclear submission, whatever is recognised as the job once
+    nothing of it can arrive any more.
+    """
+    if job.slurm_id is not None:
+        ids = [job.slurm_id]
+    else:
+        require_settled(site, job)
+        ids = [seen.slurm_id for seen in find(site, job)]
     for slurm_id in ids:
-        cluster.cancel(slurm_id)
+        site.slurm.cluster.cancel(slurm_id)
     return Carried(Kind.CANCEL)

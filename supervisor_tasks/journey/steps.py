@@ -1,11 +1,13 @@
 """Steps: one effect of one job each, carried out side by side."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import structlog
 
+from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.events import Event
+from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, Submitted, SubmitUnclear
 from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.journey import drain
 from supervisor_tasks.journey.cancel import cancel
@@ -15,18 +17,20 @@ from supervisor_tasks.journey.submit import submit
 from supervisor_tasks.journey.tell_user import tell_user
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import Change, OpenEffect
+from supervisor_tasks.ledger.store import Change, LeaseLostError, OpenEffect
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
-STEPS: dict[Kind, Callable[[Site, Job], Event]] = {
-    Kind.FETCH: fetch,
+STEPS: dict[Kind, Callable[[Site, Job, OpenEffect], Event]] = {
+    Kind.FETCH: lambda site, job, _: fetch(site, job),
     Kind.SUBMIT: submit,
-    Kind.CANCEL: cancel,
-    Kind.TOP_UP: top_up,
-    Kind.TELL_USER: tell_user,
+    Kind.CANCEL: lambda site, job, _: cancel(site, job),
+    Kind.TOP_UP: lambda site, job, _: top_up(site, job),
+    Kind.TELL_USER: lambda site, job, _: tell_user(site, job),
 }
+# What is true only of the moment: it counts if the effect is still ours. What was learnt for good, such as an id, always does.
+OF_THE_MOMENT = (SubmitNotFound, SubmitRejected, SubmitUnclear)
 
 
 def carry_out(site: Site, effect_id: int) -> None:
@@ -39,7 +43,9 @@ def carry_out(site: Site, effect_id: int) -> None:
     effect = leased[0]
     job = site.ledger.jobs([effect.job_id])[effect.job_id]
     try:
-        event = STEPS[effect.kind](site, job)
+        event = STEPS[effect.kind](site, job, effect)
+    except LeaseLostError as error:
+        log.warning("step_taken_over", job_id=job.job_id, kind=effect.kind, error=str(error))
     except (TransientError, OutcomeUnknownError) as error:
         log.warning("step_postponed", job_id=job.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error))
         site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
@@ -52,8 +58,19 @@ def carry_out(site: Site, effect_id: int) -> None:
             site.ledger.postpone([effect], wait_s(effect.attempts), repr(error), unforeseen=True)
         raise
     else:
-        after = site.ledger.record(Change(job.job_id, event, done=effect))[job.job_id]
-        log.info("step_done", job_id=job.job_id, kind=effect.kind, state=after.state, slurm_id=after.slurm_id)
+        _conclude(site, effect, event)
+
+
+def _conclude(site: Site, effect: OpenEffect, event: Event) -> None:
+    held = effect if isinstance(event, OF_THE_MOMENT) else None
+    stored = around(Point.ID_STORED) if isinstance(event, Submitted) else nullcontext()
+    try:
+        with stored:
+            after = site.ledger.record(Change(effect.job_id, event, done=effect), held=held)[effect.job_id]
+    except LeaseLostError as error:
+        log.warning("step_taken_over", job_id=effect.job_id, kind=effect.kind, error=str(error))
+        return
+    log.info("step_done", job_id=effect.job_id, kind=effect.kind, state=after.state, slurm_id=after.slurm_id)
 
 
 def park(site: Site, effect: OpenEffect, reason: str, **seen: object) -> None:

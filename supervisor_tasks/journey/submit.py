@@ -1,43 +1,88 @@
 """Submit: SLURM has the job, exactly once.
 
-Before sbatch is called, SUBMITTING is committed. Whoever finds a job in that state does not know whether SLURM took it, and
-looks before doing anything: for jobs of that name and user, twice, with more than SLURM's MessageTimeout between.
+Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
+has a few seconds to run sbatch; later it will not (slurm/once.py). Whoever finds a job in that state does not know whether
+SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that was sent
+can arrive any more.
 """
+
+from collections.abc import Mapping
 
 import structlog
 
-from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, SubmitStarted, Submitted, SubmitUnclear
-from supervisor_tasks.job import Job, State
-from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
+from supervisor_tasks.events import (
+    Event,
+    SubmitNotFound,
+    SubmitNotRun,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+    SubmitUnclear,
+)
+from supervisor_tasks.job import Job, SlurmId, State
+from supervisor_tasks.ledger.store import Change, OpenEffect
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import Request
 from supervisor_tasks.slurm.output import Seen, SlurmRejectedError
+from supervisor_tasks.slurm.recognise import was_rejected
+from supervisor_tasks.slurm.ssh import our_clock_s
 
 log = structlog.get_logger()
 
 
-def submit(site: Site, job: Job) -> Event:
+def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
     if job.state is State.SUBMITTING:
         return _look_for(site, job)
-    job = site.ledger.record(Change(job.job_id, SubmitStarted(job.limit_min)))[job.job_id]
+    cluster = site.slurm.cluster
+    clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
+    begun_s = our_clock_s()
+    job = site.ledger.record(Change(job.job_id, SubmitStarted(job.limit_min)), held=effect)[job.job_id]
     if job.state is not State.SUBMITTING or job.script is None:
         return SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
+    limit_min = job.applied_limit_min or job.limit_min
+    request = Request(definition=job.definition, limit_min=limit_min, script=job.script)
     try:
-        limit_min = job.applied_limit_min or job.limit_min
-        slurm_id = site.slurm.cluster.submit(job.customer, job.job_id, job.definition, limit_min, job.script)
+        slurm_id = cluster.submit(job.customer, job.job_id, request, clock, begun_s)
     except SlurmRejectedError as error:
         return SubmitRejected(str(error))
     except OutcomeUnknownError as error:
         log.warning("submission_unclear", job_id=job.job_id, error=str(error))
         return SubmitUnclear(str(error))
+    except TransientError as error:
+        site.ledger.record(Change(job.job_id, SubmitNotRun(str(error))), held=effect)
+        raise
     return Submitted(slurm_id)
 
 
+def find(site: Site, job: Job) -> list[Seen]:
+    """All that SLURM has, or had, of a job whose SLURM id is not known; the oldest first."""
+    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    if ago_s is None:
+        return []
+
+    def explained(submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
+        return site.ledger.slurm_ids_of_others(job.job_id, submit_s)
+
+    found = site.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
+    return sorted(found, key=lambda seen: seen.slurm_id)
+
+
+def require_settled(site: Site, job: Job) -> None:
+    """Raises TransientError as long as a submission that has begun may still arrive."""
+    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
+        raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
+
+
 def _look_for(site: Site, job: Job) -> Event:
-    found = site.slurm.cluster.find(job.customer, job.job_id)
-    rejected = [seen for seen in found if _was_rejected(seen)]
-    taken = sorted((seen for seen in found if seen not in rejected), key=lambda seen: seen.slurm_id)
+    second = job.looks > 0
+    if second:
+        require_settled(site, job)
+    found = find(site, job)
+    rejected = [seen for seen in found if was_rejected(seen)]
+    taken = [seen for seen in found if seen not in rejected]
     if taken:
         for extra in taken[1:]:
             log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
@@ -45,9 +90,21 @@ def _look_for(site: Site, job: Job) -> Event:
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
+    if second:
+        _require_no_trace(site, job)
     return SubmitNotFound()
 
 
-def _was_rejected(seen: Seen) -> bool:
-    """slurmctld keeps a record of what it rejected."""
-    return seen.state == "FAILED" and seen.reason == "BadConstraints" and seen.elapsed_s == 0
+def _require_no_trace(site: Site, job: Job) -> None:
+    """SLURM may have forgotten a job that has ended, and without accounting says nothing then. What it left elsewhere is no
+    proof, since anybody can write it, but it is not submitted again on its own. Raises PermanentError.
+    """
+    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted) or 0.0
+    called = site.ledger.callbacks_since(job.job_id, ago_s)
+    logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
+    if called or logged:
+        traces = [f"a plugin called with SLURM id {row.slurm_id}" for row in called] + ["its log was written"] * logged
+        raise PermanentError(
+            f"nobody knows whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
+            f" and {' and '.join(traces)}"
+        )

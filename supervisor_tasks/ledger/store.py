@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import insert
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import Claimed, Event, OperatorForgot, SlurmLost
-from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, closes
+from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, State, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
@@ -53,6 +53,7 @@ LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
 MOST = 1000  # effects and callbacks that are taken at a time
 TICK_S = 1.0  # two ticks of one name within that time are one
+OVER = (State.ENDED, State.REFUSED, State.SETTLED)  # SLURM is done with the job
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
@@ -315,6 +316,26 @@ class Ledger:
             rows = connection.execute(select(JOBS).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
 
+    def seconds_since_event(self, job_id: JobId, event: type[Event]) -> float | None:
+        """How long ago that last happened to the job, by the database's clock; None when it never did."""
+        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
+        about = EVENTS.c.cluster == self.cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+        query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
+        with self.engine.connect() as connection:
+            found = connection.scalar(query)
+        return None if found is None else float(found)
+
+    def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
+        """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id
+        a second time: of a job that is over, the time tells.
+        """
+        asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
+        query = select(JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
+        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.job_id != job_id)
+        with self.engine.connect() as connection:
+            rows = list(connection.execute(query))
+        return {SlurmId(row.slurm_id) for row in rows if not row.over or row.slurm_submit_s == submit_s[row.slurm_id]}
+
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""
         chosen = JOBS.c.state.in_(list(states))
@@ -361,6 +382,14 @@ class Ledger:
         """The last submissions of all jobs that were ever given one of these ids."""
         with self.engine.connect() as connection:
             return submissions(connection, self.cluster, slurm_ids)
+
+    def callbacks_since(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
+        """All that plugins said of a job in the last seconds, under whatever SLURM id."""
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        about = CALLBACKS.c.cluster == self.cluster, CALLBACKS.c.job_id == job_id
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
+            return [_callback(row) for row in rows]
 
     def read_callbacks(self, seen: Sequence[CallbackSeen], changes: Sequence[Change]) -> None:
         """Commit what callbacks make of their jobs, and that they were read."""

@@ -1,14 +1,17 @@
 """The cluster: what the journey asks of SLURM, in one command each."""
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
-from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm import commands, once
+from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.identity import Sight, Wanted, recognise_all
 from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_format
+from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import (
     Answer,
     Seen,
@@ -20,7 +23,35 @@ from supervisor_tasks.slurm.output import (
     seen_jobs,
     submitted_id,
 )
-from supervisor_tasks.slurm.ssh import Ssh
+from supervisor_tasks.slurm.recognise import (
+    MOST_SCRIPTS,
+    calls_itself,
+    last_write,
+    read_scripts,
+    sacct_history,
+    script_heads,
+    submitted_as,
+    worth_reading,
+)
+from supervisor_tasks.slurm.ssh import Ssh, our_clock_s
+
+CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
+LONGEST_TIME = 12  # digits of seconds since the epoch
+
+Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
+
+
+class UndecidedError(PermanentError):
+    """What was found may be the job and may not; an operator is to look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What SLURM is asked for."""
+
+    definition: Definition
+    limit_min: int
+    script: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +84,94 @@ class Cluster:
     admin: str
     partition: str
     public_address: str
+    message_timeout_s: float = 10.0
 
-    def submit(self, user: Address, job_id: JobId, definition: Definition, limit_min: int, script: str) -> SlurmId:
-        """Hand a job to SLURM as the customer. Raises SlurmRejectedError, SlurmUnavailableError or SshUnavailableError
-        (nothing was taken), or OutcomeUnknownError (look before doing anything).
+    @property
+    def settled_after_s(self) -> float:
+        """How long after its beginning a submission can change nothing in SLURM any more."""
+        return once.settled_after_s(self.message_timeout_s)
+
+    def clock(self, user: str) -> LoginClock:
+        """The login node's clock, as this user sees it. Raises SshUnavailableError when the login node does not let us in."""
+        return self.ssh.clock(user)
+
+    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
+        SlurmRejectedError, a TransientError (nothing was taken), or OutcomeUnknownError (look before doing anything).
         """
         argv = commands.sbatch(
             self.paths.sbatch,
             job_id,
-            definition,
-            limit_min=limit_min,
+            request.definition,
+            limit_min=request.limit_min,
             partition=self.partition,
             public_address=self.public_address,
         )
-        return submitted_id(self.ssh.run(user, argv, commands.batch_script(script)))
+        script = commands.batch_script(job_id, request.script)
+        until_login_s, mark = clock.at(begun_s + once.IN_TIME_S), _new_mark()
+        if our_clock_s() >= begun_s + once.IN_TIME_S:
+            raise once.TooLateError("this worker stood still; nothing was sent")
+        with around(Point.SBATCH):
+            guarded = once.guarded(argv, script, until_login_s)
+            answer = self.ssh.run(user, guarded, once.marked(mark, script), timeout_s=once.ANSWERED_AFTER_S)
+        try:
+            return submitted_id(once.guards_answer(answer, mark))
+        except once.TooLateError:
+            self.ssh.forget_clock(user)  # or it is wrong by now
+            raise
 
-    def find(self, user: Address, job_id: JobId) -> list[Seen]:
-        """All that SLURM has, or had, under that name for that user."""
-        found = seen_jobs(self._ask(commands.squeue_by_name(self.paths.squeue, user, job_id)))
-        if not found and self.paths.sacct:
-            records = accounted_jobs(self._ask(commands.sacct_by_name(self.paths.sacct, user, job_id)))
-            found = {record.slurm_id: record for record in records}  # of one that was requeued, the last run
-        return list(found.values())
+    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[Seen]:
+        """All that SLURM has, or had, of our job, whatever its owner calls it. `explained` says which SLURM jobs, by id
+        and time, are other jobs of ours. Raises UndecidedError when a job may be ours and may not.
+        """
+        all_jobs = self.list_all(user)
+        others = explained({slurm_id: job.submit_s for slurm_id, job in all_jobs.items()})
+        listed = [job for slurm_id, job in all_jobs.items() if slurm_id not in others]
+        hinted = [job for job in listed if calls_itself(job, job_id)]
+        marks = self._script_marks(hinted)
+        # A rejected job has no script; of one whose script cannot be read, its word is taken.
+        ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
+        return ours or self._find_renamed(user, job_id, listed, begun_s_ago) or self._history(user, job_id, begun_s_ago)
+
+    def _find_renamed(self, user: Address, job_id: JobId, listed: Sequence[Listed], begun_s_ago: float) -> list[Seen]:
+        since_s = self.clock(self.admin).at(our_clock_s() - begun_s_ago) - CLOCKS_DIFFER_S
+        suspects = worth_reading(listed, since_s)
+        if not suspects:
+            return []
+        marks = self._script_marks(suspects)
+        unread = [job.slurm_id for job in suspects if job.slurm_id not in marks and not calls_itself(job, job_id)]
+        ours = [job.seen for job in suspects if marks.get(job.slurm_id) == script_mark(job_id)]
+        if unread and not ours and set(unread) & self.list_all(user).keys():  # and not forgotten in between
+            raise UndecidedError(
+                f"nobody knows whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and of the jobs"
+                f" {unread} of {user}, which are no others of ours, the scripts cannot be read"
+            )
+        return ours
+
+    def _script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
+        if len(jobs) > MOST_SCRIPTS:
+            raise UndecidedError(f"{len(jobs)} jobs in SLURM may be this one; {MOST_SCRIPTS} at most are looked at")
+        if not jobs:
+            return {}
+        mark = _new_mark()
+        argv = read_scripts(self.paths.scontrol, [job.slurm_id for job in jobs])
+        return script_heads(self._ask(argv, mark.encode() + b"\n"), mark)
+
+    def _history(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[Seen]:
+        if not self.paths.sacct:
+            return []
+        minutes, mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark()
+        return submitted_as(self._ask(sacct_history(self.paths.sacct, user, minutes, mark)), mark, job_id)
+
+    def left_a_log(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
+        """Whether a job of ours wrote where its output goes since then, as far as the login node can see."""
+        written = self._ask(last_write(f"{job_id}.log"), user=user).stdout.rpartition("written ")[2].strip()
+        since_s = self.clock(user).at(our_clock_s() - begun_s_ago) - CLOCKS_DIFFER_S
+        return written.isdecimal() and len(written) < LONGEST_TIME and int(written) >= since_s
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
         """All jobs (of one user) that slurmctld remembers, with what their owners may have written, in one question."""
-        mark = secrets.token_hex(16)
+        mark = _new_mark()
         return listed_jobs(self._ask(squeue_all(self.paths.squeue, user), squeue_format(mark)), mark)
 
     def look(self, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
@@ -116,24 +209,32 @@ class Cluster:
 
     def cancel(self, slurm_id: SlurmId) -> None:
         """Ask SLURM to end a job; one that has ended is fine."""
-        require_done(self._ask(commands.scancel(self.paths.scancel, slurm_id)), "scancel")
+        with around(Point.SCANCEL):
+            require_done(self._ask(commands.scancel(self.paths.scancel, slurm_id)), "scancel")
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit; one that has ended is fine."""
-        require_done(self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update")
+        with around(Point.TIME_LIMIT):
+            require_done(
+                self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update"
+            )
 
     def controller(self) -> Controller:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol))
         return Controller(boot_time(answer), has_accounting(answer) and self.paths.sacct is None)
 
-    def _ask(self, argv: Sequence[str], stdin: bytes = b"") -> Answer:
-        """Run something that may be run twice, as the admin user."""
+    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, user: str | None = None) -> Answer:
+        """Run something that may be run twice, as the admin user or another one."""
         try:
-            return self.ssh.run(self.admin, argv, stdin)
+            return self.ssh.run(user or self.admin, argv, stdin)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 
 
 def _ids(wanted: Iterable[Wanted]) -> list[str]:
     return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]
+
+
+def _new_mark() -> str:
+    return secrets.token_hex(16)

@@ -38,14 +38,19 @@ def comment(public_address: str) -> str:
     return f"supervisor {public_address}"
 
 
-def batch_script(script: str) -> bytes:
-    """The script as sbatch reads it: a command before the body ends the search for #SBATCH lines, so that the customer's
-    own change nothing of what was paid for.
+def batch_script(job_id: JobId, script: str) -> bytes:
+    """The script as sbatch reads it: with a line by which the job is recognised whatever its owner calls it, and a command
+    before the body, which ends the search for #SBATCH lines, so that the customer's own change nothing of what was paid for.
     """
     interpreter, body = "#!/bin/bash", script
     if script.startswith("#!"):
         interpreter, _, body = script.partition("\n")
-    return f"{interpreter}\ntrue\n{body}".encode()
+    return f"{interpreter}\n{script_mark(job_id)}\ntrue\n{body}".encode()
+
+
+def script_mark(job_id: JobId) -> str:
+    """The line of our batch scripts by which a job is recognised."""
+    return f"# supervisor job {job_id}"
 
 
 def batches(words: Sequence[str]) -> Iterator[str]:
@@ -66,11 +71,6 @@ def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
     return [*_squeue(path), f"--jobs={slurm_ids}"]
 
 
-def squeue_by_name(path: str, user: str, job_id: JobId) -> list[str]:
-    """Look for the jobs of that name and user, in all states."""
-    return [*_squeue(path), f"--name={job_id}", f"--user={user}"]
-
-
 def squeue_named(path: str, job_ids: str) -> list[str]:
     """Look for the jobs that have one of these names still: their owners may have given them others."""
     return [*_squeue(path), f"--name={job_ids}"]
@@ -86,11 +86,6 @@ def sacct_by_id(path: str, slurm_ids: str) -> list[str]:
 def sacct_named(path: str, job_ids: str, slurm_ids: str) -> list[str]:
     """Ask the accounting database for the jobs that have one of these names and one of these ids."""
     return [*_sacct(path), f"--name={job_ids}", f"--jobs={slurm_ids}"]
-
-
-def sacct_by_name(path: str, user: str, job_id: JobId) -> list[str]:
-    """Ask the accounting database for the jobs of that name and user since yesterday."""
-    return [*_sacct(path), f"--name={job_id}", f"--user={user}", "--starttime=now-1days"]
 
 
 def scancel(path: str, slurm_id: SlurmId) -> list[str]:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from supervisor_tasks.job import SlurmId
-from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, elapsed_s, wait_status
+from supervisor_tasks.slurm.output import UNREADABLE, Answer, Seen, SlurmUnavailableError, elapsed_s, wait_status
 
-FIELDS = ("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "Name", "Comment", "STDOUT")
+FIELDS = (
+    *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "BatchFlag"),
+    *("Name", "Comment", "STDOUT"),
+)
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
 _SHOWN = 200  # characters of a record that cannot be read, in the error
 
@@ -19,7 +22,7 @@ _SHOWN = 200  # characters of a record that cannot be read, in the error
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A job as SLURM lists it. `name`, `comment` and `stdout` (a path) are its owner's words, `submit_s` (seconds since the
-    epoch, by slurmctld's clock) and `seen` are SLURM's.
+    epoch, by slurmctld's clock), `seen` and `batch` (whether it has a batch script) are SLURM's.
     """
 
     slurm_id: SlurmId
@@ -29,6 +32,7 @@ class Listed:
     stdout: str
     submit_s: int
     seen: Seen
+    batch: bool = True
 
 
 def squeue_all(path: str, user: str | None = None) -> list[str]:
@@ -61,12 +65,14 @@ def _records(printed: str, mark: str) -> Iterator[list[str]]:
 
 
 def _listed(record: list[str]) -> Listed:
-    slurm_id, user, state, used, exit_code, reason, submitted, name, comment, stdout = record
+    slurm_id, user, state, used, exit_code, reason, submitted, batch, name, comment, stdout = record
     try:
         # The line feed that ends a record is found before the next one's first field.
         number = SlurmId(int(slurm_id.removeprefix("\n")))
-        seen = Seen(number, state, elapsed_s(used), wait_status(exit_code), reason)
-        return Listed(number, user, name, comment, stdout, int(submitted), seen)
+        if used == UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
+            state, used = f"{state} for {used}", "0:00"
+        seen = Seen(number, state, elapsed_s(used), wait_status(exit_code), reason, user=user, submit_s=int(submitted))
+        return Listed(number, user, name, comment, stdout, int(submitted), seen, batch == "1")
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]
         raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error

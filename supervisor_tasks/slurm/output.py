@@ -9,7 +9,7 @@ from supervisor_tasks.slurm.commands import SEPARATOR
 from supervisor_tasks.slurm.states import Phase, end, phase
 
 _NOBODY = "nobody"  # what squeue calls a user whose name cannot be found
-_UNREADABLE = "INVALID"
+UNREADABLE = "INVALID"
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
 # What the commands say when slurmctld did not answer, or not in time: it may have taken the request all the same.
@@ -23,12 +23,25 @@ _NO_ANSWER = (
     "communication connection failure",
     "transport endpoint is not connected",
     "unexpected message received",
-    "slurm backup controller in standby mode",
+    "standby mode",
     "temporarily unavailable",
     "temporarily unable",
     "munge",
     "invalid authentication credential",
+    "protocol authentication error",
 )
+# What says that nothing was taken, for a reason that is not the job's: the site's, or one that goes away as jobs end.
+_NOT_NOW = (
+    "maxsubmitjob",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit ...: too many of the account's jobs are queued
+    "required partition not available",  # inactive or drained
+    "invalid user id",  # slurmctld does not know the customer yet
+    "writing script/environment to file",  # slurmctld's disk is full
+    "incompatible versions",
+    "configuration source",
+    "sbatch: fatal:",
+)
+_NOT_RUN = (126, 127)
+_ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))  # by its time limit or a signal, as sh shows it
 _UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "already finished")
 
 
@@ -87,17 +100,20 @@ class Seen:
 
 def submitted_id(answer: Answer) -> SlurmId:
     """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
-    OutcomeUnknownError (SLURM may have the job).
+    OutcomeUnknownError (SLURM may have the job). docs/architecture.md has the table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
         return SlurmId(int(found[1]))
     said = _said(answer)
-    if answer.status == 0 or _no_answer(said):
+    if answer.status in _NOT_RUN:
+        raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
+    refused = "sbatch: error:" in said or "sbatch: fatal:" in said
+    if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE or _no_answer(said) or not refused:
         raise OutcomeUnknownError(f"sbatch ended with status {answer.status} and no job id: {said}")
-    if "sbatch: error:" in said:
-        raise SlurmRejectedError(said)
-    raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
+    if any(phrase in said.lower() for phrase in _NOT_NOW):
+        raise SlurmUnavailableError(f"SLURM does not take the job now: {said}")
+    raise SlurmRejectedError(said)
 
 
 def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
@@ -181,7 +197,7 @@ def _seen(line: str) -> Seen:
     fields = [field.strip() for field in line.split(SEPARATOR)]
     try:
         slurm_id, state, used, exit_code, reason, user, submitted, restarts, *_ = fields
-        if used == _UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
+        if used == UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
             state, used = f"{state} for {used}", "0:00"
         return Seen(
             SlurmId(int(slurm_id)),

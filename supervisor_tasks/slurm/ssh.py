@@ -4,11 +4,14 @@ One connection per Linux user, the least recently used is closed when there are 
 own. A Fabric Connection must not be shared between threads, its transport may: Fabric opens, channels run.
 """
 
+import secrets
 import shlex
 import socket
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -17,12 +20,21 @@ import paramiko
 from fabric import Config, Connection
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.slurm.once import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.output import Answer
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
+ALIVE_EVERY_S = 5  # how often a silent connection is asked whether the other end is still there
+DEAD_AFTER_MS = 15_000  # bytes that the other end does not acknowledge for so long are lost
 MOST_CONNECTIONS = 64
+MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
+MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
+CHUNK = 2**18
+CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
 CHANNELS = 8  # at once on one connection: OpenSSH's default MaxSessions is 10, and more are no faster
+
+BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class SshUnavailableError(TransientError):
@@ -30,7 +42,11 @@ class SshUnavailableError(TransientError):
 
 
 class SshCutError(OutcomeUnknownError):
-    """The connection broke, or time ran out, while a command ran; nobody knows how far it got."""
+    """The connection broke, time ran out, or more came back than we keep, while a command ran; nobody knows how far it got."""
+
+
+class TooMuchError(OSError):
+    """A command printed more than we keep."""
 
 
 @dataclass(slots=True)
@@ -39,6 +55,8 @@ class _Line:
 
     connection: Connection
     channels: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CHANNELS))
+    clock: LoginClock | None = None
+    users: int = 0  # commands that are on it or wait for a channel; guarded by Ssh's lock
 
     @property
     def alive(self) -> bool:
@@ -49,10 +67,13 @@ class _Line:
 class Ssh:
     """The login node. Threads may share it."""
 
-    def __init__(self, address: str, key: paramiko.PKey, known_hosts: Path) -> None:
+    def __init__(
+        self, address: str, key: paramiko.PKey, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._host, self._port = (host.strip("[]"), int(port)) if host else (port, 22)
         self._key = key
+        self._connect_timeout_s = connect_timeout_s
         self._known_hosts = known_hosts
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._lock = threading.Lock()
@@ -62,20 +83,39 @@ class Ssh:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
         SshCutError when nobody knows.
         """
-        line = self._line(user)
-        with line.channels:
+        with self._using(user) as line, line.channels:
+            channel = self._open_channel(user, line)
             try:
-                channel = self._open_channel(user, line)
-            except (paramiko.SSHException, EOFError, OSError) as error:
-                self._drop(user, line)
-                raise SshUnavailableError(f"no channel to {self._host} as {user}: {error}") from error
-            with channel:
-                try:
-                    return _run(channel, shlex.join(argv), stdin, timeout_s)
-                except (paramiko.SSHException, EOFError, OSError) as error:
-                    if not line.alive:
-                        self._drop(user, line)
-                    raise SshCutError(f"{argv[0]} as {user} was cut off: {error or type(error).__name__}") from error
+                return _run(channel, shlex.join(argv), stdin, timeout_s)
+            except BROKEN as error:
+                if not line.alive:
+                    self._drop(user, line)
+                raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
+            finally:
+                with suppress(*BROKEN):  # it tells the other end
+                    channel.close()
+
+    def clock(self, user: str) -> LoginClock:
+        """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. Raises
+        TransientError.
+        """
+        line = self._line(user)
+        known = line.clock
+        if known is None or our_clock_s() - known.our_s > CLOCK_TRUSTED_S:
+            mark = secrets.token_hex(16)
+            try:
+                answer = self.run(user, ask_clock(mark))
+            except SshCutError as error:
+                raise SshUnavailableError(str(error)) from error
+            line.clock = known = clock_told(answer, mark, our_clock_s())
+        return known
+
+    def forget_clock(self, user: str) -> None:
+        """Ask anew what time it is before it is needed again."""
+        with self._lock:
+            line = self._lines.get(user)
+        if line is not None:
+            line.clock = None
 
     def close(self) -> None:
         """Close all connections."""
@@ -84,11 +124,29 @@ class Ssh:
         for line in lines:
             line.connection.close()
 
+    @contextmanager
+    def _using(self, user: str) -> Iterator[_Line]:
+        """A connection that is not closed for being old as long as it is used."""
+        line = self._line(user)
+        with self._lock:
+            line.users += 1
+        try:
+            yield line
+        finally:
+            with self._lock:
+                line.users -= 1
+
     def _open_channel(self, user: str, line: _Line) -> paramiko.Channel:
         transport = line.connection.transport
-        if transport is None:
-            raise paramiko.SSHException(f"the connection of {user} is closed")
-        channel: paramiko.Channel = transport.open_session(timeout=CONNECT_TIMEOUT_S)
+        try:
+            if transport is None:
+                raise paramiko.SSHException(f"the connection of {user} is closed")
+            channel: paramiko.Channel = transport.open_session(timeout=self._connect_timeout_s)
+        except paramiko.ChannelException as error:  # MaxSessions; the commands that run on it go on
+            raise SshUnavailableError(f"{self._host} opens no more sessions for {user} now: {error}") from error
+        except BROKEN as error:
+            self._drop(user, line)
+            raise SshUnavailableError(f"no channel to {self._host} as {user}: {error}") from error
         return channel
 
     def _line(self, user: str) -> _Line:
@@ -108,7 +166,8 @@ class Ssh:
         with self._lock:
             self._lines[user] = line
             self._lines.move_to_end(user)
-            surplus = [self._lines.popitem(last=False)[1] for _ in range(len(self._lines) - MOST_CONNECTIONS)]
+            idle = [name for name, old in self._lines.items() if not old.users and old is not line]
+            surplus = [self._lines.pop(name) for name in idle[: max(len(self._lines) - MOST_CONNECTIONS, 0)]]
         for old in surplus:
             old.connection.close()
 
@@ -120,17 +179,30 @@ class Ssh:
 
     def _connect(self, user: str) -> Connection:
         try:
-            sock = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every command waits 40 ms for an ACK
-            options = {"pkey": self._key, "sock": sock, "look_for_keys": False, "allow_agent": False}
+            sock = socket.create_connection((self._host, self._port), self._connect_timeout_s)
+            _tune(sock)
+            options = {
+                "pkey": self._key,
+                "sock": sock,
+                "look_for_keys": False,
+                "allow_agent": False,
+                **dict.fromkeys(
+                    ("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), self._connect_timeout_s
+                ),
+            }
             config = Config(overrides={"load_ssh_configs": False})
             connection = Connection(self._host, user, self._port, config=config, connect_kwargs=options)
             connection.client.load_host_keys(str(self._known_hosts))
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             connection.open()
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except BROKEN as error:
             raise SshUnavailableError(f"cannot log in to {self._host}:{self._port} as {user}: {error}") from error
         return connection
+
+
+def our_clock_s() -> float:
+    """Seconds on this machine's clock, which nobody sets and which goes on while a process, or the machine, stands still."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def load_key(text: str) -> paramiko.PKey:
@@ -143,14 +215,45 @@ def load_key(text: str) -> paramiko.PKey:
     raise ValueError("SLURM_SSH_PRIVATE_KEY holds no Ed25519, ECDSA or RSA key that can be read without a passphrase")
 
 
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every command waits 40 ms for an ACK
+    # A login node that is gone without a word is noticed: by its silence when nothing is under way, else by what it does not
+    # acknowledge.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+
+
 def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:
+    deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
     if stdin:
         channel.sendall(stdin)
     channel.shutdown_write()
-    stdout = channel.makefile("rb").read()
-    stderr = channel.makefile_stderr("rb").read()
-    if not channel.status_event.wait(timeout_s) or channel.exit_status < 0:
+    stdout = _read(channel, channel.recv, MOST_OUTPUT, deadline_s)
+    # What is not read is not sent on: complaints take no more memory than the channel's window until here.
+    stderr = _read(channel, channel.recv_stderr, MOST_COMPLAINTS, deadline_s)
+    if not channel.status_event.wait(max(deadline_s - time.monotonic(), 0)):
+        raise TimeoutError(f"the command did not end within {timeout_s:g} s")
+    if channel.exit_status < 0:
         raise EOFError("the command's end was not seen")
     return Answer(channel.exit_status, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+
+
+def _read(channel: paramiko.Channel, receive: Callable[[int], bytes], most: int, deadline_s: float) -> bytes:
+    """All that comes until then."""
+    data = bytearray()
+    while True:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the command did not end in time")
+        channel.settimeout(left_s)
+        piece = receive(CHUNK)
+        if not piece:
+            return bytes(data)
+        data += piece
+        if len(data) > most:
+            raise TooMuchError(f"the command printed more than {most} bytes")

@@ -2,7 +2,7 @@
 
 import shlex
 
-from supervisor_tasks.job import Address, Definition, JobId, SlurmId
+from supervisor_tasks.job import Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands
 
 JOB = JobId("0x" + "a" * 64)
@@ -37,16 +37,16 @@ def test_sbatch__no_gpus__does_not_name_them() -> None:
 
 
 def test_batch_script__a_command_comes_before_the_bodys_own_sbatch_lines() -> None:
-    lines = commands.batch_script("#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n").decode().splitlines()
-    assert lines == ["#!/bin/sh -e", "true", "#SBATCH --ntasks=99", "echo"]
+    lines = commands.batch_script(JOB, "#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n").decode().splitlines()
+    assert lines == ["#!/bin/sh -e", f"# supervisor job {JOB}", "true", "#SBATCH --ntasks=99", "echo"]
 
 
 def test_batch_script__without_an_interpreter__gets_bash() -> None:
-    assert commands.batch_script("echo") == b"#!/bin/bash\ntrue\necho"
+    assert commands.batch_script(JOB, "echo").decode() == f"#!/bin/bash\n# supervisor job {JOB}\ntrue\necho"
 
 
 def test_looks__print_nothing_that_a_jobs_owner_can_write() -> None:
-    for words in (commands.squeue_by_id("squeue", "1"), commands.squeue_by_name("squeue", Address("u"), JOB)):
+    for words in (commands.squeue_by_id("squeue", "1"), commands.squeue_named("squeue", JOB)):
         shown = next(word for word in words if word.startswith("--Format=")).lower()
         fields = {field.partition(":")[0] for field in shown.removeprefix("--format=").split(",")}
         assert fields == {"jobid", "state", "timeused", "exit_code", "reason", "username", "submittime", "restartcnt"}
@@ -70,20 +70,18 @@ def test_set_time_limit__is_absolute() -> None:
     assert commands.set_time_limit("scontrol", SlurmId(7), 15) == ["scontrol", "update", "JobId=7", "TimeLimit=15"]
 
 
-def test_squeue_by_name__asks_for_all_states_of_that_user_and_name() -> None:
-    words = commands.squeue_by_name("squeue", "0xc", JOB)
+def test_squeue_named__asks_for_all_states_of_those_names() -> None:
+    words = commands.squeue_named("squeue", JOB)
     assert words[:3] == ["env", "SLURM_TIME_FORMAT=%s", "squeue"]
-    assert {"--all", "--states=all", f"--name={JOB}", "--user=0xc", "--noheader"} <= set(words)
+    assert {"--all", "--states=all", f"--name={JOB}", "--noheader"} <= set(words)
 
 
-def test_sacct__by_id_and_by_name__asks_for_the_same_fields_of_whole_jobs() -> None:
+def test_sacct__by_id__asks_for_the_same_fields_of_whole_jobs() -> None:
     by_id = commands.sacct_by_id("sacct", "1,2")
-    by_name = commands.sacct_by_name("sacct", "0xc", JOB)
     whole = ["--noheader", "--parsable2", "--allocations", "--duplicates"]
     fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,User,Submit,End"
     shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *whole, fields]
     assert by_id == [*shared, "--jobs=1,2"]
-    assert by_name == [*shared, f"--name={JOB}", "--user=0xc", "--starttime=now-1days"]
 
 
 def test_scancel__names_one_job_and_no_user() -> None:

@@ -13,7 +13,7 @@ from supervisor_tasks.slurm.states import Phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the sample was recorded
-RECORD = ("7", "0xc", "RUNNING", "1:01", "0", "None", "1700000000", "a name", "supervisor h:1", "/home/0xc/a.log")
+RECORD = ("7", "0xc", "RUNNING", "1:01", "0", "None", "1700000000", "1", "a name", "supervisor h:1", "/home/0xc/a.log")
 
 
 def printed(*records: tuple[str, ...]) -> str:
@@ -26,7 +26,7 @@ def recorded() -> str:
 
 def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
     jobs = listed_jobs(Answer(0, recorded(), ""), MARK)
-    assert sorted(jobs) == list(range(1, 10))
+    assert sorted(jobs) == list(range(1, 11))
     assert jobs[SlurmId(4)].name == "evil\n5MARK0x1MARKRUNNINGMARK0:00MARK"
     assert jobs[SlurmId(4)].comment == "é\n\x01\t|"
     assert jobs[SlurmId(5)].name == "n" * 1000
@@ -34,7 +34,8 @@ def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
     assert jobs[SlurmId(6)].comment == "supervisor h:1"
     assert {job.user for job in jobs.values()} == {"0x" + "ab" * 20}
     assert jobs[SlurmId(9)].seen.exit_status == 768
-    assert jobs[SlurmId(7)].seen.phase is Phase.RUNNING
+    assert jobs[SlurmId(6)].seen.phase is Phase.RUNNING
+    assert [slurm_id for slurm_id, job in jobs.items() if not job.batch] == [8]  # salloc's
     assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
 
 
@@ -75,7 +76,7 @@ OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0"
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
 def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
-    hostile = (*RECORD[:7], name, comment, path)
+    hostile = (*RECORD[:8], name, comment, path)
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(Answer(0, printed(hostile, other), ""), MARK)
     assert sorted(jobs) == [7, 8]

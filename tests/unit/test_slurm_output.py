@@ -193,14 +193,56 @@ def test_submitted_id__slurmctld_did_not_answer__is_unknown_and_never_a_refusal(
         submitted_id(Answer(1, "", stderr))
 
 
-def test_submitted_id__success_without_an_id__is_unknown() -> None:
-    with pytest.raises(OutcomeUnknownError):
-        submitted_id(Answer(0, "Submitted!\n", ""))
+FAILED = "sbatch: error: Batch job submission failed: "
+
+# What sbatch 22.05.8 can end with. Status, standard error, and what follows from it.
+ENDS_OF_SBATCH = [
+    # slurmctld may have the job
+    (0, "", OutcomeUnknownError),
+    (1, FAILED + "Socket timed out on send/recv operation", OutcomeUnknownError),
+    (1, FAILED + "Unable to contact slurm controller (connect failure)", OutcomeUnknownError),
+    (1, FAILED + "Zero Bytes were transmitted or received", OutcomeUnknownError),
+    (1, FAILED + "Slurm backup controller in standby mode", OutcomeUnknownError),
+    (1, FAILED + "Controller is in standby mode, try a different controller", OutcomeUnknownError),
+    (1, FAILED + "Protocol authentication error", OutcomeUnknownError),
+    (1, "slurm_submit: segfault is near", OutcomeUnknownError),
+    (1, "", OutcomeUnknownError),
+    (124, "", OutcomeUnknownError),  # its time was over
+    (130, "", OutcomeUnknownError),  # SIGINT
+    (137, "", OutcomeUnknownError),  # SIGKILL
+    (139, "sbatch: error: something", OutcomeUnknownError),  # SIGSEGV
+    (143, "", OutcomeUnknownError),  # SIGTERM
+    # it has not, for a reason that is not the job's
+    (127, "sh: 1: /usr/bin/sbatch: not found", SlurmUnavailableError),
+    (126, "sh: 1: /usr/bin/sbatch: Permission denied", SlurmUnavailableError),
+    (1, f"sbatch: error: AssocMaxSubmitJobLimit\n{FAILED}Job violates accounting/QOS policy", SlurmUnavailableError),
+    (
+        1,
+        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{FAILED}Job violates accounting/QOS policy",
+        SlurmUnavailableError,
+    ),
+    (1, FAILED + "Required partition not available (inactive or drain)", SlurmUnavailableError),
+    (1, FAILED + "Invalid user id", SlurmUnavailableError),
+    (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
+    (1, FAILED + "Incompatible versions of client and server code", SlurmUnavailableError),
+    (1, "sbatch: fatal: Could not establish a configuration source", SlurmUnavailableError),
+    # it never will
+    (1, FAILED + "Invalid account or account/partition combination specified", SlurmRejectedError),
+    (
+        1,
+        f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{FAILED}Job violates accounting/QOS policy",
+        SlurmRejectedError,
+    ),
+    (1, FAILED + "User's group not permitted to use this partition", SlurmRejectedError),
+]
 
 
-def test_submitted_id__sbatch_is_not_there__is_the_sites_trouble_and_not_the_customers() -> None:
-    with pytest.raises(SlurmUnavailableError):
-        submitted_id(Answer(127, "", "sh: 1: /usr/bin/sbatch: not found"))
+@pytest.mark.parametrize(("status", "stderr", "error"), ENDS_OF_SBATCH)
+def test_submitted_id__every_end_of_sbatch__says_whether_to_look_to_wait_or_to_give_up(
+    status: int, stderr: str, error: type[SupervisorError]
+) -> None:
+    with pytest.raises(error):
+        submitted_id(Answer(status, "", stderr))
 
 
 def test_require_done__recorded_answers() -> None:

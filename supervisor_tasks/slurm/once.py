@@ -1,0 +1,95 @@
+"""A command that the login node runs whole, in time, or not at all. Pure.
+
+What a worker sends may arrive in part (the connection was cut: standard input ends early) or late (the worker, sshd or the
+network stood still, and the effect has another holder by now). So a guard in front of sbatch counts the bytes of the script,
+looks at the login node's own clock, and gives sbatch no more time than is left. Its answer stands behind a mark that nobody
+can guess: whatever the customer's start-up files print is not taken for it.
+
+The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, hands it on unchanged. It
+writes no file: a full disk does not matter, and the script, which is the customer's, is never seen in a process list.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.slurm.output import Answer
+
+IN_TIME_S = 10.0  # from the moment a submission begins until sbatch must have ended
+ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
+KILLED_AFTER_S = 1  # sbatch that does not end when it is told to
+NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
+MARGIN_S = 2.0  # a clock that counts whole seconds, and what it takes to kill
+
+_GUARD = (
+    'n=$1 until=$2; shift 2; IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
+    'if [ "$(printf %s "$s" | wc -c)" -ne "$n" ]; then echo " cut"; exit 0; fi; '
+    'left=$((until - $(date +%s))); if [ "$left" -le 0 ]; then echo " late"; exit 0; fi; '
+    f'echo " runs"; printf %s "$s" | timeout -k {KILLED_AFTER_S} "$left" "$@"; r=$?; echo "$m ended $r"'
+)
+_CLOCK = 'echo "$1 $(date +%s)"'
+
+
+class TooLateError(TransientError):
+    """The guard did not run the command: its time was over when it arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginClock:
+    """The login node's clock as it was read: `login_s` (Unix time, whole seconds) when ours showed `our_s`."""
+
+    login_s: int
+    our_s: float
+
+    def at(self, our_s: float) -> int:
+        """What the login node's clock shows when ours shows that, or a moment earlier; never later."""
+        return self.login_s + int(our_s - self.our_s)
+
+
+def settled_after_s(message_timeout_s: float) -> float:
+    """How long after its beginning a submission can change nothing any more: sbatch was killed, and what it had sent
+    slurmctld has taken or dropped.
+    """
+    return IN_TIME_S + KILLED_AFTER_S + message_timeout_s + MARGIN_S
+
+
+def guarded(argv: Sequence[str], script: bytes, until_login_s: int) -> list[str]:
+    """Run `argv` only with the whole of `script`, and only until then. It reads `marked` from standard input."""
+    return ["/bin/sh", "-c", _GUARD, "guard", str(len(script)), str(until_login_s), *argv]
+
+
+def marked(mark: str, script: bytes) -> bytes:
+    """The mark, which a start-up file could read in a command line, and the script."""
+    return mark.encode() + b"\n" + script
+
+
+def ask_clock(mark: str) -> list[str]:
+    """Ask what time it is at the login node."""
+    return ["/bin/sh", "-c", _CLOCK, "clock", mark]
+
+
+def clock_told(answer: Answer, mark: str, our_s: float) -> LoginClock:
+    """The login node's clock; `our_s` is when the answer was there. Raises TransientError."""
+    found = re.search(rf"{mark} (\d{{1,12}})\n", answer.stdout)
+    if found is None:
+        raise TransientError(f"the login node does not tell the time (status {answer.status}): {answer.stderr[:200]!r}")
+    return LoginClock(int(found[1]), our_s)
+
+
+def guards_answer(answer: Answer, mark: str) -> Answer:
+    """What the command that was guarded ended with. Raises TooLateError or TransientError when it was certainly not run,
+    and OutcomeUnknownError when nobody knows.
+    """
+    _, begun, said = answer.stdout.partition(mark)
+    word, _, rest = said.partition("\n")
+    if word == " cut":
+        raise TransientError("the script did not arrive whole; nothing was run")
+    if word == " late":
+        raise TooLateError(f"it arrived more than {IN_TIME_S:g} s after it was begun; nothing was run")
+    if not begun and answer.status in NOT_RUN:
+        raise TransientError(f"the login node cannot run /bin/sh (status {answer.status}): {answer.stderr[:200]!r}")
+    stdout, ended, status = rest.partition(f"{mark} ended ")
+    if word != " runs" or not ended or not re.fullmatch(r"\d{1,3}\n", status):
+        raise OutcomeUnknownError(f"the guard's end was not seen (status {answer.status}): {answer.stderr[:200]!r}")
+    return Answer(int(status), stdout, answer.stderr)

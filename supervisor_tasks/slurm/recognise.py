@@ -1,0 +1,94 @@
+"""Which of a customer's jobs in SLURM is the one that we submitted. Pure.
+
+A job's owner can rename it, change its comment, and while it waits also where its output goes. What nobody but the submitter
+ever writes is the batch script: ours has a line with the job's id right behind the interpreter, and the admin can read it
+back (`scontrol write batch_script`). Where there is accounting, the line that sbatch was called with is as good.
+Tried with SLURM 22.05.8; samples: tests/data/slurm/*batch-script*, sacct-submit-lines*.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.slurm.listing import Listed
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
+
+MOST_SCRIPTS = 500  # of one customer, in one command
+_HEADS = (
+    'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
+    ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
+)
+_HISTORY_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "SubmitLine")
+
+
+def calls_itself(job: Listed, job_id: JobId) -> bool:
+    """Whether a job's name or output has our job's id: what its owner can write, and so a hint."""
+    return job.name == job_id or job.stdout.rpartition("/")[2] == f"{job_id}.log"
+
+
+def read_scripts(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
+    """The beginnings of batch scripts, in one command. It reads a mark from standard input."""
+    return ["/bin/sh", "-c", _HEADS, "scripts", path, *map(str, slurm_ids)]
+
+
+def script_heads(answer: Answer, mark: str) -> dict[SlurmId, str]:
+    """The second line of each script; one that SLURM does not have is left out. Raises SlurmUnavailableError."""
+    *scripts, end = answer.stdout.split(mark)
+    if answer.status != 0 or end != " end\n":
+        raise SlurmUnavailableError(f"scripts could not be read (status {answer.status}): {answer.stderr[:200]!r}")
+    heads = {}
+    for script in scripts[1:]:
+        number, _, text = script.removeprefix(" ").partition(" ")
+        first, line_feed, rest = text.partition("\n")
+        if first or line_feed:
+            heads[SlurmId(int(number))] = rest.partition("\n")[0]
+    return heads
+
+
+def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
+    """What accounting has of a user's jobs of the last minutes, with the lines that they were submitted with."""
+    shape = ["--noheader", "--parsable", "--allocations", f"--delimiter=|{mark}"]
+    return [
+        path,
+        *shape,
+        f"--user={user}",
+        f"--starttime=now-{minutes}minutes",
+        f"--format={','.join(_HISTORY_FIELDS)}",
+    ]
+
+
+def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
+    """The jobs of a history whose sbatch was called for this job of ours. Raises SlurmUnavailableError."""
+    *fields, rest = answer.stdout.split(f"|{mark}")
+    if answer.status != 0 or rest.strip() or len(fields) % len(_HISTORY_FIELDS):
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:200]!r}")
+    width = len(_HISTORY_FIELDS)
+    records = [fields[first : first + width] for first in range(0, len(fields), width)]
+    return [_accounted(record) for record in records if _is_ours(record[-1], job_id)]
+
+
+def worth_reading(listed: Iterable[Listed], since_s: float) -> list[Listed]:
+    """The batch jobs that SLURM got since then; rejected ones never ran."""
+    return [job for job in listed if job.batch and job.submit_s >= since_s and not was_rejected(job.seen)]
+
+
+def last_write(file: str) -> list[str]:
+    """When a file in the home folder was last written: prints `written <Unix time>`, or nothing when it is not there."""
+    return ["/bin/sh", "-c", 'test -e "$1" && echo "written $(stat -c %Y -- "$1")"', "log", file]
+
+
+def was_rejected(seen: Seen) -> bool:
+    """slurmctld keeps a record of what it rejected."""
+    return seen.state == "FAILED" and seen.reason == "BadConstraints" and seen.elapsed_s == 0
+
+
+def _is_ours(submit_line: str, job_id: JobId) -> bool:
+    words = submit_line.split(" ")
+    return f"--job-name={job_id}" in words and f"--output={job_id}.log" in words
+
+
+def _accounted(record: list[str]) -> Seen:
+    slurm_id, state, used, exit_code, _ = record
+    try:
+        return Seen(SlurmId(int(slurm_id)), state.split(" ")[0], int(used), wait_status(exit_code))
+    except ValueError as error:
+        raise SlurmUnavailableError(f"sacct printed {record!r:.300}, which has not the fields asked for") from error

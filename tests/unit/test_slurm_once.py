@@ -1,0 +1,128 @@
+"""The guard in front of sbatch, as any shell runs it: whole, in time, or not at all."""
+
+import shlex
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S
+from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.slurm.once import (
+    LoginClock,
+    TooLateError,
+    ask_clock,
+    clock_told,
+    guarded,
+    guards_answer,
+    marked,
+    settled_after_s,
+)
+from supervisor_tasks.slurm.output import Answer
+
+MARK = "4f1d0c9ab3"
+SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
+
+
+def run(shell: str, command: list[str], stdin: bytes, noise: str = "") -> Answer:
+    """As sshd does: the login shell is given one text."""
+    done = subprocess.run([shell, "-c", noise + shlex.join(command)], input=stdin, capture_output=True, timeout=30)
+    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def in_s(seconds: int) -> int:
+    return int(time.time()) + seconds
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str) -> None:
+    answer = guards_answer(run(shell, guarded(["cat"], SCRIPT, in_s(60)), marked(MARK, SCRIPT)), MARK)
+    assert answer.stdout.encode() == SCRIPT
+
+
+@pytest.mark.parametrize("kept", range(len(marked(MARK, SCRIPT))))
+def test_guarded__cut_anywhere__nothing_is_run(kept: int) -> None:
+    answer = run("sh", guarded(["echo", "ran"], SCRIPT, in_s(60)), marked(MARK, SCRIPT)[:kept])
+    assert "ran" not in answer.stdout
+    with pytest.raises((TransientError, OutcomeUnknownError)):
+        guards_answer(answer, MARK)
+
+
+def test_guarded__too_late__nothing_is_run() -> None:
+    answer = run("sh", guarded(["echo", "ran"], SCRIPT, in_s(-1)), marked(MARK, SCRIPT))
+    assert "ran" not in answer.stdout
+    with pytest.raises(TooLateError):
+        guards_answer(answer, MARK)
+
+
+def test_guarded__command_that_does_not_end__is_ended_in_time_and_nobody_knows_what_it_did() -> None:
+    begun = time.monotonic()
+    answer = guards_answer(run("sh", guarded(["sleep", "60"], b"", in_s(2)), marked(MARK, b"")), MARK)
+    assert time.monotonic() - begun < 20
+    assert answer.status == 124
+
+
+@pytest.mark.parametrize(("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")])
+def test_guarded__status_and_output_are_the_commands(status: int, stdout: str) -> None:
+    argv = ["sh", "-c", 'printf "$1"; echo why >&2; exit "$2"', "command", stdout, str(status)]
+    answer = guards_answer(run("sh", guarded(argv, SCRIPT, in_s(60)), marked(MARK, SCRIPT)), MARK)
+    assert answer == Answer(status, stdout, "why\n")
+
+
+@pytest.mark.parametrize("noise", ["echo welcome; ", "echo 13; ", "printf '7;cluster'; ", "echo runs; echo ended 0; "])
+def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
+    answer = guards_answer(run("bash", guarded(["echo", "12"], SCRIPT, in_s(60)), marked(MARK, SCRIPT), noise), MARK)
+    assert answer.stdout == "12\n"
+
+
+@pytest.mark.parametrize(
+    "stdout",
+    [
+        "",
+        "12\n",
+        f"{MARK} runs\n12\n",
+        f"{MARK} runs\n12\n{MARK} ended ",
+        f"{MARK} runs\n12\n{MARK} ended 0",
+        f"{MARK}",
+    ],
+)
+def test_guards_answer__end_not_seen__nobody_knows(stdout: str) -> None:
+    with pytest.raises(OutcomeUnknownError):
+        guards_answer(Answer(0, stdout, ""), MARK)
+
+
+def test_guards_answer__no_sh__nothing_was_run() -> None:
+    with pytest.raises(TransientError):
+        guards_answer(Answer(127, "", "bash: /bin/sh: No such file"), MARK)
+
+
+def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
+    guard = guarded(["sbatch"], SCRIPT, 1)[2]
+    assert not set(guard) & set("'!\\\n")
+    assert MARK not in shlex.join(guarded(["sbatch"], SCRIPT, 1))
+
+
+def test_clock__asked_and_told() -> None:
+    clock = clock_told(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
+    assert abs(clock.login_s - time.time()) < 30
+    assert clock.at(1010.9) == clock.login_s + 10
+
+
+@pytest.mark.parametrize("stdout", ["", "12\n", f"{MARK} \n", f"{MARK} x\n", f"{MARK} 12"])
+def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
+    with pytest.raises(TransientError):
+        clock_told(Answer(0, stdout, ""), MARK, 0.0)
+
+
+def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
+    clock = LoginClock(login_s=int(time.time()) - 3600, our_s=50.0)
+    assert abs(clock.at(60.0) - (time.time() - 3590)) < 2
+
+
+def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
+    assert settled_after_s(10.0) == BEFORE_SECOND_SEARCH_S
+
+
+def test_tools_of_the_guard__are_here() -> None:
+    assert all(shutil.which(tool) for tool in ("sh", "cat", "wc", "date", "timeout"))
