@@ -205,7 +205,7 @@ def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
     """What accounting says of jobs that SLURM does not list, and that may have run before the ledger knew of it."""
     cluster = site.slurm.cluster
     asked = unlisted(view) if cluster.paths.sacct else {}
-    found = {job_id: cluster.find(customer, job_id) for job_id, customer in asked.items()}
+    found = {job_id: cluster.history(customer, job_id) for job_id, customer in asked.items()}
     return {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }

@@ -36,6 +36,7 @@ from supervisor_tasks.slurm.recognise import (
 from supervisor_tasks.slurm.ssh import Ssh, our_clock_s
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
+DAY_S = 86_400.0
 LONGEST_TIME = 12  # digits of seconds since the epoch
 
 Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
@@ -131,7 +132,7 @@ class Cluster:
         marks = self._script_marks(hinted)
         # A rejected job has no script; of one whose script cannot be read, its word is taken.
         ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
-        return ours or self._find_renamed(user, job_id, listed, begun_s_ago) or self._history(user, job_id, begun_s_ago)
+        return ours or self._find_renamed(user, job_id, listed, begun_s_ago) or self.history(user, job_id, begun_s_ago)
 
     def _find_renamed(self, user: Address, job_id: JobId, listed: Sequence[Listed], begun_s_ago: float) -> list[Seen]:
         since_s = self.clock(self.admin).at(our_clock_s() - begun_s_ago) - CLOCKS_DIFFER_S
@@ -157,7 +158,8 @@ class Cluster:
         argv = read_scripts(self.paths.scontrol, [job.slurm_id for job in jobs])
         return script_heads(self._ask(argv, mark.encode() + b"\n"), mark)
 
-    def _history(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[Seen]:
+    def history(self, user: Address, job_id: JobId, begun_s_ago: float = DAY_S) -> list[Seen]:
+        """What accounting, where there is any, has of the submissions of our job since then, whatever its owner calls it."""
         if not self.paths.sacct:
             return []
         minutes, mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark()
