@@ -5,12 +5,14 @@ It works with the ledger alone: no key, no chain, no SLURM. What strangers wrote
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import click
+from kombu.exceptions import OperationalError
 from sqlalchemy import Engine
 from sqlalchemy.exc import ProgrammingError
 
@@ -22,13 +24,15 @@ from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.overview import Overview, Snapshot
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.metrics import LedgerMetrics, oldest_due_s, serve
-from supervisor_tasks.queues import periods_s
+from supervisor_tasks.queues import TASKS, periods_s
 from supervisor_tasks.settings import Settings, load_or_exit
 from supervisor_tasks.show import Shown
 
 COLD = [status.name for status in ChainStatus if status.cold]
 FORGETTABLE = (Kind.TELL_USER, Kind.CANCEL, Kind.TOP_UP)  # without the others a job stands still
+POLL_S = 0.2
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable, one document.")
 WITHOUT_QUESTION = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -56,6 +60,20 @@ class Desk:
     def overview(self) -> Overview:
         """What the ledger is asked."""
         return Overview(self._engine, self.settings.cluster_name)
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        """The sweeps, and who asks for one."""
+        return Sweeps(self._engine, self.settings.cluster_name)
+
+    def send(self, task: str, *args: object) -> None:
+        """Have a worker do something that takes more than the ledger."""
+        from supervisor_tasks import app  # which reads the settings as a process of Celery does
+
+        try:
+            app.send_task(f"{TASKS}.{task}", args=args)
+        except OperationalError as error:
+            raise click.ClickException(f"the broker does not answer ({error}): try again when it does") from error
 
     @cached_property
     def shown(self) -> Shown:
@@ -129,6 +147,7 @@ def _facts(snapshot: Snapshot, complaints: Sequence[str]) -> dict[str, object]:
         "unread callbacks": sum(snapshot.unread_callbacks.values()),
         "open transactions": f"{sum(snapshot.transactions.values())}, the oldest {snapshot.oldest_transaction_s:.1f} s",
         "wallet": "unused" if wallet is None else f"{wallet.address}, next nonce {wallet.next_nonce}",
+        "last sweep": "none" if snapshot.last_sweep is None else f"ended {snapshot.since_sweep_s:.0f} s ago",
         "chain read up to": ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items()),
     }
 
@@ -274,6 +293,52 @@ def drain_off(desk: Desk) -> None:
 def alarms(desk: Desk, as_json: bool) -> None:
     """What the operator is called for."""
     desk.shown.rows("alarms", [asdict(alarm) for alarm in desk.ledger.alarms.all()], as_json)
+
+
+@main.command()
+@click.option("--wait-s", type=click.FloatRange(0), default=120.0, show_default=True, help="For the report.")
+@JSON
+@click.pass_obj
+def sweep(desk: Desk, wait_s: float, as_json: bool) -> None:
+    """Compare ledger, contract and SLURM now, and show what was found and done."""
+    before = desk.sweeps.last()
+    desk.sweeps.ask("the operator")
+    deadline = time.monotonic() + wait_s
+    while (found := desk.sweeps.last()) == before:
+        if time.monotonic() > deadline:
+            raise click.ClickException(
+                f"found no report within {wait_s:g} s; expected one: see `supervisor health`, then `supervisor sweeps`"
+            )
+        time.sleep(POLL_S)  # the report is a row, which wakes nobody
+    desk.shown.rows("sweep", [asdict(found[0])], as_json)
+
+
+@main.command()
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True)
+@JSON
+@click.pass_obj
+def sweeps(desk: Desk, last: int, as_json: bool) -> None:
+    """The last sweeps, the newest first."""
+    desk.shown.rows("sweeps", [asdict(one) for one in desk.sweeps.last(last)], as_json)
+
+
+@main.group()
+def chain() -> None:
+    """What was read of the chain."""
+
+
+@chain.command()
+@click.option(
+    "--to-block", type=click.IntRange(0), help="Instead of the last block that ledger and node have in common."
+)
+@WITHOUT_QUESTION
+@click.pass_obj
+def rewind(desk: Desk, to_block: int | None, yes: bool) -> None:
+    """After a reorganisation that was too deep: have a worker of the chain queue take back what was read of lost blocks."""
+    target = "the last block in common" if to_block is None else f"block {to_block}"
+    _ask(yes, f"Take back what was read of the chain above {target}?")
+    desk.send("rewind", to_block)
+    click.echo("asked; `supervisor alarms` and the log of the chain queue's worker tell what came of it")
 
 
 @main.command()

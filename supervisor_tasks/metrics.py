@@ -12,6 +12,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.job import State
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.overview import EffectCount, Snapshot
+from supervisor_tasks.ledger.sweeps import Swept
 
 PLACES = ("due", "waiting", "leased", "parked", "failing")
 
@@ -36,6 +37,8 @@ class LedgerMetrics(Collector):
         yield from _work(snapshot)
         yield from _trouble(snapshot)
         yield from _chain(snapshot)
+        if snapshot.last_sweep is not None:
+            yield from _sweep(snapshot.last_sweep, snapshot.since_sweep_s)
 
     def describe(self) -> list[Metric]:
         """Nothing is asked before the first scrape."""
@@ -78,6 +81,15 @@ def _trouble(snapshot: Snapshot) -> Iterator[Metric]:
     for tick, age_s in snapshot.ticks_s.items():
         ticks.add_metric([tick], age_s)
     yield ticks
+
+
+def _sweep(last: Swept, since_s: float) -> Iterator[Metric]:
+    yield _gauge("sweep_age_seconds", "How long ago the last sweep ended.", since_s)
+    found = _family("sweep_found", "Figures of the last sweep's report.", "what")
+    for what, number in last.report.items():
+        if isinstance(number, int | float):
+            found.add_metric([what], number)
+    yield found
 
 
 def _chain(snapshot: Snapshot) -> Iterator[Metric]:

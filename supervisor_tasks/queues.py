@@ -26,6 +26,7 @@ TASKS = "supervisor_tasks.tasks"
 QUEUE_OF_TASK = {
     "claim": Queue.CHAIN,
     "scan": Queue.CHAIN,
+    "rewind": Queue.CHAIN,
     "fetch": Queue.CHAIN,
     "report": Queue.CHAIN,
     "track": Queue.CHAIN,

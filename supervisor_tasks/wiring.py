@@ -17,6 +17,7 @@ from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
+from supervisor_tasks.journey.reorganised import rewind
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
@@ -98,6 +99,10 @@ class Work:
                 self._wake_ups.drain("track")
             if ledger.seconds_since(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
                 self._wake_ups.drain("check_slurm")
+
+    def rewind(self, to_block: int | None) -> None:
+        """Take back what was read of lost blocks."""
+        log.warning("chain_rewound", to_block=rewind(self._site, to_block))
 
     def watch(self) -> None:
         """Call the operator for effects that are parked or late."""

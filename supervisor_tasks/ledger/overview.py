@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger.operator import Alarm, Alarms, Switch, Switches
+from supervisor_tasks.ledger.sweeps import Sweeps, Swept
 
 Row = dict[str, Any]
 
@@ -58,6 +59,8 @@ class Snapshot:
     ticks_s: dict[str, float]
     alarms: list[Alarm]
     drained: bool
+    last_sweep: Swept | None
+    since_sweep_s: float
 
 
 class Overview:
@@ -69,6 +72,7 @@ class Overview:
 
     def snapshot(self) -> Snapshot:
         """How it stands."""
+        last_sweep = next(iter(Sweeps(self._engine, self._cluster).last()), None)
         with self._engine.connect() as connection:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)
@@ -85,6 +89,8 @@ class Overview:
                 ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
                 alarms=Alarms(self._engine, self._cluster).all(),
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
+                last_sweep=last_sweep,
+                since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
             )
 
     def jobs(self, state: str | None = None) -> list[Row]:
@@ -133,9 +139,9 @@ def _plain(row: Mapping[Any, Any]) -> Row:
     }
 
 
-def age_s(moment: datetime, now: datetime) -> float:
-    """Seconds between two moments."""
-    return (now - moment).total_seconds()
+def _age_s(connection: Connection, moment: datetime) -> float:
+    """Seconds since then, by the database's clock."""
+    return float(connection.scalar(text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"), {"moment": moment}) or 0)
 
 
 _JOBS = "SELECT state, count(*) AS n FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"

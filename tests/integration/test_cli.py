@@ -5,6 +5,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
 from devgrid.fleet import REPOSITORY
+from devgrid.process import wait_until
 from supervisor_tasks.cli import main
 from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitted
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished
 from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
+from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
 from supervisor_tasks.queues import periods_s
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
@@ -79,7 +82,16 @@ def tick_all(ledger: Ledger) -> None:
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:
-    return [["status"], ["jobs"], ["job", "0x0"], ["parked"], ["alarms"], ["transactions"], ["transactions", "--open"]]
+    return [
+        ["status"],
+        ["jobs"],
+        ["job", "0x0"],
+        ["parked"],
+        ["alarms"],
+        ["transactions"],
+        ["transactions", "--open"],
+        ["sweeps"],
+    ]
 
 
 @pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
@@ -339,3 +351,31 @@ def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledge
     other.record(Change(JobId(job_id(5)), claim(5)))
     assert said(run("jobs", "--json")) == []
     assert "found no job" in run("job", job_id(5), status=1).stderr
+
+
+def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
+    sweeps = Sweeps(ledger.engine, "here")
+    assert "expected one" in run("sweep", "--wait-s", "0", status=1).stderr
+    with ThreadPoolExecutor(1) as pool:
+
+        def sweep_when_asked() -> None:
+            wait_until(lambda: sweeps.fact(WANTED) is not None, "somebody to ask", 60.0)
+            sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
+
+        sweeps.begin("")  # what the first command asked for
+        swept = pool.submit(sweep_when_asked)
+        report = said(run("sweep", "--json"))[0]["report"]
+        swept.result()
+    assert report["lost_completions"] == 3
+    assert len(said(run("sweeps", "--json"))) == 1
+    assert "\\x1b[2J" in run("sweeps").stdout
+    assert "ended" in run("status").stdout
+
+
+def test_rewind__broker_away__is_told(run: Run, servers: tuple[Engine, dict[str, str]]) -> None:
+    _, environment = servers
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--yes"]
+    away = environment | {"BROKER_URL": "redis://127.0.0.1:1/0"}
+    done = subprocess.run(argv, cwd=REPOSITORY, env=away, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: the broker does not answer")
