@@ -11,6 +11,8 @@ from supervisor_tasks.running import current_site, set_up_logging, start_ear, st
 
 log = structlog.get_logger()
 
+OF_A_STEP = 2  # arguments: the job and the effect
+
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
     """The edge of all work: logs know the task and the job; somebody who does not answer is no traceback."""
@@ -19,7 +21,7 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the task with its name, and its job if it is about one, in the log's context."""
-        about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if args else {})
+        about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if len(args) == OF_A_STEP else {})
         with structlog.contextvars.bound_contextvars(**about):
             try:
                 self.run(*args, **kwargs)

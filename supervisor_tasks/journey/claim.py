@@ -8,6 +8,7 @@ from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_U
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.site import ChainSide, Site
 
 log = structlog.get_logger()
@@ -49,7 +50,7 @@ def _claim(site: Site) -> bool:
 def _room(site: Site, offer: Offer) -> int:
     """How many jobs may be claimed now. What is under way goes on, whatever the answer."""
     chain, ledger = site.chain, site.ledger
-    if not offer.claimable:
+    if not offer.claimable or ledger.switches.is_set(Switch.DRAINED):
         return 0
     if not offer.open:
         log.error(

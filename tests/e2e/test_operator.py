@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from devgrid.chain import Account
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.process import wait_until
+from supervisor_tasks.cli import main
 from supervisor_tasks.job import ChainStatus
-from tests.watching import slurm_of, wait_for, wait_for_end
+from tests.watching import rows, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
 if [ -e '{broken}' ]; then
@@ -49,13 +51,16 @@ def customer(grid: Grid) -> Account:
     return grid.new_customer()
 
 
-def supervisor(grid: Grid, *words: str) -> str:
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+def run(grid: Grid, *words: str) -> Result:
     # the command needs no key
     environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
-    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return CliRunner().invoke(main, words, env=environment)
+
+
+def supervisor(grid: Grid, *words: str) -> str:
+    result = run(grid, *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def ask(grid: Grid, *words: str) -> Any:
@@ -76,8 +81,7 @@ def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: 
 
 
 def _healthy(grid: Grid) -> bool:
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "health"]
-    return subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=60).returncode == 0
+    return run(grid, "health").exit_code == 0
 
 
 def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, customer: Account, broken: Path) -> None:
@@ -118,3 +122,32 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     assert status["complaints"] == []
     assert status["wallet"]["next_nonce"] > 0
     assert {"nudge", "claim", "scan", "watch", "check_slurm", "slurm"} <= set(status["ticks_s"])
+
+
+def test_drained__nothing_is_claimed_until_it_is_over(grid: Grid, customer: Account) -> None:
+    supervisor(grid, "drain", "on", "--reason", "maintenance")
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for(grid, job_id, {ChainStatus.META_SCHEDULED})
+
+    def claims_looked_for() -> float:
+        query = "SELECT extract(epoch FROM succeeded_at)::float8 AS at FROM ticks WHERE name = 'claim'"
+        return float(rows(grid, query)[0].at)
+
+    for _ in range(3):
+        last = claims_looked_for()
+        wait_until(lambda last=last: claims_looked_for() > last, "a look for jobs", 60.0, 0.1)  # type: ignore[misc]
+    assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
+    supervisor(grid, "drain", "off")
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+
+
+def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    before = wait_for_end(grid, job_id)
+    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", "1", "--yes"]
+    subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, check=True, capture_output=True, timeout=60)
+    log = grid.folder / "log" / "worker.log"
+    wait_until(lambda: "chain_rewound" in log.read_text(), "the rewind", 60.0, 0.2)
+    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the job to be settled again", 60.0, 0.3)
+    assert grid.chain.job(job_id) == before
