@@ -105,6 +105,7 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, cust
 def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
+    wait_until(lambda: ask(grid, "transactions", "--open") == [], "the receipts to be read", 60.0, 0.2)
     words = ("--status", "FAILED", "--minutes", "3", "--reason", "the node burnt down", "--yes")
     supervisor(grid, "settle", job_id, *words)
     assert wait_for_end(grid, job_id).status is ChainStatus.FAILED
@@ -121,6 +122,9 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     status = ask(grid, "status")
     assert status["complaints"] == []
     assert status["wallet"]["next_nonce"] > 0
+    (swept,) = ask(grid, "sweep")
+    assert "operator" in json.dumps(swept["report"])
+    assert ask(grid, "sweeps")[0] == swept
     assert {"nudge", "claim", "scan", "watch", "check_slurm", "slurm"} <= set(status["ticks_s"])
 
 
