@@ -60,7 +60,6 @@ def connected(connection: Any, outage: Outage, **options: Any) -> Connection:
     """The connection once the broker takes it, however long that is."""
     steady = {"interval_start": RETRY_S, "interval_step": 0, "interval_max": RETRY_S}
     made: Connection = connection.ensure_connection(lambda error, _: outage.goes_on(error), None, **steady, **options)
-    outage.is_over()
     return made
 
 
@@ -74,6 +73,7 @@ class PatientConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     def ensure_connected(self, conn: Connection) -> Connection:
         """Celery's own waits up to 30 s between two tries."""
         made = connected(conn, self._outage, callback=maybe_shutdown)
+        self._outage.is_over()
         self.first_connection_attempt = False
         return made
 
