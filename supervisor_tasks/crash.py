@@ -21,6 +21,7 @@ class Point(StrEnum):
     SBATCH = "sbatch"
     ID_STORED = "id-stored"
     SIGN = "sign"
+    TRANSACTION_COMMIT = "transaction-commit"
     BROADCAST = "broadcast"
     RECEIPT_READ = "receipt-read"
     CALLBACK_STORED = "callback-stored"

@@ -131,6 +131,19 @@ def _url(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidat
     return BeforeValidator(check)
 
 
+def _split_urls(text: str) -> list[str]:
+    """URLs behind each other with commas between; a comma within one is none of these."""
+    return [url.strip() for url in re.split(r",(?=\s*\w+://)", text)]
+
+
+def _http_urls(value: object) -> object:
+    """One URL or several, the best first."""
+    check = _url("http", "https").func
+    for url in _split_urls(str(value)):
+        check(url)  # type: ignore[call-arg]  # pydantic allows for a second argument
+    return value
+
+
 def _pattern(expression: str, expected: str) -> BeforeValidator:
     """A check that says in words what it expects."""
 
@@ -148,7 +161,7 @@ def _home(value: object) -> object:
 
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
-HttpUrl = Annotated[str, _url("http", "https")]
+HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
@@ -172,7 +185,7 @@ class Settings(BaseSettings):
     tls_key: File | None = None
 
     # the chain
-    metascheduler_endpoint_rpc: HttpUrl = "https://testnet.deepsquare.run/rpc"
+    metascheduler_endpoint_rpc: HttpUrls = "https://testnet.deepsquare.run/rpc"
     metascheduler_endpoint_ws: Annotated[str, _url("ws", "wss")] = "wss://testnet.deepsquare.run/ws"
     metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     eth_private_key: SecretStr | None = None
@@ -187,6 +200,8 @@ class Settings(BaseSettings):
     claim_batch: int = Field(200, gt=0)
     claim_max_waiting: int = Field(1000, gt=0)
     wallet_min_wei: int = Field(CREDIT // 100, ge=0)
+    wallet_max_wei_per_gas: int = Field(10**12, gt=0)
+    wallet_stuck_after_s: float = Field(60.0, gt=0, allow_inf_nan=False)
 
     # the job definition service
     sbatch_endpoint: HostPort = "127.0.0.1:443"
@@ -277,6 +292,11 @@ class Settings(BaseSettings):
         return line
 
     @property
+    def rpc_urls(self) -> list[str]:
+        """The RPC endpoints, the best first."""
+        return _split_urls(self.metascheduler_endpoint_rpc)
+
+    @property
     def effective_log_level(self) -> str:
         """TRACE wants to see everything."""
         return "debug" if self.trace else self.log_level
@@ -285,7 +305,7 @@ class Settings(BaseSettings):
         """What must never be seen in a log."""
         values = [getattr(self, name) for name in type(self).model_fields]
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        urls = [value for value in values if isinstance(value, str) and "://" in value]
+        urls = [url for value in values if isinstance(value, str) and "://" in value for url in _split_urls(value)]
         forms = [form for secret in secrets for form in _forms(secret)]
         return forms + [password for url in urls for password in _passwords(url)]
 

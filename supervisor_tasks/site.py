@@ -26,6 +26,7 @@ class ChainSide:
     wake_tracker: Callable[[], None]
     blocks: Blocks
     confirmations: int
+    stuck_after_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from celery import Celery
 
 from supervisor_tasks import logs
 from supervisor_tasks.chain.contract import Contract
-from supervisor_tasks.chain.rpc import Rpc
+from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
@@ -135,10 +135,11 @@ def channels_of(settings: Settings) -> Channels:
 
 def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainSide:
     assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
-    rpc = Rpc.at(settings.metascheduler_endpoint_rpc)
+    rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     contract_address = settings.metascheduler_smart_contract
     key = settings.eth_private_key.get_secret_value()
-    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key)
+    cap_wei = settings.wallet_max_wei_per_gas
+    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key, cap_wei)
     return ChainSide(
         contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
         wallet=wallet,
@@ -151,6 +152,7 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
         wake_tracker=lambda: wake_ups.drain("track"),
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
+        stuck_after_s=settings.wallet_stuck_after_s,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor_tasks.chain.codec import decode_revert, event, function
-from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, require
+from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.events import CancelRequested, ChainSaw, Claimed, Event, ToppedUp
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Report
@@ -69,6 +69,7 @@ class Happened:
 
     job_id: JobId
     event: Event
+    tx_hash: str = ""
 
 
 class Contract:
@@ -106,9 +107,15 @@ class Contract:
             int(balance, 16),
         )
 
-    def statuses(self, job_ids: Sequence[JobId]) -> dict[JobId, tuple[ChainStatus, str]]:
-        """The status of jobs on chain, and whose they are (lowercase provider address), in one batch."""
-        calls = [_view(self.addresses.jobs, GET_JOB.encode(bytes.fromhex(job_id[2:]))) for job_id in job_ids]
+    def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
+        """The status of jobs on chain, and whose they are (lowercase provider address), all at one block. Raises
+        RpcUnavailableError when the node does not have the block `not_before` yet: what it says is of the past.
+        """
+        head = int(self.rpc.call("eth_blockNumber"), 16)
+        if head < not_before:
+            raise RpcUnavailableError(f"the node is at block {head}, and {not_before} was seen already")
+        data = [GET_JOB.encode(bytes.fromhex(job_id[2:])) for job_id in job_ids]
+        calls = [_view(self.addresses.jobs, call, head) for call in data]
         found = {}
         for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
             (_, status, _, provider, *_), *_ = GET_JOB.decode(require(answer))
@@ -221,10 +228,10 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened
         event = ToppedUp(key, minutes, at)
     elif topic == TRANSITION.topic:
         job_id, _, status = TRANSITION.decode(log["data"])
-        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status), at))]
+        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status), at), log["transactionHash"])]
     else:
         return []
-    return [Happened(_job_id(job_id), event)] if owner.lower() == provider else []
+    return [Happened(_job_id(job_id), event, log["transactionHash"])] if owner.lower() == provider else []
 
 
 def _definition(fields: tuple[Any, ...]) -> Definition:

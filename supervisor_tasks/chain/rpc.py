@@ -1,17 +1,18 @@
 """JSON-RPC over HTTP: one call or a batch, with errors sorted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import requests
 from web3 import HTTPProvider
 from web3.types import RPCEndpoint
 
+from supervisor_tasks.chain.http import session
 from supervisor_tasks.errors import PermanentError, TransientError
 
 BATCH = 100  # calls in one HTTP request; nodes limit it
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # to connect and to send
+DEADLINE_S = 20.0  # for the whole answer
 
 Call = tuple[str, Sequence[Any]]
 
@@ -33,19 +34,18 @@ class RpcError(PermanentError):
         return bool(self.data) or "revert" in self.message
 
 
-@dataclass(frozen=True, slots=True)
 class Rpc:
     """One endpoint. Threads may share it."""
 
-    provider: HTTPProvider
+    def __init__(self, provider: HTTPProvider) -> None:
+        self._provider = provider
 
     @classmethod
-    def at(cls, url: str) -> "Rpc":
+    def at(cls, url: str, deadline_s: float = DEADLINE_S) -> "Rpc":
         """An endpoint by its URL. web3's own retries are off: what is sent again is decided by the wallet."""
-        session = requests.Session()
-        session.mount("http", requests.adapters.HTTPAdapter(pool_maxsize=16))
-        options = {"timeout": TIMEOUT_S}
-        return cls(HTTPProvider(url, request_kwargs=options, session=session, exception_retry_configuration=None))
+        options = {"timeout": min(TIMEOUT_S, deadline_s)}
+        bounded = session(deadline_s)
+        return Rpc(HTTPProvider(url, request_kwargs=options, session=bounded, exception_retry_configuration=None))
 
     def call(self, method: str, *params: Any) -> Any:
         """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
@@ -61,8 +61,9 @@ class Rpc:
         return answers
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
+        """One HTTP request."""
         try:
-            response: Any = self.provider.make_batch_request(
+            response: Any = self._provider.make_batch_request(
                 [(RPCEndpoint(method), list(params)) for method, params in calls]
             )
         except (requests.RequestException, ValueError) as error:

@@ -5,9 +5,11 @@ for; an intent that is open or mined is never written a second time. The bytes a
 sees them, so that whatever dies, the same bytes can be sent again.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import structlog
@@ -15,22 +17,25 @@ from eth_account import Account
 from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
-from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Engine
 
+from supervisor_tasks.chain.book import Book, Mined, Sent
 from supervisor_tasks.chain.codec import Revert, decode_revert
-from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError, require
-from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.chain.fees import DEFAULT_TIP_WEI, Fees, Market, fees, replacement
+from supervisor_tasks.chain.rpc import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.signed import marked, read
+from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.job import Address
 from supervisor_tasks.ledger.leases import one_at_a_time
-from supervisor_tasks.ledger.models import TransactionRow
+from supervisor_tasks.ledger.operator import AlarmName, Alarms
 
 log = structlog.get_logger()
 
-TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
-
-OPEN = ("SIGNED", "SENT")
 GAS_MARGIN = 1.3  # on an estimate: the state may have changed by the time the transaction is mined
-SEND_AGAIN_S = 15.0  # a transaction without a receipt for so long is sent again, byte by byte the same
+FILLER_GAS = 21_000  # of a transaction that does nothing
+MOST_HASHES = BATCH - 1  # of one transaction, asked for in one request with a block
+DEFAULT_CAP_WEI = 10**12  # 1,000 gwei a gas
 
 
 class RevertedError(PermanentError):
@@ -39,6 +44,14 @@ class RevertedError(PermanentError):
     def __init__(self, revert: Revert) -> None:
         super().__init__(f"the contract reverts with {revert}")
         self.revert = revert
+
+
+class WalletEmptyError(TransientError):
+    """The balance does not pay for anything new; again after somebody has topped the account up."""
+
+    def __init__(self, balance_wei: int, needed_wei: int) -> None:
+        super().__init__(f"the wallet holds {balance_wei} wei and needs {needed_wei}")
+        self.balance_wei, self.needed_wei = balance_wei, needed_wei
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,253 +66,276 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A transaction that is not known to be mined."""
+class AccountState:
+    """What a node says of the wallet's account and of the market, at one block."""
 
-    id: int
-    hash: str
-    raw: bytes
-    purpose: str
-    job_id: str | None
-    stale: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Mined:
-    """A transaction with its receipt."""
-
-    sent: Sent
-    success: bool
-    block_number: int
-    block_hash: str
-
-    @classmethod
-    def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
-        """What eth_getTransactionReceipt says."""
-        return cls(sent, int(receipt["status"], 16) == 1, int(receipt["blockNumber"], 16), receipt["blockHash"])
-
-
-@dataclass(frozen=True, slots=True)
-class Fees:
-    """Prices of gas. A chain without a base fee takes legacy transactions."""
-
-    max_fee_wei: int
-    priority_fee_wei: int
-    legacy: bool
-
-    def fields(self) -> dict[str, int]:
-        """The fields of a transaction."""
-        if self.legacy:
-            return {"gasPrice": self.max_fee_wei}
-        return {"maxFeePerGas": self.max_fee_wei, "maxPriorityFeePerGas": self.priority_fee_wei, "type": 2}
+    mined_nonces: int
+    balance_wei: int
+    market: Market
+    head: int
+    head_hash: str
 
 
 class Wallet:
-    """Signs and sends for one address on one chain; all writes go to one contract."""
+    """Signs and sends for one address on one chain; all writes go to one contract. Prices are wei per gas."""
 
-    def __init__(self, engine: Engine, cluster: str, rpc: Rpc, chain_id: int, contract: str, key: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: str,
+        rpc: Rpc,
+        chain_id: int,
+        contract: str,
+        key: str,
+        cap_wei: int = DEFAULT_CAP_WEI,
+    ) -> None:
         self._engine = engine
-        self._cluster = cluster
         self._rpc = rpc
         self._chain_id = chain_id
         self._contract = contract
         self._account: LocalAccount = Account.from_key(key)
+        self.cap_wei = cap_wei
+        self.alarms = Alarms(engine, cluster)
         self.address = Address(self._account.address.lower())
+        self.book = Book(engine, cluster, chain_id)
 
     def sign_message(self, message: bytes) -> bytes:
         """An Ethereum personal message (EIP-191), as r, s and v = 0 or 1: 65 bytes."""
         signed = self._account.sign_message(encode_defunct(primitive=message))
         return bytes(signed.signature[:64]) + bytes([signed.signature[64] - 27])
 
+    # --- new writes -------------------------------------------------------------------------------------------------
+
     def missing(self, intents: Sequence[str]) -> set[str]:
         """Those of the intents for which there is no open or mined transaction."""
-        any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
-        query = select(TRANSACTIONS.c.intent).where(
-            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state != "REVERTED"
-        )
-        with self._engine.connect() as connection:
-            return set(intents) - set(connection.scalars(query))
+        return self.book.missing(intents)
 
     def estimate(self, writes: Sequence[Write]) -> list[int | RevertedError]:
         """The gas that each write would use now, with a margin, or the contract's reason to refuse it."""
-        calls = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
+        calls = [("eth_estimateGas", (self._call(write.data), "latest")) for write in writes]
         return [_gas_or_revert(answer) for answer in self._rpc.batch(calls)]
 
     def send(self, writes: Sequence[Write]) -> int:
-        """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many.
-        Each needs its gas. Raises RpcUnavailableError before anything is signed; after that nothing is lost.
+        """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many. Each needs its
+        gas. Raises RpcUnavailableError before anything is signed, and WalletEmptyError when the balance did not pay for all
+        (then those that it pays for are sent); after that nothing is lost.
         """
         with self.alone():
             wanted = self.missing([write.intent for write in writes])
             new = [write for write in writes if write.intent in wanted]
             if not new:
                 return 0
-            rows = self._sign(new)
-            with self._engine.begin() as connection:
-                connection.execute(insert(TRANSACTIONS), rows)
-            try:
-                self._broadcast([(row["hash"], row["raw"]) for row in rows])
-            except RpcUnavailableError as error:
-                log.warning(
-                    "broadcast_failed", transactions=len(rows), error=str(error)
-                )  # the tracker sends them again
+            state = self.look()
+            known = self.book.next_nonce(self.address)
+            if known is not None and state.mined_nonces > known:
+                self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
+            price = fees(state.market, self.cap_wei)
+            paid, needed_wei = self._affordable(new, price, state)
+            first = max(known or 0, state.mined_nonces)
+            if paid:
+                self._commit_and_send([self._row(write, first + n, price) for n, write in enumerate(paid)], state)
+        if len(paid) < len(new):
+            self.alarm_of_empty(state.balance_wei, needed_wei)
+            raise WalletEmptyError(state.balance_wei, needed_wei)
         return len(new)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Nobody signs meanwhile."""
-        with one_at_a_time(self._engine, f"wallet {self._chain_id} {self.address}"):
-            yield
+    def fill(self, nonce: int) -> None:
+        """Use up a nonce that nothing of ours has, so that what waits behind it can be mined. Raises as `send` does."""
+        with self.alone():
+            state = self.look()
+            price = fees(state.market, self.cap_wei)
+            write = Write(f"fill {nonce} at block {state.head}", "fill", "0x", gas=FILLER_GAS)
+            self._commit_and_send([self._row(write, nonce, price, to=self.address)], state)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nobody else who shares the ledger signs for this address meanwhile."""
+        return one_at_a_time(self._engine, f"wallet {self._chain_id} {self.address}")
+
+    def look(self) -> AccountState:
+        """What a node says of the account and the market, in one request."""
+        nonce, balance, block, tip, price = self._rpc.batch(
+            [
+                ("eth_getTransactionCount", (self.address, "latest")),
+                ("eth_getBalance", (self.address, "latest")),
+                ("eth_getBlockByNumber", ("latest", False)),
+                ("eth_maxPriorityFeePerGas", ()),
+                ("eth_gasPrice", ()),
+            ]
+        )
+        head = require(block)
+        market = Market(
+            base_fee_wei=int(head["baseFeePerGas"], 16) if "baseFeePerGas" in head else None,
+            tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
+            gas_price_wei=0 if isinstance(price, RpcError) else int(price, 16),
+        )
+        if market.base_fee_wei is None:
+            require(price)
+        nonces, balance_wei = int(require(nonce), 16), int(require(balance), 16)
+        return AccountState(nonces, balance_wei, market, int(head["number"], 16), head["hash"])
+
+    def _affordable(self, writes: Sequence[Write], price: Fees, state: AccountState) -> tuple[list[Write], int]:
+        """As many of the writes as the balance pays for, beside what is open; and what all of them need."""
+        costs = [(write.gas or 0) * price.max_fee_wei for write in writes]
+        open_wei = self.open_cost_wei()
+        paid = [
+            write
+            for write, cost_wei in zip(writes, accumulate(costs), strict=True)
+            if open_wei + cost_wei <= state.balance_wei
+        ]
+        return paid, open_wei + sum(costs)
+
+    def open_cost_wei(self) -> int:
+        """The most that all of this address that is open can cost."""
+        return sum(entry.cost_wei for entry in self.book.open_transactions() if entry.address == self.address)
+
+    def _commit_and_send(self, rows: Sequence[dict[str, Any]], state: AccountState) -> None:
+        with around(Point.TRANSACTION_COMMIT):
+            self.book.add(rows, state.head)
+        self._try_to_broadcast([(row["hash"], row["raw"]) for row in rows])
+
+    # --- open transactions ------------------------------------------------------------------------------------------
 
     def open_transactions(self) -> list[Sent]:
-        """What was signed and is not known to be mined, in the order of the nonces."""
-        columns = TRANSACTIONS.c
-        age = func.extract("epoch", func.now() - func.coalesce(columns.sent_at, columns.created_at))
-        query = (
-            select(columns.id, columns.hash, columns.raw, columns.purpose, columns.job_id, age.label("age_s"))
-            .add_columns(columns.state)
-            .where(columns.cluster == self._cluster, columns.state.in_(OPEN))
-            .order_by(columns.nonce)
-        )
-        with self._engine.connect() as connection:
-            return [
-                Sent(row.id, row.hash, row.raw, row.purpose, row.job_id, row.age_s > _patience_s(row.state))
-                for row in connection.execute(query)
-            ]
+        """What was signed and is not known to be mined, in the order of the nonces; of a former key as well."""
+        return self.book.open_transactions()
+
+    def close(self, connection: Connection, mined: Sequence[Mined], reverted: dict[int, RevertedError]) -> None:
+        """Write down, within a transaction of the ledger, where they were mined, and why those that reverted did."""
+        self.book.close(connection, mined, {row_id: str(error) for row_id, error in reverted.items()})
+
+    def mined_nonces(self, addresses: Sequence[str]) -> list[int]:
+        """How many transactions of these addresses are mined."""
+        calls = [("eth_getTransactionCount", (address, "latest")) for address in addresses]
+        return [int(require(answer), 16) for answer in self._rpc.batch(calls)]
+
+    def certainly_not_mined(self, sent: Sent, state: AccountState) -> bool:
+        """Whether a node that has the block at which the state was read knows no receipt of any signature. What a node does not
+        have yet, or refuses to say, is not certain.
+        """
+        calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in sent.hashes[-MOST_HASHES:]]
+        block, *receipts = self._rpc.batch([("eth_getBlockByNumber", (hex(state.head), False)), *calls])
+        knows_block = isinstance(block, dict) and block["hash"] == state.head_hash
+        return knows_block and all(receipt is None for receipt in receipts)
+
+    def alarm_of_empty(self, balance_wei: int, needed_wei: int) -> None:
+        """The account has to be topped up before work goes on."""
+        about = {"balance_wei": balance_wei, "needed_wei": needed_wei, "seen_s": round(time.time())}
+        self.alarms.on(AlarmName.WALLET_EMPTY, address=self.address, **about)
+
+    def alarm_of_foreign(self, **about: Any) -> None:
+        """Somebody else writes with this wallet's key."""
+        self.alarms.on(AlarmName.FOREIGN_WRITER, address=self.address, seen_s=round(time.time()), **about)
 
     def send_again(self, transactions: Sequence[Sent]) -> None:
         """Broadcast the same bytes once more."""
         if transactions:
-            self._broadcast([(transaction.hash, transaction.raw) for transaction in transactions])
+            self._broadcast([(entry.hash, entry.raw) for entry in transactions])
 
-    def close(self, connection: Connection, mined: Sequence[Mined], reverted: dict[int, RevertedError]) -> None:
-        """Write down, within a transaction of the ledger, where they were mined, and why those that reverted did."""
-        marks = [
-            {
-                "b_id": result.sent.id,
-                "b_state": "MINED" if result.success else "REVERTED",
-                "b_block": result.block_number,
-                "b_hash": result.block_hash,
-                "b_error": None if result.success else str(reverted[result.sent.id]),
-            }
-            for result in mined
-        ]
-        connection.execute(
-            update(TRANSACTIONS)
-            .where(TRANSACTIONS.c.id == bindparam("b_id"))
-            .values(
-                state=bindparam("b_state"),
-                block_number=bindparam("b_block"),
-                block_hash=bindparam("b_hash"),
-                error=bindparam("b_error"),
-                done_at=func.now(),
-            ),
-            marks,
-        )
+    def send_raw(self, signed: Sequence[bytes]) -> None:
+        """Broadcast bytes that were signed once; what nodes say of them matters to nobody."""
+        self._rpc.batch([_raw_call(raw) for raw in signed])
 
-    def why_reverted(self, transaction: Sent, block_number: int) -> RevertedError:
-        """The reason of a mined transaction that reverted: the call is replayed on the state before its block."""
-        data = self._rpc.call("eth_getTransactionByHash", transaction.hash)["input"]
-        for block in (hex(block_number - 1), hex(block_number)):
-            call = {"from": self.address, "to": self._contract, "data": data}
-            answer = self._rpc.batch([("eth_call", (call, block))])[0]
-            if isinstance(answer, RpcError) and answer.data:
-                return RevertedError(decode_revert(answer.data))
-        return RevertedError(Revert("unknown", ()))
+    def replace(self, transactions: Sequence[Sent], market: Market, head: int) -> list[Sent]:
+        """Sign the same again for a higher fee, commit that, and broadcast it; returns those that may not cost more."""
+        signed, capped = [], []
+        for entry in transactions:
+            price = replacement(entry.fees, market, self.cap_wei)
+            if price is None:
+                capped.append(entry)
+            else:
+                signed.append((entry.id, self._signed(_again(entry.raw), price)))
+        if signed:
+            with self.alone():
+                with around(Point.TRANSACTION_COMMIT):
+                    self.book.replace(signed, head)
+                self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
+        return capped
 
-    def _call(self, write: Write) -> dict[str, str]:
-        return {"from": self.address, "to": self._contract, "data": write.data}
+    def why_reverted(self, mined: Sequence[Mined]) -> dict[int, RevertedError]:
+        """The reasons (by the transaction's id) of mined transactions that reverted: each call is replayed on the state before
+        its block, and after it.
+        """
+        failed = [result for result in mined if not result.success]
+        calls: list[Call] = []
+        for result in failed:
+            call = self._replayed(result.sent)
+            calls += [("eth_call", (call, hex(block))) for block in (result.block_number - 1, result.block_number)]
+        answers = self._rpc.batch(calls) if calls else []
+        return {result.sent.id: _why(result, answers[2 * place : 2 * place + 2]) for place, result in enumerate(failed)}
 
-    def _sign(self, writes: Sequence[Write]) -> list[dict[str, Any]]:
-        nonce, fees = self._next_nonce_and_fees()
-        return [self._row(write, nonce + position, fees) for position, write in enumerate(writes)]
+    def _replayed(self, sent: Sent) -> dict[str, str]:
+        fields = read(sent.raw)
+        return {"from": sent.address, "to": fields.to, "data": "0x" + fields.data.hex(), "gas": hex(fields.gas)}
 
-    def _row(self, write: Write, nonce: int, fees: Fees) -> dict[str, Any]:
+    # --- signing and sending ----------------------------------------------------------------------------------------
+
+    def _call(self, data: str) -> dict[str, str]:
+        return {"from": self.address, "to": self._contract, "data": self._marked(data)}
+
+    def _marked(self, data: str) -> str:
+        return marked(data, self.book.mark())
+
+    def _row(self, write: Write, nonce: int, price: Fees, to: str | None = None) -> dict[str, Any]:
         if write.gas is None:
             raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
         fields: dict[str, Any] = {
-            "chainId": self._chain_id,
             "nonce": nonce,
             "gas": write.gas,
-            "to": self._checksummed(),
+            "to": to_checksum_address(to or self._contract),
             "value": 0,
-            "data": write.data,
+            "data": self._marked(write.data) if to is None else write.data,
         }
-        signed = self._account.sign_transaction(fields | fees.fields())
+        about = {"address": self.address, "nonce": nonce, "gas": write.gas}
+        intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}
+        return {**about, **intent, **self._signed(fields, price)}
+
+    def _signed(self, fields: dict[str, Any], price: Fees) -> dict[str, Any]:
+        with around(Point.SIGN):
+            signed = self._account.sign_transaction(fields | price.fields() | {"chainId": self._chain_id})
         return {
-            "cluster": self._cluster,
-            "chain_id": self._chain_id,
-            "address": self.address,
-            "nonce": nonce,
-            "purpose": write.purpose,
-            "job_id": write.job_id,
-            "intent": write.intent,
-            "gas": write.gas,
-            "max_fee_wei": fees.max_fee_wei,
-            "priority_fee_wei": fees.priority_fee_wei,
+            "max_fee_wei": price.max_fee_wei,
+            "priority_fee_wei": price.priority_fee_wei,
             "raw": bytes(signed.raw_transaction),
             "hash": "0x" + signed.hash.hex().removeprefix("0x"),
-            "state": "SIGNED",
         }
 
-    def _checksummed(self) -> str:
-        return to_checksum_address(self._contract)
-
-    def _next_nonce_and_fees(self) -> tuple[int, Fees]:
-        mined, block, tip = self._rpc.batch(
-            [
-                ("eth_getTransactionCount", (self.address, "latest")),
-                ("eth_getBlockByNumber", ("latest", False)),
-                ("eth_maxPriorityFeePerGas", ()),
-            ]
-        )
-        mine = TRANSACTIONS.c.chain_id == self._chain_id, TRANSACTIONS.c.address == self.address
-        with self._engine.connect() as connection:
-            last = connection.scalar(select(func.max(TRANSACTIONS.c.nonce)).where(*mine))
-        known = 0 if last is None else int(last) + 1
-        return max(known, int(require(mined), 16)), self._fees(require(block), tip)
-
-    def _fees(self, block: dict[str, Any], tip: str | RpcError) -> Fees:
-        if "baseFeePerGas" not in block:
-            price = int(self._rpc.call("eth_gasPrice"), 16)
-            return Fees(price, price, legacy=True)
-        priority = 10**9 if isinstance(tip, RpcError) else int(tip, 16)
-        return Fees(2 * int(block["baseFeePerGas"], 16) + priority, priority, legacy=False)
+    def _try_to_broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
+        try:
+            self._broadcast(transactions)
+        except RpcUnavailableError as error:  # the tracker sends them again
+            log.warning("broadcast_failed", transactions=len(transactions), error=str(error))
 
     def _broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
-        answers = self._rpc.batch([("eth_sendRawTransaction", ("0x" + raw.hex(),)) for _, raw in transactions])
-        marks = [
-            {"b_hash": tx_hash, "b_state": state, "b_error": error}
-            for (tx_hash, _), answer in zip(transactions, answers, strict=True)
-            for state, error in [_after_broadcast(answer)]
-        ]
-        with self._engine.begin() as connection:
-            connection.execute(
-                update(TRANSACTIONS)
-                .where(TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None))
-                .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
-                marks,
-            )
+        with around(Point.BROADCAST):
+            answers = self._rpc.batch([_raw_call(raw) for _, raw in transactions])
+        said = [answer.message if isinstance(answer, RpcError) else None for answer in answers]
+        hashes = [tx_hash for tx_hash, _ in transactions]
+        self.book.broadcast(zip(hashes, said, strict=True))
 
 
-def _patience_s(state: str) -> float:
-    """A transaction that no node is known to have is sent again at once."""
-    return 1.0 if state == "SIGNED" else SEND_AGAIN_S
+def _raw_call(raw: bytes) -> Call:
+    return "eth_sendRawTransaction", ("0x" + raw.hex(),)
 
 
-def _after_broadcast(answer: str | RpcError) -> tuple[str, str | None]:
-    """The state of a transaction after the node's answer. What a node refuses is kept open, with the node's words: its
-    receipt decides, and it is sent again.
-    """
-    if not isinstance(answer, RpcError):
-        return "SENT", None
-    known = any(phrase in answer.message.lower() for phrase in ("already known", "already imported", "nonce too low"))
-    return ("SENT" if known else "SIGNED"), answer.message[:500]
+def _again(raw: bytes) -> dict[str, Any]:
+    """The fields of a signed transaction, to be signed with other prices."""
+    fields = read(raw)
+    to = to_checksum_address(fields.to)
+    return {"nonce": fields.nonce, "gas": fields.gas, "to": to, "value": fields.value_wei, "data": fields.data}
 
 
 def _gas_or_revert(answer: str | RpcError) -> int | RevertedError:
     if not isinstance(answer, RpcError):
         return int(int(answer, 16) * GAS_MARGIN)
-    if answer.data:
+    if answer.reverted:
         return RevertedError(decode_revert(answer.data))
     return require(answer)  # type: ignore[no-any-return]  # raises
+
+
+def _why(result: Mined, answers: Sequence[Any]) -> RevertedError:
+    for answer in answers:
+        if isinstance(answer, RpcError) and answer.data:
+            return RevertedError(decode_revert(answer.data))
+    if result.gas_used >= result.sent.gas:
+        return RevertedError(Revert("OutOfGas", (result.sent.gas,)))
+    return RevertedError(Revert("unknown", ()))

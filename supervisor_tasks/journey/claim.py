@@ -7,14 +7,17 @@ import structlog
 from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Offer
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.job import State
+from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
 from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.ledger.operator import Switch
+from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.site import ChainSide, Site
 
 log = structlog.get_logger()
 
 SLURM_ANSWERED_WITHIN_S = 90.0
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
+# While one of these is on, no new job is claimed: it could not be reported, or not be paid for.
+STANDING = {AlarmName.CONTRACT_RETIRED, AlarmName.WALLET_EMPTY, AlarmName.TRANSACTION_STUCK}
 CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
 MORE_GAS = 20_000  # than the next claim needs: the ones behind it may carry longer definitions
 
@@ -28,12 +31,19 @@ def claim(site: Site) -> None:
 
 def _claim(site: Site) -> bool:
     chain = site.chain
-    offer = chain.contract.offer()
-    if not (offer.claimable or offer.cancelling or offer.topped_up):
-        return False
+    with chain_watched(site):
+        offer = chain.contract.offer()
+        alarms = wallet_watched(site, offer)
+        if offer.claimable or offer.cancelling or offer.topped_up:
+            _send(site, offer, alarms)
+    return False
+
+
+def _send(site: Site, offer: Offer, alarms: set[AlarmName]) -> None:
+    chain = site.chain
     under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
     wanted = {
-        "claim": min(offer.claimable, _room(site, offer)),
+        "claim": min(offer.claimable, _room(site, offer, alarms)),
         "claim-cancelling": offer.cancelling,
         "claim-top-up": offer.topped_up,
     }
@@ -44,23 +54,16 @@ def _claim(site: Site) -> bool:
         chain.wallet.send(writes)
         log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
         chain.wake_tracker()
-    return False
 
 
-def _room(site: Site, offer: Offer) -> int:
+def _room(site: Site, offer: Offer, alarms: set[AlarmName]) -> int:
     """How many jobs may be claimed now. What is under way goes on, whatever the answer."""
     chain, ledger = site.chain, site.ledger
-    if not offer.claimable or ledger.switches.is_set(Switch.DRAINED):
+    if not offer.claimable:
         return 0
-    if not offer.open:
-        log.error(
-            "contract_retired",
-            claimable=offer.claimable,
-            advice="the contract takes no new jobs; claiming stopped",
-        )
-        return 0
-    if offer.balance_wei < chain.wallet_min_wei:
-        log.error("wallet_nearly_empty", balance_wei=offer.balance_wei, needed_wei=chain.wallet_min_wei)
+    standing = sorted(alarms & STANDING)
+    if standing or ledger.switches.is_set(Switch.DRAINED):
+        log.info("not_claiming", claimable=offer.claimable, because=standing or Switch.DRAINED)
         return 0
     answered_s = ledger.seconds_since("slurm")
     if answered_s is None or answered_s > SLURM_ANSWERED_WITHIN_S:

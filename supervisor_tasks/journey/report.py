@@ -10,6 +10,7 @@ from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import Job, JobId, Kind, path_to_goal
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.steps import park
+from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.store import Change, OpenEffect
 from supervisor_tasks.site import Site
 
@@ -18,6 +19,7 @@ log = structlog.get_logger()
 FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # when no transaction of a report was seen mined by then
+UNEXPLAINED = 3  # refusals in a row that what the contract says does not explain; a node may be between two blocks
 # A step that follows one which is not mined yet cannot be estimated.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
@@ -87,11 +89,12 @@ def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
 
 def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]) -> None:
     """The contract would refuse these: see what it says of the jobs. If that explains the refusal the ledger has learnt
-    something and goes on; if it does not, an operator has to look.
+    something and goes on; if it does not, time and again, an operator has to look.
     """
     if not refused:
         return
-    statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused])
+    seen_block = max(jobs[effect.job_id].chain_at[0] for effect, _ in refused)
+    statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
     for effect, error in refused:
         status, _ = statuses[effect.job_id]
         before = jobs[effect.job_id]
@@ -99,13 +102,10 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=status.name)
         if status < before.chain_status and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
             site.ledger.postpone([effect], FORK_SHOWS_WITHIN_S, str(error))  # a block may be lost; the scan finds that
-        elif after == before:
-            park(
-                site,
-                effect,
-                str(error),
-                on_chain=status.name,
-                wanted=[step.status.name for step in path_to_goal(before)],
-            )
-        else:
+        elif after != before:
             site.ledger.postpone([effect], 0.0)
+        elif effect.attempts < UNEXPLAINED:
+            site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
+        else:
+            wanted = [step.status.name for step in path_to_goal(before)]
+            park(site, effect, str(error), on_chain=status.name, wanted=wanted)

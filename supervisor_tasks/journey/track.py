@@ -1,21 +1,26 @@
 """Track: what became of the transactions, and what their receipts tell of jobs."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
+from supervisor_tasks.chain.book import Mined, Sent
 from supervisor_tasks.chain.rpc import RpcError
-from supervisor_tasks.chain.wallet import Mined, RevertedError, Sent
+from supervisor_tasks.chain.wallet import RevertedError
+from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import ChainSaw
-from supervisor_tasks.job import JobId
+from supervisor_tasks.job import JobId, Kind
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.tend import tend
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
 POLL_S = 0.05  # between two questions for a new block while something is to be mined
+TEND_EVERY_S = 1.0  # what is not mined is looked after also where no block comes
 LONGEST_S = 20.0  # then the worker's thread is free again, and a tick goes on
 
 
@@ -25,40 +30,53 @@ def track(site: Site) -> None:
 
 
 def _follow(site: Site) -> bool:
-    wallet, contract = site.chain.wallet, site.chain.contract
-    deadline, seen_block = time.monotonic() + LONGEST_S, ""
+    deadline, tended_s, seen_block = time.monotonic() + LONGEST_S, 0.0, ""
     while time.monotonic() < deadline:
-        block = contract.rpc.call("eth_blockNumber")
-        if block != seen_block:
-            seen_block = block
-            transactions = wallet.open_transactions()
-            if not transactions:
+        block = site.chain.contract.rpc.call("eth_blockNumber")
+        if block != seen_block or time.monotonic() - tended_s > TEND_EVERY_S:
+            seen_block, tended_s = block, time.monotonic()
+            if not follow_once(site):
                 return False
-            _settle(site, transactions)
         else:
             time.sleep(POLL_S)  # nothing but asking tells that a block was mined
     return False
 
 
-def _settle(site: Site, transactions: list[Sent]) -> None:
-    """Commit what the receipts say; send what no node seems to have again."""
-    rpc, wallet = site.chain.contract.rpc, site.chain.wallet
-    receipts = rpc.batch([("eth_getTransactionReceipt", (transaction.hash,)) for transaction in transactions])
-    pairs = [(sent, receipt) for sent, receipt in zip(transactions, receipts, strict=True) if _is_receipt(receipt)]
-    mined = [Mined.from_receipt(sent, receipt) for sent, receipt in pairs]
-    reverted = {
-        result.sent.id: wallet.why_reverted(result.sent, result.block_number) for result in mined if not result.success
-    }
-    happened = site.chain.contract.happened(log for _, receipt in pairs for log in receipt["logs"])
-    changes = [Change(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
+def follow_once(site: Site) -> bool:
+    """Commit what the receipts say of the open transactions, and see to the others; False when none is open any more. The
+    account is looked at first: a nonce that was mined by then has a receipt, or it is somebody else's.
+    """
+    wallet = site.chain.wallet
+    transactions = wallet.open_transactions()
+    if not transactions:
+        return False
+    state = wallet.look()
+    receipts = _receipts(site, transactions)
+    mined = [Mined.from_receipt(entry, receipts[entry.id]) for entry in transactions if entry.id in receipts]
     if mined:
-        site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
-    known = {result.sent.id for result in mined}
-    wallet.send_again([sent for sent in transactions if sent.stale and sent.id not in known])
+        _settle(site, mined, list(receipts.values()))
+    tend(site, [entry for entry in transactions if entry.id not in receipts], state)
+    return len(mined) < len(transactions)
 
 
-def _is_receipt(answer: Any) -> bool:
-    return answer is not None and not isinstance(answer, RpcError)
+def _receipts(site: Site, transactions: Sequence[Sent]) -> dict[int, dict[str, Any]]:
+    """The receipts, by the transaction's id: of whichever signature was mined."""
+    asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
+    with around(Point.RECEIPT_READ):
+        answers = site.chain.contract.rpc.batch([("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked])
+    pairs = zip(asked, answers, strict=True)
+    return {row_id: answer for (row_id, _), answer in pairs if answer is not None and not isinstance(answer, RpcError)}
+
+
+def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
+    wallet = site.chain.wallet
+    reverted = wallet.why_reverted(mined)
+    happened = site.chain.contract.happened(entry for receipt in receipts for entry in receipt["logs"])
+    changes = [Change(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
+    site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
+    again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
+    if again:
+        site.ledger.hurry(again, (Kind.REPORT, Kind.REFUSE))
 
 
 def _true_statuses(site: Site, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[Change]:
@@ -68,10 +86,13 @@ def _true_statuses(site: Site, mined: list[Mined], reverted: dict[int, RevertedE
             "transaction_mined" if result.success else "transaction_reverted",
             purpose=result.sent.purpose,
             job_id=result.sent.job_id,
-            tx_hash=result.sent.hash,
+            tx_hash=result.hash,
             block=result.block_number,
             error=None if result.success else str(reverted[result.sent.id]),
         )
-    job_ids = sorted({JobId(entry.sent.job_id) for entry in mined if not entry.success and entry.sent.job_id})
-    statuses = site.chain.contract.statuses(job_ids) if job_ids else {}
+    failed = [entry for entry in mined if not entry.success and entry.sent.job_id]
+    if not failed:
+        return []
+    job_ids = sorted({JobId(entry.sent.job_id or "") for entry in failed})
+    statuses = site.chain.contract.statuses(job_ids, not_before=max(entry.block_number for entry in failed))
     return [Change(job_id, ChainSaw(status)) for job_id, (status, _) in statuses.items()]

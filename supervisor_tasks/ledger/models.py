@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     DateTime,
+    ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
@@ -177,7 +178,10 @@ class Callback(Base):
 
 
 class TransactionRow(Base):
-    """Every write to the chain, signed before it is sent. One open or mined transaction an intent."""
+    """Every write to the chain, signed before it is sent. One open or mined transaction an intent. `hash`, `raw` and the fees
+    are of the present signature, or of the one that was mined. `contested_at` is when its nonce was first seen mined without
+    it.
+    """
 
     __tablename__ = "transactions"
 
@@ -200,6 +204,7 @@ class TransactionRow(Base):
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     sent_at: Mapped[datetime | None]
+    contested_at: Mapped[datetime | None]
     done_at: Mapped[datetime | None]
 
     __table_args__ = (
@@ -209,12 +214,37 @@ class TransactionRow(Base):
             "cluster",
             "intent",
             unique=True,
-            postgresql_where=text("state <> 'REVERTED'"),
+            postgresql_where=text("state NOT IN ('REVERTED', 'FOREIGN')"),
         ),
         Index("transactions_by_job", "cluster", "job_id", postgresql_where=text("job_id IS NOT NULL")),
         Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
         Index("transactions_by_block", "cluster", "block_number"),
     )
+
+
+class SignatureRow(Base):
+    """All that was ever signed for a transaction: any of them may be the one that is mined. `head` is the block of then."""
+
+    __tablename__ = "signatures"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    transaction_id: Mapped[int] = mapped_column(ForeignKey("transactions.id", ondelete="CASCADE"))
+    raw: Mapped[bytes]
+    max_fee_wei: Mapped[int] = mapped_column(Numeric(78, 0))
+    priority_fee_wei: Mapped[int] = mapped_column(Numeric(78, 0))
+    head: Mapped[int]
+    signed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (Index("signatures_by_transaction", "transaction_id"),)
+
+
+class MarkRow(Base):
+    """The mark by which a ledger knows what it wrote to the chain, even when it has forgotten."""
+
+    __tablename__ = "marks"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    mark: Mapped[bytes]
 
 
 class Cursor(Base):

@@ -164,3 +164,11 @@ RETRY = text(
 
 # Ends a parked effect that nobody carried out.
 FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
+
+# Brings forward what waits for its next try: what it waited for has turned out otherwise.
+HURRY = text(
+    """
+    UPDATE effects SET due_at = LEAST(due_at, now()), wakes = wakes + 1, woken_at = NULL
+    WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
+    """
+)

@@ -262,6 +262,12 @@ class Ledger:
         if soon:
             self.wake(soon)
 
+    def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind]) -> None:
+        """Bring effects forward that wait for something which will not come; the clock wakes them."""
+        parameters = {"cluster": self.cluster, "job_ids": list(job_ids), "kinds": [kind.value for kind in kinds]}
+        with self.engine.begin() as connection:
+            connection.execute(outbox.HURRY, parameters)
+
     def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
         """Leave an effect to the operator. False when a demand came in meanwhile: then it is tried once more with what
         is new; and when the effect is another's now.

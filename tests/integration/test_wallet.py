@@ -15,9 +15,10 @@ from devgrid.grid import start_server
 from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
+from supervisor_tasks.chain.book import Mined
 from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
 from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.wallet import Mined, RevertedError, Wallet, Write
+from supervisor_tasks.chain.wallet import RevertedError, Wallet, Write
 from supervisor_tasks.events import ChainSaw, Claimed
 from supervisor_tasks.job import Address, ChainStatus, JobId, Report
 from supervisor_tasks.ledger.models import Base
@@ -58,7 +59,7 @@ def provider(chain: Chain) -> Account:
 @pytest.fixture
 def engine(database: Engine) -> Engine:
     with database.begin() as connection:
-        connection.execute(text("TRUNCATE transactions"))
+        connection.execute(text("TRUNCATE transactions, signatures, marks, alarms"))
     return database
 
 
@@ -207,7 +208,7 @@ def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
     wallet.send([write])
     ((result, _),) = mined(wallet, chain)
     assert not result.success
-    reason = wallet.why_reverted(result.sent, result.block_number)
+    reason = wallet.why_reverted([result])[result.sent.id]
     assert reason.revert.name == "InvalidTransition"
     with engine.begin() as connection:
         wallet.close(connection, [result], {result.sent.id: reason})

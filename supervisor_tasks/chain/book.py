@@ -1,0 +1,279 @@
+"""The wallet's part of the ledger: transactions, all their signatures, and the mark by which the ledger knows its own."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from supervisor_tasks.chain.fees import Fees
+from supervisor_tasks.chain.refusals import Refusal, meaning
+from supervisor_tasks.chain.signed import MARK_BYTES
+from supervisor_tasks.ledger.models import MarkRow, SignatureRow, TransactionRow
+
+TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+SIGNATURES = SignatureRow.metadata.tables["signatures"]
+MARKS = MarkRow.metadata.tables["marks"]
+
+OPEN = ("SIGNED", "SENT")
+FREE = ("REVERTED", "FOREIGN")  # the intent may be written again
+SAID = 500  # characters of a node's words that are kept
+
+# After a node's refusal it is still known to have the transaction, or one that took its place.
+NODE_HAS_IT = (Refusal.ALREADY_KNOWN, Refusal.NONCE_TOO_LOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A transaction that is not known to be mined; `hashes` are those of all its signatures, `raw` and `hash` of the last.
+    Ages in seconds: see remedies.Pending.
+    """
+
+    id: int
+    address: str
+    nonce: int
+    hash: str
+    raw: bytes
+    hashes: tuple[str, ...]
+    purpose: str
+    job_id: str | None
+    gas: int
+    fees: Fees
+    accepted: bool
+    refusal: Refusal | None
+    sent_age_s: float
+    signed_age_s: float
+    contested_age_s: float | None
+    head: int
+
+    @property
+    def cost_wei(self) -> int:
+        """The most that it can cost."""
+        return self.gas * self.fees.max_fee_wei
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """A transaction with its receipt; `hash` is of the signature that was mined."""
+
+    sent: Sent
+    success: bool
+    block_number: int
+    block_hash: str
+    hash: str
+    gas_used: int
+
+    @classmethod
+    def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
+        """What eth_getTransactionReceipt says."""
+        return cls(
+            sent,
+            int(receipt["status"], 16) == 1,
+            int(receipt["blockNumber"], 16),
+            receipt["blockHash"],
+            receipt["transactionHash"],
+            int(receipt["gasUsed"], 16),
+        )
+
+
+class Book:
+    """The transactions of one cluster on one chain."""
+
+    def __init__(self, engine: Engine, cluster: str, chain_id: int) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._chain_id = chain_id
+        self._mark: bytes | None = None
+
+    def mark(self) -> bytes:
+        """What the ledger puts behind the data of each call. Made when it is asked for the first time."""
+        if self._mark is None:
+            new = upsert(MARKS).values(cluster=self._cluster, mark=secrets.token_bytes(MARK_BYTES))
+            with self._engine.begin() as connection:
+                connection.execute(new.on_conflict_do_nothing())
+                here = MARKS.c.cluster == self._cluster
+                self._mark = bytes(connection.execute(select(MARKS.c.mark).where(here)).scalar_one())
+        return self._mark
+
+    def missing(self, intents: Sequence[str]) -> set[str]:
+        """Those of the intents for which there is no open or mined transaction."""
+        any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
+        query = select(TRANSACTIONS.c.intent).where(
+            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(FREE)
+        )
+        with self._engine.connect() as connection:
+            return set(intents) - set(connection.scalars(query))
+
+    def next_nonce(self, address: str) -> int | None:
+        """The nonce behind the last one that was ever signed with; None when none was. Clusters may share a wallet."""
+        query = select(func.max(TRANSACTIONS.c.nonce)).where(*self._of(address))
+        with self._engine.connect() as connection:
+            last = connection.scalar(query)
+        return None if last is None else int(last) + 1
+
+    def at_nonces(self, address: str, nonces: Sequence[int]) -> dict[int, tuple[str, str, bytes]]:
+        """State, hash and bytes of what the ledger has at these nonces, open or not."""
+        columns = TRANSACTIONS.c
+        any_of = columns.nonce == func.any(bindparam("nonces", list(nonces)))
+        query = select(columns.nonce, columns.state, columns.hash, columns.raw).where(*self._of(address), any_of)
+        with self._engine.connect() as connection:
+            return {row.nonce: (row.state, row.hash, row.raw) for row in connection.execute(query)}
+
+    def add(self, rows: Sequence[dict[str, Any]], head: int) -> None:
+        """Commit new transactions with their first signatures. One at a nonce that was somebody else's takes its place."""
+        whole = [row | {"cluster": self._cluster, "chain_id": self._chain_id, "state": "SIGNED"} for row in rows]
+        new = upsert(TRANSACTIONS).values(whole)
+        again = {name: new.excluded[name] for name in whole[0]} | dict.fromkeys(
+            ("done_at", "contested_at", "sent_at", "error")
+        )
+        placed = new.on_conflict_do_update(
+            constraint="transactions_nonce", set_=again, where=TRANSACTIONS.c.state == "FOREIGN"
+        ).returning(TRANSACTIONS.c.nonce, TRANSACTIONS.c.id)
+        with self._engine.begin() as connection:
+            ids = {row.nonce: row.id for row in connection.execute(placed)}
+            connection.execute(insert(SIGNATURES), [_signature(ids[row["nonce"]], row, head) for row in rows])
+
+    def replace(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
+        """Commit new signatures of open transactions."""
+        with self._engine.begin() as connection:
+            for row_id, row in signed:
+                still_open = TRANSACTIONS.c.id == row_id, TRANSACTIONS.c.state.in_(OPEN)
+                new = {**row, "state": "SIGNED", "sent_at": func.now(), "error": None}
+                connection.execute(update(TRANSACTIONS).where(*still_open).values(new))
+                connection.execute(insert(SIGNATURES).values(_signature(row_id, row, head)))
+
+    def open_transactions(self) -> list[Sent]:
+        """What was signed and is not known to be mined, in the order of the nonces; of a former key as well."""
+        columns, signed = TRANSACTIONS.c, SIGNATURES.c
+        each = SIGNATURES.alias()
+        of_it = each.c.transaction_id == columns.id
+        hashes = select(func.array_agg(each.c.hash)).where(of_it).correlate(TRANSACTIONS).scalar_subquery()
+        present = signed.hash == columns.hash
+        query = (
+            select(
+                TRANSACTIONS,
+                hashes.label("hashes"),
+                func.coalesce(signed.head, 0).label("head"),
+                _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
+                _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
+                _age(columns.contested_at).label("contested_age_s"),
+            )
+            .outerjoin(SIGNATURES, present)
+            .where(columns.cluster == self._cluster, columns.chain_id == self._chain_id, columns.state.in_(OPEN))
+            .order_by(columns.nonce)
+        )
+        with self._engine.connect() as connection:
+            return [_sent(row) for row in connection.execute(query)]
+
+    def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
+        """Write down what the node said of signatures (by hash): None when it took them."""
+        marks = [
+            {"b_hash": tx_hash, "b_state": _state_after(words), "b_error": None if words is None else words[:SAID]}
+            for tx_hash, words in answers
+        ]
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(TRANSACTIONS)
+                .where(TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None))
+                .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
+                marks,
+            )
+
+    def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
+        """Write down, within a transaction of the ledger, where they were mined, and why those that reverted did."""
+        marks = [
+            {
+                "b_id": result.sent.id,
+                "b_state": "MINED" if result.success else "REVERTED",
+                "b_block": result.block_number,
+                "b_block_hash": result.block_hash,
+                "b_hash": result.hash,
+                "b_error": errors.get(result.sent.id),
+            }
+            for result in mined
+        ]
+        signature = SIGNATURES.c.hash == bindparam("b_hash")
+        present = {name: select(SIGNATURES.c[name]).where(signature).scalar_subquery() for name in PRESENT}
+        connection.execute(
+            update(TRANSACTIONS)
+            .where(TRANSACTIONS.c.id == bindparam("b_id"))
+            .values(
+                state=bindparam("b_state"),
+                block_number=bindparam("b_block"),
+                block_hash=bindparam("b_block_hash"),
+                hash=bindparam("b_hash"),
+                error=bindparam("b_error"),
+                contested_at=None,
+                done_at=func.now(),
+                **present,
+            ),
+            marks,
+        )
+
+    def contest(self, ids: Sequence[int]) -> None:
+        """The nonces of these are mined, and it is not known with what."""
+        self._mark_open(ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now()))
+
+    def uncontest(self, ids: Sequence[int]) -> None:
+        """The nonces of these are not mined after all."""
+        self._mark_open(ids, contested_at=None)
+
+    def foreign(self, ids: Sequence[int]) -> None:
+        """The nonces of these are somebody else's: their intents are free."""
+        self._mark_open(ids, state="FOREIGN", done_at=func.now(), error="somebody else's transaction has this nonce")
+
+    def ours(self, hashes: Iterable[str]) -> set[str]:
+        """Those of the hashes that this ledger has signed."""
+        any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
+        with self._engine.connect() as connection:
+            return set(connection.scalars(select(SIGNATURES.c.hash).where(any_of)))
+
+    def _mark_open(self, ids: Sequence[int], **values: Any) -> None:
+        if not ids:
+            return
+        any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", list(ids)))
+        with self._engine.begin() as connection:
+            connection.execute(update(TRANSACTIONS).where(any_of, TRANSACTIONS.c.state.in_(OPEN)).values(values))
+
+    def _of(self, address: str) -> tuple[Any, ...]:
+        return TRANSACTIONS.c.chain_id == self._chain_id, TRANSACTIONS.c.address == address
+
+
+PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # what a row shows of its present signature, beside the hash
+
+
+def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
+    return {"transaction_id": row_id, "head": head, **{name: row[name] for name in ("hash", *PRESENT)}}
+
+
+def _age(column: Any) -> Any:
+    return func.extract("epoch", func.now() - column)
+
+
+def _state_after(words: str | None) -> str:
+    """What a node refuses is kept open: its receipt decides, and it is sent again."""
+    return "SENT" if words is None or meaning(words) in NODE_HAS_IT else "SIGNED"
+
+
+def _sent(row: Any) -> Sent:
+    fees = Fees(int(row.max_fee_wei), int(row.priority_fee_wei), legacy=bytes(row.raw[:1]) >= b"\xc0")
+    return Sent(
+        id=row.id,
+        address=row.address,
+        nonce=row.nonce,
+        hash=row.hash,
+        raw=row.raw,
+        hashes=tuple(row.hashes or (row.hash,)),
+        purpose=row.purpose,
+        job_id=row.job_id,
+        gas=row.gas,
+        fees=fees,
+        accepted=row.state == "SENT",
+        refusal=None if row.error is None else meaning(row.error),
+        sent_age_s=float(row.sent_age_s),
+        signed_age_s=float(row.signed_age_s),
+        contested_age_s=None if row.contested_age_s is None else float(row.contested_age_s),
+        head=row.head,
+    )

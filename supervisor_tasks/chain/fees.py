@@ -1,0 +1,64 @@
+"""What a transaction pays for gas, and what its replacement pays. Pure; all prices are wei per gas."""
+
+from dataclasses import dataclass
+
+BASE_FEES = 2  # a transaction can be mined until the base fee has doubled
+DEFAULT_TIP_WEI = 10**9  # for a node that does not say what tip is usual
+STEP_PERCENT = 12.5  # a replacement pays so much more; nodes ask for 10
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What a node says of prices. A chain without a base fee takes legacy transactions."""
+
+    base_fee_wei: int | None
+    tip_wei: int
+    gas_price_wei: int
+
+    @property
+    def least_wei(self) -> int:
+        """Less than this is not mined now."""
+        return self.gas_price_wei if self.base_fee_wei is None else self.base_fee_wei
+
+
+@dataclass(frozen=True, slots=True)
+class Fees:
+    """Prices of one transaction."""
+
+    max_fee_wei: int
+    priority_fee_wei: int
+    legacy: bool
+
+    def fields(self) -> dict[str, int]:
+        """The fields of a transaction."""
+        if self.legacy:
+            return {"gasPrice": self.max_fee_wei}
+        return {"maxFeePerGas": self.max_fee_wei, "maxPriorityFeePerGas": self.priority_fee_wei, "type": 2}
+
+
+def fees(market: Market, cap_wei: int) -> Fees:
+    """What a new transaction pays; never more than the cap."""
+    if market.base_fee_wei is None:
+        price = min(market.gas_price_wei, cap_wei)
+        return Fees(price, price, legacy=True)
+    wanted = BASE_FEES * market.base_fee_wei + market.tip_wei
+    return Fees(min(wanted, cap_wei), min(market.tip_wei, cap_wei), legacy=False)
+
+
+def replacement(old: Fees, market: Market, cap_wei: int) -> Fees | None:
+    """What the same transaction pays when it is signed again: both prices a step higher, and at least today's. None when
+    that is more than the cap: nodes would refuse anything between.
+    """
+    now = fees(market, cap_wei)
+    least = Fees(_step(old.max_fee_wei), _step(old.priority_fee_wei), old.legacy)
+    if least.max_fee_wei > cap_wei:
+        return None
+    if old.legacy:
+        price = max(least.max_fee_wei, min(market.gas_price_wei, cap_wei))
+        return Fees(price, price, legacy=True)
+    max_fee_wei = max(least.max_fee_wei, now.max_fee_wei)
+    return Fees(max_fee_wei, min(max(least.priority_fee_wei, now.priority_fee_wei), max_fee_wei), legacy=False)
+
+
+def _step(price_wei: int) -> int:
+    return price_wei + -(-price_wei * int(STEP_PERCENT * 10) // 1000) + (price_wei == 0)

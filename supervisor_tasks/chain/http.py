@@ -1,0 +1,94 @@
+"""HTTP with an end: whatever the other side does, an answer takes no longer than a deadline and is no larger than a limit.
+
+The time-out of `requests` is one of each read: a node that sends a byte now and then would hold a thread for ever.
+"""
+
+import io
+import socket
+import time
+from http.client import HTTPResponse
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+CONNECTIONS = 16
+MOST_BYTES = 64 * 2**20
+
+
+def session(deadline_s: float, most_bytes: int = MOST_BYTES) -> requests.Session:
+    """A session whose answers are bounded in time and size; from the end of the request until the last byte."""
+    bounded = requests.Session()
+    adapter = _Adapter(deadline_s, most_bytes)
+    bounded.mount("http://", adapter)
+    bounded.mount("https://", adapter)
+    return bounded
+
+
+class _Bounded(io.RawIOBase):
+    """The bytes of a socket, until the deadline, and not more than so many."""
+
+    def __init__(self, sock: socket.socket, deadline_s: float, most_bytes: int) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._ends_s = time.monotonic() + deadline_s
+        self._room = most_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._ends_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer took too long")
+        self._sock.settimeout(left_s)
+        count = self._raw.readinto(buffer) or 0
+        self._room -= count
+        if self._room < 0:
+            raise OSError("the answer is too large")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Adapter(HTTPAdapter):
+    def __init__(self, deadline_s: float, most_bytes: int) -> None:
+        self._pools = _pools(deadline_s, most_bytes)
+        super().__init__(pool_maxsize=CONNECTIONS)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = self._pools
+        return manager
+
+
+def _pools(deadline_s: float, most_bytes: int) -> dict[str, type[HTTPConnectionPool]]:
+    """urllib3 is told by classes what its connections do."""
+
+    class Response(HTTPResponse):
+        def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+            super().__init__(sock, *args, **kwargs)
+            self.fp.close()
+            self.fp = io.BufferedReader(_Bounded(sock, deadline_s, most_bytes), 65536)
+
+    class Plain(HTTPConnection):
+        response_class = Response
+
+    class Tls(HTTPSConnection):
+        response_class = Response
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}

@@ -1,0 +1,89 @@
+"""What to do about a transaction that has no receipt. Pure.
+
+An answer that is missing, and a refusal in words, are never a reason for another nonce. Only the chain itself frees an intent:
+when the nonce is mined and none of our signatures is what was mined.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor_tasks.chain.fees import Fees, Market, replacement
+from supervisor_tasks.chain.refusals import Refusal
+
+SEND_AGAIN_S = 15.0  # a transaction without a receipt for so long is sent again, byte by byte the same
+REFUSED_AGAIN_S = 1.0  # one that no node is known to have
+PRICED_OUT_S = 1.0  # one that pays less than the base fee is given so long: the fee may fall as it rose
+STUCK_BLOCKS = 3
+CERTAIN_S = 2.0  # between the two looks after which a nonce is taken to be somebody else's
+
+PRICE = {Refusal.UNDERPRICED, Refusal.REPLACEMENT_UNDERPRICED, Refusal.BELOW_BASE_FEE}
+
+
+class Remedy(StrEnum):
+    """What is to be done."""
+
+    WAIT = "wait"
+    SEND = "send again"  # the same bytes
+    REPLACE = "replace"  # the same nonce, a higher fee
+    CAPPED = "capped"  # should be replaced and may not cost more: the same bytes
+    PAUSE = "pause"  # the wallet cannot pay for it
+    CONTEST = "contest"  # the nonce is mined and not known to be ours: look once more
+    FOREIGN = "foreign"  # the nonce is somebody else's
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A transaction without a receipt. Ages are seconds: since it was last sent (or signed), since its present bytes were
+    signed, and since its nonce was first seen mined without it (None: not seen). `blocks` were mined since it was signed.
+    """
+
+    nonce: int
+    fees: Fees
+    mine: bool  # whether the wallet still has the key of its address
+    accepted: bool  # whether a node is known to have its present bytes
+    refusal: Refusal | None
+    sent_age_s: float
+    signed_age_s: float
+    blocks: int
+    contested_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator allows, prices in wei per gas."""
+
+    cap_wei: int
+    stuck_after_s: float
+
+
+def remedy(pending: Pending, mined_nonces: int, market: Market, rules: Rules, can_pay: bool) -> Remedy:
+    """What to do. `mined_nonces` is the account's nonce on the head of the chain, `can_pay` whether its balance is enough for
+    this one and all before it.
+    """
+    if pending.nonce < mined_nonces:
+        certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
+        return Remedy.FOREIGN if certain else Remedy.CONTEST
+    again = Remedy.SEND if stale(pending.accepted, pending.sent_age_s) else Remedy.WAIT
+    if not can_pay:
+        return Remedy.PAUSE if pending.refusal is Refusal.INSUFFICIENT_FUNDS else again
+    if not _needs_more(pending, mined_nonces, market, rules):
+        return again
+    if not pending.mine or replacement(pending.fees, market, rules.cap_wei) is None:
+        return Remedy.CAPPED
+    return Remedy.REPLACE
+
+
+def stale(accepted: bool, sent_age_s: float) -> bool:
+    """Whether it is time to send the same bytes again."""
+    return sent_age_s >= (SEND_AGAIN_S if accepted else REFUSED_AGAIN_S)
+
+
+def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
+    """Whether only a higher fee helps: it pays less than the base fee, a node said so, or it is its turn and blocks are mined
+    without it. Where no blocks are mined, no fee helps.
+    """
+    priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
+    if priced_out and pending.signed_age_s >= PRICED_OUT_S:
+        return True
+    passed_over = pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
+    return pending.nonce == mined_nonces and passed_over
