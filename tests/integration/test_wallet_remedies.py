@@ -1,0 +1,385 @@
+"""What becomes of a transaction that is not simply mined, on a real chain and in a real ledger."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, text
+
+from devgrid.chain import Account, Chain, Node, Prices
+from devgrid.process import Processes, wait_until
+from devgrid.state import private_processes
+from supervisor_tasks.chain.contract import CLAIM, report_call
+from supervisor_tasks.chain.wallet import WalletEmptyError, Write
+from supervisor_tasks.job import ChainStatus, Report
+from supervisor_tasks.journey.claim import claim
+from supervisor_tasks.journey.scan import scan
+from supervisor_tasks.ledger.operator import AlarmName, Switch
+from tests.integration.wallets import CUSTOMERS, GAS, GWEI, Fleet, claims, databases, empty, held, scheduled_jobs
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def both(processes: Processes) -> Iterator[list[Engine]]:
+    with databases(processes, "one", "two") as engines:
+        yield engines
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return Chain.start(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    return account
+
+
+@pytest.fixture
+def engines(both: list[Engine]) -> list[Engine]:
+    for engine in both:
+        empty(engine)
+    return both
+
+
+@pytest.fixture
+def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> Fleet:
+    return Fleet.of(chain, provider, engines[0])
+
+
+def settled(fleet: Fleet, timeout_s: float = 60.0) -> None:
+    """Follow until nothing is open."""
+    wait_until(lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05)
+
+
+def base_fee(chain: Chain, wei: int) -> None:
+    """The next block asks for so much."""
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(wei))
+    chain.mine()
+
+
+def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 3)
+    claim(fleet.site)
+    settled(fleet)
+    assert set(fleet.site.ledger.jobs(job_ids)) == set(job_ids)
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET state = 'SENT', done_at = NULL"))
+        before = connection.scalar(text("SELECT count(*) FROM events"))
+    settled(fleet)
+    scan(fleet.site)
+    with fleet.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM events")) == before
+
+
+def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        for (tx_hash,) in fleet.rows("hash"):
+            chain.rpc.call("anvil_dropTransaction", tx_hash)
+        with fleet.engine.begin() as connection:  # as when the time has passed
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        fleet.follow()
+    settled(fleet)
+    assert fleet.states() == ["MINED", "MINED"]
+    assert fleet.signatures() == 2
+
+
+def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    fleet.wallet.send([Write("end", "report", report_call(job_id, Report(ChainStatus.FINISHED)), job_id, gas=GAS)])
+    settled(fleet)
+    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with InvalidTransition(1, 5)")]
+
+
+def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    fleet.wallet.send([replace(claims(1)[0], gas=60_000)])
+    settled(fleet)
+    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with OutOfGas(60000)")]
+
+
+def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(3))
+        paid = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
+        base_fee(chain, max(paid) * 3)
+    assert fleet.follow()
+    wait_until(lambda: not fleet.follow(), "replacements to be mined", 60.0, 0.1)
+    assert fleet.states() == ["MINED"] * 3
+    assert fleet.signatures() == 6
+    again = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
+    assert all(new * 10 >= old * 11 for new, old in zip(again, paid, strict=True))
+    mined = {chain.rpc.call("eth_getTransactionByHash", tx_hash)["nonce"] for (tx_hash,) in fleet.rows("hash")}
+    assert mined == {hex(nonce) for (nonce,) in fleet.rows("nonce")}
+    base_fee(chain, GWEI)
+
+
+def test_replaced__and_the_first_signature_is_mined__counts(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        ((first_raw,),) = fleet.rows("raw")
+        ((first_hash,),) = fleet.rows("hash")
+        state = fleet.wallet.look()
+        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        ((second_hash,),) = fleet.rows("hash")
+        assert second_hash != first_hash
+        chain.rpc.call("anvil_dropTransaction", second_hash)
+        chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(first_raw).hex())
+    settled(fleet)
+    assert fleet.rows("state, hash") == [("MINED", first_hash)]
+
+
+def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    fleet = Fleet.of(chain, provider, engines[0], cap_wei=5 * GWEI)
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        base_fee(chain, 50 * GWEI)
+        wait_until(lambda: fleet.follow() and AlarmName.TRANSACTION_STUCK in fleet.alarms(), "the alarm", 60.0, 0.1)
+        assert max(int(fee) for (fee,) in fleet.rows("max_fee_wei")) <= 5 * GWEI
+        base_fee(chain, GWEI)
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+    claim(fleet.site)
+    assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
+
+
+def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        for (tx_hash,) in fleet.rows("hash"):
+            chain.rpc.call("anvil_dropTransaction", tx_hash)
+        chain.rpc.call("anvil_setBalance", provider.address, "0x0")
+        with pytest.raises(WalletEmptyError):
+            fleet.wallet.send(claims(2))
+        assert len(fleet.rows()) == 1
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        fleet.follow()
+        fleet.follow()
+        assert AlarmName.WALLET_EMPTY in fleet.alarms()
+        claim(fleet.site)
+        assert len(fleet.rows()) == 1
+    chain.rpc.call("anvil_setBalance", provider.address, hex(10**20))
+    wait_until(lambda: not fleet.follow(), "what was signed to be mined", 60.0, 0.1)
+    claim(fleet.site)
+    assert AlarmName.WALLET_EMPTY not in fleet.alarms()
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 3)
+    cost_wei = GAS * (2 * fleet.wallet.look().market.least_wei + 2 * GWEI)
+    chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
+    with pytest.raises(WalletEmptyError):
+        fleet.wallet.send(claims(10))
+    assert 1 <= len(fleet.rows()) < 10
+    settled(fleet)
+    assert set(fleet.states()) == {"MINED"}
+
+
+def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    write = Write("running", "report", report_call(job_id, Report(ChainStatus.RUNNING)), job_id, gas=GAS)
+    with held(chain):
+        fleet.wallet.send([write])
+        ((tx_hash,),) = [row for row in fleet.rows("hash") if row[0] == fleet.wallet.open_transactions()[0].hash]
+        chain.rpc.call("anvil_dropTransaction", tx_hash)
+        foreign(chain, provider)
+    wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
+    assert fleet.states() == ["MINED", "FOREIGN"]
+    assert AlarmName.FOREIGN_WRITER in fleet.alarms()
+    assert fleet.wallet.missing(["running"]) == {"running"}
+    assert fleet.wallet.send([write]) == 1
+    settled(fleet)
+    assert fleet.states() == ["MINED", "FOREIGN", "MINED"]
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
+def foreign(chain: Chain, account: Account) -> None:
+    """Somebody sends something harmless with the same key."""
+    chain._broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
+
+
+def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(3))
+        ((first,), *_) = fleet.rows("hash")
+        chain.rpc.call("anvil_dropTransaction", first)
+    assert chain.rpc.call("eth_getTransactionReceipt", first) is None
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_nonce_that_nobody_signed__is_filled(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    nonce = fleet.wallet.look().mined_nonces
+    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
+        chain.rpc.call("anvil_dropAllTransactions")
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    wait_until(lambda: not fleet.follow(), "the gap to be filled", 60.0, 0.2)
+    purposes = [purpose for (purpose,) in fleet.rows("purpose")]
+    assert purposes == ["fill", "fill", "claim"]
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    first = scheduled_jobs(chain, provider, 1)
+    scan(fleet.site)
+    claim(fleet.site)
+    settled(fleet)
+    scan(fleet.site)
+    lost = scheduled_jobs(chain, provider, 2)
+    claim(fleet.site)
+    with fleet.engine.begin() as connection:  # the backup was made before
+        connection.execute(text("DELETE FROM transactions WHERE state <> 'MINED'"))
+    scan(fleet.site)
+    assert set(fleet.site.ledger.jobs([*first, *lost])) == {*first, *lost}
+    more = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    assert set(fleet.site.ledger.jobs(more)) == set(more)
+
+
+def test_former_key__is_followed_and_never_signed_anew(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 2)
+    other = chain.new_account()
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        chain.rpc.call("anvil_dropAllTransactions")
+        later = Fleet.of(chain, other, fleet.engine)
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+            connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 hour', head = -100"))
+        later.follow()
+        assert AlarmName.TRANSACTION_STUCK in later.alarms()
+    wait_until(lambda: not later.follow(), "the former key's transactions to be mined", 60.0, 0.1)
+    assert later.states() == ["MINED", "MINED"]
+    assert later.signatures() == 2
+
+
+def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_called(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    fleets = [Fleet.of(chain, provider, engine) for engine in engines]
+    for fleet in fleets:
+        scan(fleet.site)
+    job_ids = scheduled_jobs(chain, provider, 12)
+    for _ in range(8):
+        with held(chain):  # both see the same queue and the same nonce
+            for fleet in fleets:
+                claim(fleet.site)
+        for fleet in fleets:
+            fleet.follow()
+    for fleet in fleets:
+        wait_until(lambda fleet=fleet: not fleet.follow(), "all to be closed", 60.0, 0.2)  # type: ignore[misc]
+        scan(fleet.site)
+    claim(fleets[0].site)
+    settled(fleets[0])
+    scan(fleets[1].site)
+    owned = [set(fleet.site.ledger.jobs(job_ids)) for fleet in fleets]
+    assert owned[0] & owned[1] == set()
+    assert owned[0] | owned[1] == set(job_ids)
+    assert any(AlarmName.FOREIGN_WRITER in fleet.alarms() for fleet in fleets)
+    assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
+
+
+def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    hashes = set()
+    with held(chain):
+        for engine in engines:
+            fleet = Fleet.of(chain, provider, engine)
+            fleet.wallet.send(claims(1))
+            hashes.add(fleet.rows("nonce, hash")[0])
+        chain.rpc.call("anvil_dropAllTransactions")
+    assert len({nonce for nonce, _ in hashes}) == 1
+    assert len(hashes) == 2
+
+
+def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engine]) -> None:
+    account = chain.new_account(ether=10_000)
+    fleet = Fleet.of(chain, account, engines[0])
+    with held(chain):
+        writes = [Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)]
+        assert fleet.wallet.send(writes) == 600
+        posts = []
+        inner = fleet.wallet._rpc._post
+        fleet.wallet._rpc._post = lambda calls: posts.append(len(calls)) or inner(calls)  # type: ignore[method-assign, func-returns-value]
+        fleet.follow()
+        assert len(posts) <= 10
+        assert max(posts) <= 100
+        while int(chain.rpc.call("txpool_status")["pending"], 16):
+            chain.mine()
+    settled(fleet)
+    assert set(fleet.states()) == {"REVERTED"}
+
+
+def test_drained__nothing_new_is_claimed__cancellations_are(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    fleet.site.ledger.switches.set(Switch.DRAINED, "maintenance")
+    scheduled_jobs(chain, provider, 1)
+    chain.cancel_job(CUSTOMERS[job_id], job_id)
+    claim(fleet.site)
+    settled(fleet)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling"]
+    fleet.site.ledger.switches.unset(Switch.DRAINED)
+    claim(fleet.site)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling", "claim"]
+
+
+def test_contract_retired__alarm_and_no_claim__until_it_is_open(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    admin = chain.account("admin")
+    chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", False)
+    try:
+        claim(fleet.site)
+        assert AlarmName.CONTRACT_RETIRED in fleet.alarms()
+        assert fleet.rows() == []
+    finally:
+        chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", True)
+    claim(fleet.site)
+    assert AlarmName.CONTRACT_RETIRED not in fleet.alarms()
+    assert len(fleet.rows()) == 1

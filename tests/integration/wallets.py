@@ -1,0 +1,147 @@
+"""A wallet, its ledger and its chain, without the rest of a grid."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.chain import Account, Chain, JobDefinition
+from devgrid.grid import start_server
+from devgrid.process import Processes
+from supervisor_tasks import embedded
+from supervisor_tasks.chain.contract import CLAIM, Contract
+from supervisor_tasks.chain.rpc import Rpc
+from supervisor_tasks.chain.wallet import Wallet, Write
+from supervisor_tasks.channels import Channels
+from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.job import JobId
+from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.journey.track import follow_once
+from supervisor_tasks.ledger.models import Base
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.site import ChainSide, Site
+
+DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+GWEI = 10**9
+GAS = 300_000
+
+
+@contextmanager
+def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
+    """Postgres with that many databases, each with the ledger's tables."""
+    folder = processes.folder / "postgres"
+    folder.mkdir()
+    server = embedded.postgres(folder)
+    start_server(processes, "postgres", server)
+    admin = create_engine(server.url, isolation_level="AUTOCOMMIT")
+    engines = []
+    with admin.connect() as connection:
+        for name in names:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+            engines.append(create_engine(admin.url.set(database=name)))
+            Base.metadata.create_all(engines[-1])
+    yield engines
+    for engine in (admin, *engines):
+        engine.dispose()
+
+
+def empty(engine: Engine) -> None:
+    """Forget everything."""
+    with engine.begin() as connection:
+        tables = ", ".join(Base.metadata.tables)
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+
+
+@dataclass
+class Fleet:
+    """The chain's side of a fleet, driven by hand."""
+
+    site: Site
+    wallet: Wallet
+    engine: Engine
+    chain: Chain
+
+    @classmethod
+    def of(
+        cls,
+        chain: Chain,
+        account: Account,
+        engine: Engine,
+        rpc: Rpc | None = None,
+        *,
+        cap_wei: int = 10**12,
+        stuck_after_s: float = 0.2,
+        min_wei: int = 0,
+    ) -> "Fleet":
+        """A fleet with that key and that ledger."""
+        address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
+        ledger = Ledger(engine, "here", lambda _: None)
+        wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, cap_wei)
+        channels = Channels(False, None, verified=False)
+        side = ChainSide(
+            contract=Contract(rpc, chain.chain_id, address, wallet.address),
+            wallet=wallet,
+            job_definitions=JobDefinitions(lambda: channels.open("127.0.0.1:9"), wallet.sign_message),
+            claim_batch=200,
+            claim_max_waiting=1000,
+            wallet_min_wei=min_wei,
+            wake_tracker=lambda: None,
+            stuck_after_s=stuck_after_s,
+        )
+        ledger.tick("slurm")
+        return cls(Site(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
+
+    def follow(self) -> bool:
+        """One pass of the tracker; whether something is still open."""
+        return follow_once(self.site)
+
+    def rows(self, columns: str = "nonce, intent, state") -> list[tuple[Any, ...]]:
+        """The transactions of the ledger, by nonce."""
+        with self.engine.connect() as connection:
+            found = connection.execute(text(f"SELECT {columns} FROM transactions ORDER BY nonce, id"))  # noqa: S608  our own words
+            return [tuple(row) for row in found]
+
+    def states(self) -> list[str]:
+        """Their states."""
+        return [state for (state,) in self.rows("state")]
+
+    def signatures(self) -> int:
+        """How many were made."""
+        with self.engine.connect() as connection:
+            return int(connection.scalar(text("SELECT count(*) FROM signatures")) or 0)
+
+    def alarms(self) -> set[AlarmName]:
+        """What the operator is called for."""
+        return {alarm.name for alarm in self.site.ledger.alarms.all()}
+
+
+def claims(number: int, first: int = 0) -> list[Write]:
+    """So many claims, each with an intent of its own."""
+    return [Write(f"claim:{n}", "claim", CLAIM.encode(), gas=GAS) for n in range(first, first + number)]
+
+
+CUSTOMERS: dict[str, Account] = {}  # of the jobs below
+
+
+def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
+    """Jobs that wait to be claimed."""
+    customer = chain.new_account()
+    chain.mint_credits(customer.address, 10**24)
+    job_ids = chain.request_jobs(customer, DEFINITION, number, 10**20)
+    chain.meta_schedule(job_ids, provider.address)
+    CUSTOMERS.update(dict.fromkeys(job_ids, customer))
+    return [JobId(job_id) for job_id in job_ids]
+
+
+@contextmanager
+def held(chain: Chain) -> Iterator[None]:
+    """What is sent meanwhile waits; it is mined at the end."""
+    chain.rpc.call("evm_setAutomine", False)
+    try:
+        yield
+    finally:
+        chain.rpc.call("evm_setAutomine", True)
+        chain.mine()
