@@ -7,9 +7,9 @@ from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 

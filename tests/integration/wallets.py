@@ -19,6 +19,7 @@ from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import JobId
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.track import follow_once
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.models import Base
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
@@ -89,6 +90,8 @@ class Fleet:
             claim_max_waiting=1000,
             wallet_min_wei=min_wei,
             wake_tracker=lambda: None,
+            blocks=Blocks(engine, "here", 0),
+            confirmations=0,
             stuck_after_s=stuck_after_s,
         )
         ledger.tick("slurm")
