@@ -9,6 +9,7 @@ from celery import Celery
 from supervisor_tasks import logs
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.endpoints import Endpoints
+from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
@@ -122,9 +123,10 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     logs.configure(settings.effective_log_level, secrets=settings.secret_values())
     wake_ups = WakeUps(app)
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
-    chain = _chain_side(settings, ledger, wake_ups) if Queue.CHAIN in served else None
+    rpc = Endpoints(settings.rpc_urls, settings.chain_id)
+    chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
     slurm = _slurm_side(settings) if Queue.SLURM in served else None
-    sweeping = _sweep_side(settings, wake_ups) if Queue.SLURM in served else None
+    sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
     return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm, sweeping), wake_ups)
 
 
@@ -133,9 +135,8 @@ def channels_of(settings: Settings) -> Channels:
     return Channels(settings.sbatch_tls_enable, settings.sbatch_ca, verified=not settings.sbatch_tls_insecure)
 
 
-def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainSide:
+def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps) -> ChainSide:
     assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
-    rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     contract_address = settings.metascheduler_smart_contract
     key = settings.eth_private_key.get_secret_value()
     cap_wei = settings.wallet_max_wei_per_gas
@@ -156,9 +157,7 @@ def _chain_side(settings: Settings, ledger: Ledger, wake_ups: WakeUps) -> ChainS
     )
 
 
-def _sweep_side(settings: Settings, wake_ups: WakeUps) -> SweepSide:
-    rpc = Rpc.at(settings.metascheduler_endpoint_rpc)
-
+def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: WakeUps) -> SweepSide:
     @cache  # where the contracts live is asked for once
     def contract_of(provider: Address) -> Contract:
         return Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, provider)

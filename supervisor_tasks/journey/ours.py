@@ -1,37 +1,49 @@
 """Which claims that the chain tells of are this ledger's: two fleets may share one wallet by mistake."""
 
+import time
 from collections.abc import Sequence
 
 import structlog
 
-from supervisor_tasks.chain.contract import Happened
+from supervisor_tasks.chain.book import Book
+from supervisor_tasks.chain.contract import Contract, Happened
 from supervisor_tasks.chain.rpc import RpcUnavailableError, require
 from supervisor_tasks.chain.signed import mark_of
 from supervisor_tasks.events import Claimed
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Ledger
 
 log = structlog.get_logger()
 
 
-def without_others_claims(site: Site, happened: Sequence[Happened]) -> list[Happened]:
+def without_others_claims(
+    ledger: Ledger, contract: Contract, happened: Sequence[Happened], *, old: bool = False
+) -> list[Happened]:
     """What happened, without the claims of another ledger that writes with the same key: they are its business, and the
     operator is called. A claim that bears our mark is ours even when the ledger has forgotten it (a backup was restored); one
-    without any mark was made by hand, and somebody has to run the job.
+    without any mark was made by hand, and somebody has to run the job. Of `old` ones a node may have forgotten the bytes.
     """
-    wallet = site.chain.wallet
+    book = Book(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
-    unknown = sorted(claims - wallet.book.ours(claims)) if claims else []
+    unknown = sorted(claims - book.ours(claims)) if claims else []
     if not unknown:
         return list(happened)
-    answers = site.chain.contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in unknown])
-    others = set()
-    for tx_hash, answer in zip(unknown, answers, strict=True):
-        if require(answer) is None:
-            raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
-        mark = mark_of(bytes.fromhex(answer["input"][2:]))
-        log.warning("claim_of_unknown_origin", tx_hash=tx_hash, marked=mark is not None)
-        if mark is not None and mark != wallet.book.mark():
-            others.add(tx_hash)
+    marks = _marks(contract, unknown, old)
+    ours = book.mark()
+    others = {tx_hash for tx_hash, mark in marks.items() if mark not in (None, ours)}
+    log.info("claims_of_unknown_origin", number=len(unknown), others=len(others), first=unknown[0])
     if others:
-        wallet.alarm_of_foreign(claims=len(others), tx_hash=min(others))
+        about = {"address": contract.provider, "claims": len(others), "tx_hash": min(others)}
+        ledger.alarms.on(AlarmName.FOREIGN_WRITER, seen_s=round(time.time()), **about)
     return [entry for entry in happened if not (isinstance(entry.event, Claimed) and entry.tx_hash in others)]
+
+
+def _marks(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
+    """The mark that each transaction bears."""
+    answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])
+    marks = {}
+    for tx_hash, answer in zip(hashes, answers, strict=True):
+        if require(answer) is None and not old:
+            raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
+        marks[tx_hash] = None if answer is None else mark_of(bytes.fromhex(answer["input"][2:]))
+    return marks

@@ -63,7 +63,8 @@ def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -
 
 
 def _changes(site: Site, stretch: Stretch) -> list[Change]:
-    happened = without_others_claims(site, site.chain.contract.happened(stretch.logs))
+    contract = site.chain.contract
+    happened = without_others_claims(site.ledger, contract, contract.happened(stretch.logs))
     known = site.ledger.jobs({entry.job_id for entry in happened})
     return [
         Change(entry.job_id, entry.event)

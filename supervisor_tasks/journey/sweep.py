@@ -30,6 +30,7 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.scan import BLOCKS, STREAM
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
@@ -183,8 +184,9 @@ def _history(site: Site, contract: Contract, report: _Report) -> tuple[dict[JobI
         if first <= start_block:
             break
         last, first = first - 1, max(start_block, first - BLOCKS)
-        for claim in reversed(contract.claims(first, last)):
-            claims.setdefault(claim.job_id, claim)
+        for entry in reversed(without_others_claims(site.ledger, contract, contract.claims(first, last), old=True)):
+            if isinstance(entry.event, Claimed):
+                claims.setdefault(entry.job_id, entry.event)
     report.more = first > start_block
     return claims, first
 
