@@ -18,7 +18,9 @@ from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
 
-TABLES = "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, alarms, switches, sweeps, facts"
+TABLES = (
+    "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, alarms, switches, sweeps, facts"
+)
 
 
 @contextmanager
