@@ -1,5 +1,7 @@
 """The ledger's database: how it is reached, and what is raised when it is not."""
 
+import secrets
+
 import psycopg
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
@@ -9,6 +11,12 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.settings import Settings
 
 CONNECTIONS = 40  # a thread holds two at most: a guard and a transaction
+PROCESS = "supervisor"  # the first word of the name that all connections of one process have in common
+CONNECTING = {
+    "connect_timeout": 5,
+    # A server that is gone without a word is noticed within 20 s.
+    **{"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000},
+}
 READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
 
 
@@ -24,7 +32,7 @@ def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
         max_overflow=0,
         pool_pre_ping=True,
         hide_parameters=True,
-        connect_args={"connect_timeout": 5},
+        connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"},
     )
     event.listen(engine, "handle_error", _translate)
     return engine

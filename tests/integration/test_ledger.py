@@ -1,5 +1,6 @@
 """The ledger on a real Postgres: one transaction a change, one open effect a kind, leases that end with their holder."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -330,3 +331,41 @@ def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> 
     assert open_kinds(engine) == {"witness"}
     with pytest.raises(LeaseLostError):
         ledger.record(Change(JOB, SubmitStarted(10)), held=fresh)
+
+
+STAND_STILL = """
+import sys, time
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.leases import single_flight
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.job import Kind
+from supervisor_tasks.settings import load
+ledger = Ledger(open_engine(load()), "here", lambda _: None)
+with single_flight(ledger.engine, "work"):
+    print(len(ledger.lease([Kind.FETCH])), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger, engine: Engine) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": engine.url.render_as_string(hide_password=False)}
+    argv = [sys.executable, "-c", STAND_STILL]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "1\n"
+            ledger.holder.number()  # which begins to watch
+            ledger.forgotten()
+            assert ledger.lease([Kind.FETCH]) == []
+            other.send_signal(signal.SIGSTOP)
+
+            def is_free() -> bool:
+                ledger.forgotten()
+                return len(ledger.lease([Kind.FETCH])) == 1
+
+            wait_until(is_free, "the lease to be free", 60.0, 0.5)
+            with single_flight(engine, "work") as mine:
+                assert mine
+        finally:
+            other.kill()
