@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts plugins check test unit bench demo lock clean
+.PHONY: help setup packages protos contracts plugins check test unit bench soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -61,6 +61,10 @@ test: check ## every test, after the checks; WORKERS=3 files of them side by sid
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record)
+
+soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
+		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
 demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1)
 	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep)

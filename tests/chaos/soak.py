@@ -1,0 +1,258 @@
+"""`python -m tests.chaos.soak`: mixed jobs, random faults and lies for a chosen time; then the audit, and what was seen.
+
+Everything follows from a seed but for what the machine does with it. One fault at a time: it begins, lasts, ends, and the jobs
+that were there by then are waited for. Meanwhile jobs come in, customers cancel and top up, and strangers lie.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from sqlalchemy.exc import OperationalError
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.chaos import faults, jobs
+from tests.chaos.audit import Finding, audit
+from tests.chaos.evidence import Evidence, gather
+from tests.chaos.liars import lies, tell
+from tests.watching import rows
+
+RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
+BLOCK_TIME_S = 0.25
+LASTS_S = (1.0, 10.0)
+REST_S = (0.0, 5.0)
+LIES_AT_A_TIME = 10
+PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
+# How often each kind is asked for. The long ones run for minutes, so that there is a bill.
+MIXTURE = {
+    "finishing": 10,
+    "failing": 4,
+    "cancelled_sometime": 2,
+    "topped_up": 1,
+    "rejected": 1,
+    "without_script": 1,
+    "long": 2,
+}
+LONG_S = (60, 185)
+# The sweep of a soak comes often: what only it finds is found within the soak.
+SETTINGS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}
+LOST, DOUBLED, MINUTES, ENDS = "lost", "doubled", "wrong minutes", "wrong ends"
+MEANING = {
+    "ended": LOST,
+    "claims": LOST,
+    "hooks_heard": LOST,
+    "inbox_read": LOST,
+    "nothing_left": LOST,
+    "ran_once": DOUBLED,
+    "no_twins": DOUBLED,
+    "one_write_an_intent": DOUBLED,
+    "minutes": MINUTES,
+    "paid": MINUTES,
+    "ledger_figures": MINUTES,
+    "expected": ENDS,
+    "not_given_up": ENDS,
+    "right_status": ENDS,
+}
+
+
+@dataclass(slots=True)
+class Log:
+    """What happened during a soak."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    quick: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    lies: Counter[str] = field(default_factory=Counter)
+    recoveries: list[tuple[float, str]] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)
+    too_late: list[str] = field(default_factory=list)
+
+
+class Soak:
+    """A grid under fire."""
+
+    def __init__(self, target: faults.Target, seed: int, jobs_per_s: float, log: Log) -> None:
+        self._target = target
+        self._grid: Grid = target.grid
+        self._customer: Account = self._grid.new_customer()
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._jobs_per_s = jobs_per_s
+        self._log = log
+        self._over = threading.Event()
+
+    def run(self, seconds: float) -> None:
+        """Keep on for so long, and wait for rest. Raises what a load or a fault did not expect."""
+        ends_s = time.monotonic() + seconds
+        with ThreadPoolExecutor(24) as pool:
+            others = [pool.submit(self._load, pool), pool.submit(self._lie), pool.submit(self._weigh)]
+            try:
+                while time.monotonic() < ends_s:
+                    self._one_fault(random.Random(self._chance.random()), ends_s)
+            finally:
+                self._over.set()
+            for other in others:
+                other.result()
+        jobs.wait_for_rest(self._grid, PATIENCE_S)
+        self._log.memory_mb.append(self._worker_mb())
+
+    def _one_fault(self, chance: random.Random, ends_s: float) -> None:
+        fault = chance.choice(faults.ALL)
+        lasts_s = chance.uniform(*LASTS_S)
+        say(f"{fault.name} for {lasts_s:.1f} s; {round(ends_s - time.monotonic())} s to go")
+        with fault.on(self._target):
+            self._over.wait(lasts_s)
+        self._log.faults[fault.name] += 1
+        ended_s = time.monotonic()
+        self._wait_for(list(self._log.quick))
+        took_s = time.monotonic() - ended_s
+        self._log.recoveries.append((took_s, fault.name))
+        say(f"    settled {took_s:.1f} s after it")
+        self._over.wait(chance.uniform(*REST_S))
+
+    def _wait_for(self, job_ids: list[str]) -> None:
+        """Until these jobs have ended, as the contract says, and the ledger knows."""
+        query = "SELECT count(*) AS n FROM jobs WHERE job_id = ANY(:ids) AND state = 'SETTLED'"
+        wait_until(
+            lambda: rows(self._grid, query, ids=job_ids)[0].n == len(job_ids), "the jobs to be settled", PATIENCE_S, 0.2
+        )
+
+    # --- what goes on meanwhile -------------------------------------------------------------------------------------------
+
+    def _load(self, pool: ThreadPoolExecutor) -> None:
+        chance = random.Random(self._seed + 1)
+        asked: list[Future[None]] = []
+        while not self._over.wait(chance.expovariate(self._jobs_per_s)):
+            kind = chance.choices(list(MIXTURE), list(MIXTURE.values()))[0]
+            asked.append(pool.submit(self._ask, kind, random.Random(chance.random())))
+        for one in asked:
+            one.result()
+
+    def _ask(self, kind: str, chance: random.Random) -> None:
+        ask: Callable[[Grid, Account, random.Random], str] = jobs.KINDS.get(kind, _long)
+        try:
+            job_id = ask(self._grid, self._customer, chance)
+        except (AssertionError, TimeoutError) as error:
+            self._log.too_late.append(f"{kind}: {str(error).splitlines()[0]}")
+            return
+        self._log.asked[kind] += 1
+        self._log.known.append(job_id)
+        if kind in ("finishing", "failing"):
+            self._log.quick.append(job_id)
+
+    def _lie(self) -> None:
+        batch = 0
+        while not self._over.wait(1.0):
+            batch += 1
+            known = self._log.known[-50:]
+            query = "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids) AND slurm_id IS NOT NULL"
+            try:
+                ids = [row.slurm_id for row in rows(self._grid, query, ids=known)]
+            except OperationalError:
+                continue  # the fault of this moment is the database
+            said = islice(lies(self._seed + batch, known, ids), LIES_AT_A_TIME)
+            self._log.lies.update(tell(self._grid, list(said)))
+
+    def _weigh(self) -> None:
+        while not self._over.is_set():
+            self._log.memory_mb.append(self._worker_mb())
+            self._over.wait(30.0)
+
+    def _worker_mb(self) -> float:
+        for running in self._grid.processes.running():
+            process = running.process()
+            if running.name == "worker" and process is not None:
+                return float(process.memory_info().rss) / 2**20
+        return 0.0
+
+
+def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
+    return jobs.finishing(grid, customer, seconds=chance.randint(*LONG_S))
+
+
+def main() -> None:
+    """Run, audit, print and, with --record, write docs/reliability.json; status 1 when anything is wrong."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--load", type=float, default=0.6, help="jobs a second")
+    parser.add_argument("--record", action="store_true", help=f"write what was seen to {RECORD.name}")
+    parser.add_argument("--keep", action="store_true", help="keep the logs when anything is wrong")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    log = Log()
+    with faults.Target.start(block_time_s=BLOCK_TIME_S, overrides=SETTINGS) as target:
+        say(f"seed {seed}, grid in {target.grid.folder}")
+        try:
+            Soak(target, seed, options.load, log).run(options.minutes * 60)
+        finally:
+            evidence = gather(target.grid.folder)
+            result = summary(seed, options, log, evidence, audit(evidence))
+            print(json.dumps(result, indent=1), flush=True)
+            if options.record:
+                RECORD.write_text(json.dumps(result, indent=1) + "\n")
+            if options.keep and result["violations"]:
+                kept = Path(tempfile.mkdtemp(prefix="soak-"))
+                shutil.copytree(target.grid.folder / "log", kept / "log")
+                say(f"the logs are in {kept}")
+    sys.exit(1 if result["violations"] else 0)
+
+
+def summary(
+    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[Finding]
+) -> dict[str, object]:
+    """What is written down of a soak."""
+    wrong = Counter({LOST: 0, DOUBLED: 0, MINUTES: 0, ENDS: 0})
+    for found in findings:
+        wrong[MEANING.get(found.check.name, "other violations")] += len(found.violations)
+    waits = sorted(log.recoveries)
+    worst_s, worst = waits[-1] if waits else (0.0, "")
+    return {
+        "minutes": options.minutes,
+        "seed": seed,
+        "jobs_a_second": options.load,
+        "jobs": len(evidence.ours),
+        "jobs_by_kind": dict(sorted(log.asked.items())),
+        "minutes_billed": sum(
+            job.final_cost_wei // job.price_wei_per_min for job in evidence.ours if job.price_wei_per_min
+        ),
+        "faults": sum(log.faults.values()),
+        "faults_by_kind": dict(sorted(log.faults.items())),
+        "lies": dict(sorted(log.lies.items())),
+        **{name.replace(" ", "_"): number for name, number in wrong.items()},
+        "violations": [f"{found.check.name}: {line}" for found in findings for line in found.violations] + log.too_late,
+        "recovery_s": {
+            "p50": round(statistics.median(wait for wait, _ in waits), 1) if waits else 0.0,
+            "max": round(worst_s, 1),
+            "after": worst,
+        },
+        "worker_memory_mb": {
+            "start": round(log.memory_mb[0]) if log.memory_mb else 0,
+            "most": round(max(log.memory_mb, default=0.0)),
+            "end": round(log.memory_mb[-1]) if log.memory_mb else 0,
+        },
+    }
+
+
+def say(text: str) -> None:
+    """Progress, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
