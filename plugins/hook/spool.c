@@ -29,7 +29,7 @@ enum {
 void spool_defaults(struct spool *spool)
 {
     snprintf(spool->folder, sizeof spool->folder, "%s", SPOOL_FOLDER);
-    spool->max_events = 100000;
+    spool->max_events = 50000;
     spool->timeout_ms = 2000;
 }
 
