@@ -1,0 +1,94 @@
+"""SLURM has forgotten the jobs that ended while everything of ours was down, and there is no accounting.
+
+With the project's own hooks the figures are in the spool. With the field's plugins nobody knows them: after two sweeps such a
+job is PANICKED, which costs its customer nothing; the others go on.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid import scripts
+from devgrid.chain import Prices
+from devgrid.grid import Grid, Hooks, definition_of
+from devgrid.process import wait_until
+from devgrid.workflow import Resources
+from supervisor_tasks.job import ChainStatus
+from tests.chaos import jobs
+from tests.chaos.test_down import OURS
+from tests.watching import parked, rows, slurm_of, wait_for_end
+
+JOBS = 8
+FAILS, FINISHES = 0, 1  # of the jobs, those that end while we are down
+PURGED_WITHIN_S = 180.0  # slurmctld looks for old jobs now and then
+SWEEPS = {"SWEEP_EVERY_S": "3", "SWEEP_GRACE_S": "5"}
+
+
+@pytest.fixture(scope="module", params=["spool", "field"])
+def hooks(request: pytest.FixtureRequest) -> Hooks:
+    chosen: Hooks = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def grid(hooks: Hooks) -> Iterator[Grid]:
+    overrides = SWEEPS if hooks == "field" else {}
+    running = Grid.start(block_time_s=0.25, hooks=hooks, min_job_age_s=2, overrides=overrides)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.mark.chaos
+def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) -> None:
+    job_ids = ask(grid)
+    running = "SELECT 1 FROM jobs WHERE state = 'RUNNING'"
+    wait_until(lambda: len(rows(grid, running)) == JOBS, "all jobs to run", 120.0, 0.2)
+    for name in OURS:
+        grid.processes.kill(grid.fleet.find(name))
+    ended = job_ids[:2]
+    (jobs.marks(grid) / ended[FAILS]).write_text("3")
+    (jobs.marks(grid) / ended[FINISHES]).write_text("0")
+    known = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
+    wait_until(lambda: not slurm_of(grid).run(*known).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
+    grid.fleet.start_callbacks()
+    grid.fleet.start_worker()
+    grid.fleet.start_beat()
+    failed, finished = (wait_for_end(grid, job_id, timeout_s=120.0) for job_id in ended)
+    if hooks == "spool":
+        assert (failed.status, failed.exit_code) == (ChainStatus.FAILED, 3 * 256)
+        assert (finished.status, finished.exit_code) == (ChainStatus.FINISHED, 0)
+        assert figures(grid, ended) == slurms_figures(grid, ended)
+    else:
+        assert (failed.status, finished.status) == (ChainStatus.PANICKED, ChainStatus.PANICKED)
+        assert failed.final_cost_wei == finished.final_cost_wei == 0
+        assert failed.last_error
+    for job_id in job_ids[2:]:
+        assert not grid.chain.job(job_id).status.cold
+        (jobs.marks(grid) / job_id).write_text("0")
+    for job_id in job_ids[2:]:
+        assert wait_for_end(grid, job_id, timeout_s=120.0).status is ChainStatus.FINISHED
+    assert parked(grid) == []
+
+
+def ask(grid: Grid) -> list[str]:
+    """Jobs that each wait for a file of their own, and end with the exit code that it holds."""
+    gate = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME"'
+    body = f"until [ -s {gate} ]; do sleep 0.2; done\nsleep 1\nexit $(cat {gate})"
+    script = scripts.store_script(grid.folder / "scripts", f"#!/bin/bash\n{body}\n")
+    definition = definition_of(script, Resources(memPerCpu=100))
+    return grid.chain.request_jobs(grid.new_customer(), definition, JOBS, Prices().of(definition) * 30)
+
+
+def figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
+    """The ledger's seconds, by SLURM's id."""
+    query = "SELECT slurm_id, elapsed_s FROM jobs WHERE job_id = ANY(:ids)"
+    return {row.slurm_id: row.elapsed_s for row in rows(grid, query, ids=job_ids)}
+
+
+def slurms_figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
+    """The seconds that SLURM told when it still knew."""
+    lines = [line.split("|") for line in (grid.folder / "slurm" / "completed").read_text().splitlines()]
+    return {int(line[0]): int(line[4]) - int(line[3]) for line in lines if line[6] in job_ids}
