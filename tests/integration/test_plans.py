@@ -16,7 +16,7 @@ from supervisor_tasks import embedded
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting
-from supervisor_tasks.job import JobId, Kind
+from supervisor_tasks.job import JobId, Kind, SlurmId
 from supervisor_tasks.journey.claim import WAITING
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
@@ -26,6 +26,7 @@ CLUSTER = "old"
 BIG = {"jobs", "events", "effects", "callbacks", "transactions"}
 FEW = 10 * HOT  # rows that a plan may expect to read; a quarter of a per cent of the smallest table that is big
 RUNNING = JobId(f"0x{SETTLED + 1:064x}")
+BATCH = 1000
 KEY = "0x" + "1" * 64
 
 pytestmark = pytest.mark.timeout(600)
@@ -106,6 +107,8 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
     "unread_callbacks": lambda ledger, _: ledger.unread_callbacks(),
     "has_unread_callbacks": lambda ledger, _: ledger.has_unread_callbacks(),
+    "callbacks_of": lambda ledger, _: ledger.callbacks_of({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
+    "submissions": lambda ledger, _: ledger.submissions([SlurmId(n) for n in range(1, BATCH)]),
     "has_open_transactions": lambda ledger, _: ledger.has_open_transactions(),
     "trouble": lambda ledger, _: ledger.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
