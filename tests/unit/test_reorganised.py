@@ -1,0 +1,267 @@
+"""What a reorganisation makes of a job, alone and in any order with everything else; and what is none."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from supervisor_tasks.chain.blocks import fork_point, is_behind
+from supervisor_tasks.events import (
+    CancelRequested,
+    ChainSaw,
+    Claimed,
+    Event,
+    LimitApplied,
+    Reorganised,
+    ScriptFetched,
+    ScriptUnavailable,
+    SlurmEnded,
+    SlurmStarted,
+    SubmitNotFound,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+    ToppedUp,
+)
+from supervisor_tasks.job import (
+    PURPOSEFUL,
+    Address,
+    ChainStatus,
+    Definition,
+    Job,
+    JobId,
+    Kind,
+    Outcome,
+    Report,
+    SlurmId,
+    State,
+    closes,
+    finished,
+    path_to_goal,
+)
+from supervisor_tasks.life import advance
+
+CLAIM = Claimed(
+    job_id=JobId("0x" + "1" * 64),
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    time_limit_min=10,
+    at=(5, 0),
+)
+FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+TO_SUBMITTING = (CLAIM, ScriptFetched("echo", ""), SubmitStarted(10))
+TO_QUEUED = (*TO_SUBMITTING, Submitted(SlurmId(7)))
+TO_RUNNING = (*TO_QUEUED, SlurmStarted(), ChainSaw(ChainStatus.RUNNING, (6, 0)))
+TO_SETTLED = (*TO_RUNNING, SlurmEnded(FINISHED), ChainSaw(ChainStatus.FINISHED, (7, 0)))
+
+
+def reorganised(
+    status: ChainStatus, *, ours: bool = True, fork: int = 4, until: int | None = 20, cancel: bool = False
+) -> Reorganised:
+    return Reorganised(status=status, ours=ours, cancel_requested=cancel, fork=fork, seen=10, until=until)
+
+
+def lived(*events: Event) -> tuple[Job, set[Kind]]:
+    job, effects = None, ()
+    for event in events:
+        job, effects = advance(job, event)
+    assert job is not None
+    return job, {effect.kind for effect in effects} - closes(job)
+
+
+LOST = reorganised(ChainStatus.META_SCHEDULED)
+
+
+def test_fork_point__is_the_last_block_that_is_as_it_was() -> None:
+    known = {1: "a", 2: "b", 3: "c"}
+    assert fork_point(known, {1: "a", 2: "b", 3: "x"}) == 2
+    assert fork_point(known, {1: "x", 2: "x", 3: "x"}) is None
+
+
+def test_is_behind__a_shorter_chain_tells_nothing() -> None:
+    assert is_behind(2, {1: "a", 2: "b", 3: "c"})
+    assert not is_behind(3, {1: "a", 2: "b", 3: "c"})
+    assert not is_behind(0, {})
+
+
+def test_claim_lost__slurm_goes_on_and_nothing_is_reported_until_it_is_claimed_again() -> None:
+    job, effects = lived(*TO_RUNNING, LOST)
+    assert (job.state, job.claim_in_doubt, path_to_goal(job)) == (State.RUNNING, True, ())
+    assert effects == {Kind.WITNESS}
+    job, effects = lived(*TO_RUNNING, LOST, SlurmEnded(FINISHED))
+    assert (job.state, effects) == (State.ENDED, set())
+    again = replace(CLAIM, claim_key="claim:9", at=(12, 1))
+    job, effects = lived(*TO_RUNNING, LOST, SlurmEnded(FINISHED), again)
+    assert (job.claim_key, job.claim_in_doubt, effects) == ("claim:9", False, {Kind.REPORT})
+    assert path_to_goal(job) == (Report(ChainStatus.RUNNING), Report(ChainStatus.FINISHED, 2))
+
+
+def test_claim_lost__of_a_job_without_a_script__is_fetched_only_when_it_is_ours_again() -> None:
+    job, effects = lived(CLAIM, LOST, ScriptUnavailable("UNAUTHENTICATED"))
+    assert (job.state, effects, Kind.FETCH in closes(job)) == (State.CLAIMED, set(), True)
+    assert lived(CLAIM, LOST, replace(CLAIM, at=(12, 0)))[1] == {Kind.FETCH}
+    # The service may have said so before anybody saw that blocks were lost.
+    job, effects = lived(CLAIM, ScriptUnavailable("UNAUTHENTICATED"), LOST, replace(CLAIM, at=(12, 0)))
+    assert (job.state, job.outcome, effects) == (State.CLAIMED, None, {Kind.FETCH})
+
+
+def test_claim_lost__job_that_is_ready__is_not_begun() -> None:
+    ready = (CLAIM, ScriptFetched("echo", ""))
+    job, _ = lived(*ready, LOST, SubmitStarted(10))
+    assert (job.state, Kind.SUBMIT in closes(job)) == (State.READY, True)
+    assert lived(*ready, LOST, replace(CLAIM, at=(12, 0)))[1] == {Kind.SUBMIT}
+
+
+def test_claim_lost__for_good__is_cancelled_in_slurm_and_not_ours() -> None:
+    job, effects = lived(*TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None))
+    assert (job.state, finished(job), effects) == (State.REFUSED, True, {Kind.CANCEL})
+
+
+def test_claim_lost_for_good_and_claimed_again__is_never_submitted_a_second_time() -> None:
+    gone = (*TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None))
+    job, effects = lived(*gone, replace(CLAIM, at=(30, 0)))
+    assert (job.state, job.slurm_id, effects) == (State.QUEUED, 7, {Kind.WITNESS})
+
+
+def test_claim_lost__the_id_is_another_customers_job_now__is_given_back() -> None:
+    other = replace(CLAIM, customer=Address("0x" + "9" * 40), claim_key="claim:9", at=(12, 0))
+    job, effects = lived(*TO_RUNNING, LOST, other)
+    assert (job.state, effects) == (State.REFUSED, {Kind.REFUSE, Kind.CANCEL})
+
+
+def test_end_lost__is_reported_again_with_the_same_minutes() -> None:
+    job, effects = lived(*TO_SETTLED, reorganised(ChainStatus.SCHEDULED, fork=5))
+    assert (job.state, job.outcome, effects) == (State.ENDED, FINISHED, {Kind.REPORT})
+    assert path_to_goal(job)[-1] == Report(ChainStatus.FINISHED, 2)
+    job, effects = lived(*TO_SETTLED, reorganised(ChainStatus.FINISHED, fork=5))
+    assert (job.state, effects) == (State.SETTLED, set())
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "effect"),
+    [
+        ((CLAIM,), State.CLAIMED, Kind.FETCH),
+        (TO_SUBMITTING, State.SUBMITTING, Kind.SUBMIT),
+        (TO_RUNNING, State.QUEUED, Kind.WITNESS),
+    ],
+)
+def test_others_end_lost__the_job_is_where_slurm_has_it(before: tuple[Event, ...], state: State, effect: Kind) -> None:
+    panicked = ChainSaw(ChainStatus.PANICKED, (8, 0))
+    job, effects = lived(*before, panicked, reorganised(ChainStatus.SCHEDULED, fork=7))
+    assert (job.state, effect in effects) == (state, True)
+
+
+def test_refusal_lost__is_given_back_again() -> None:
+    refused = (*TO_SUBMITTING, SubmitRejected("full"), ChainSaw(ChainStatus.PENDING, (8, 0)))
+    job, effects = lived(*refused, reorganised(ChainStatus.SCHEDULED, fork=7))
+    assert (job.state, job.chain_status, effects) == (State.REFUSED, ChainStatus.SCHEDULED, {Kind.REFUSE})
+
+
+def test_cancel_lost__counts_only_while_the_contract_has_it() -> None:
+    asked = (*TO_RUNNING, CancelRequested((8, 0)))
+    job, _ = lived(*asked, reorganised(ChainStatus.RUNNING, fork=7))
+    assert (job.cancel_requested, Kind.CANCEL in closes(job)) == (False, True)
+    assert lived(*asked, reorganised(ChainStatus.RUNNING, fork=7, cancel=True))[0].cancel_requested
+
+
+def test_top_up_lost__counts_once_when_it_comes_again_and_not_at_all_when_it_does_not() -> None:
+    longer = (*TO_RUNNING, ToppedUp("tx:1", 5, (8, 0)), LimitApplied(15))
+    doubted, effects = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7))
+    assert (doubted.limit_min, doubted.doubt_until, Kind.TOP_UP in effects) == (15, 20, False)
+    job, _ = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), *[ToppedUp("tx:1", 5, (12, 3))] * 2)
+    assert job.limit_min == 15
+    final = reorganised(ChainStatus.RUNNING, until=None)
+    assert (
+        lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), ToppedUp("tx:1", 5, (12, 3)), final)[0].limit_min == 15
+    )
+    job, effects = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), final)
+    assert (job.limit_min, job.doubt_until, Kind.TOP_UP in effects) == (10, None, True)
+    assert advance(job, LimitApplied(10))[0] == replace(job, applied_limit_min=10)
+
+
+def test_word_below_ours_without_a_place__is_left_to_the_scan() -> None:
+    job, effects = lived(*TO_RUNNING, ChainSaw(ChainStatus.META_SCHEDULED))
+    assert (job.state, effects) == (State.RUNNING, set())
+
+
+STATUSES = st.sampled_from(ChainStatus)
+PLACES = st.tuples(st.integers(5, 30), st.integers(0, 3))
+EVENTS = st.one_of(
+    st.builds(lambda key, at: replace(CLAIM, claim_key=key, at=at), st.sampled_from(["claim:0", "claim:1"]), PLACES),
+    st.just(ScriptFetched("echo", "")),
+    st.just(ScriptUnavailable("gone")),
+    st.just(SubmitStarted(10)),
+    st.builds(Submitted, st.just(SlurmId(7))),
+    st.just(SubmitRejected("no")),
+    st.just(SubmitNotFound()),
+    st.just(SlurmStarted()),
+    st.builds(SlurmEnded, st.builds(Outcome, status=st.just(ChainStatus.FINISHED), elapsed_s=st.integers(0, 900))),
+    st.builds(CancelRequested, PLACES),
+    st.builds(ToppedUp, st.sampled_from(["tx:1", "tx:2"]), st.integers(1, 9), PLACES),
+    st.builds(ChainSaw, STATUSES, st.none() | PLACES),
+    st.builds(
+        Reorganised,
+        status=STATUSES,
+        ours=st.booleans(),
+        cancel_requested=st.booleans(),
+        fork=st.integers(4, 30),
+        seen=st.integers(5, 40),
+        until=st.none() | st.integers(5, 50),
+    ),
+)
+
+
+class AnyFork(RuleBasedStateMachine):
+    """Reorganisations at any time, among all other events, that may be true or not. The outbox is kept as the ledger does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        job, effects = advance(None, CLAIM)
+        assert job is not None
+        self.job = job
+        self.open = {effect.kind for effect in effects}
+        self.handed_over = False
+
+    @rule(event=EVENTS)
+    def happens(self, event: Event) -> None:
+        before = self.job
+        if isinstance(event, SubmitNotFound | SubmitRejected) and self.handed_over:
+            return  # SLURM, which has the job, does not say this
+        after, effects = advance(before, event)
+        assert after is not None
+        if isinstance(event, SubmitStarted) and after.state is not before.state:
+            assert not self.handed_over, "SLURM has it, and gets it a second time"
+        self.handed_over |= after.slurm_id is not None
+        if before.slurm_id is not None:
+            assert after.slurm_id == before.slurm_id, "SLURM's id is not lost"
+            if before.outcome is not None:
+                assert after.outcome == before.outcome, "what SLURM said last is not lost"
+        ended = {ScriptFetched: Kind.FETCH, ScriptUnavailable: Kind.FETCH, SlurmStarted: Kind.WITNESS}
+        if after != before:
+            self.open.discard(ended.get(type(event), Kind.TELL_USER))
+        self.open = (self.open | {effect.kind for effect in effects}) - closes(after)
+        self.job = after
+
+    @invariant()
+    def never_stuck(self) -> None:
+        if not finished(self.job) and not self.job.claim_in_doubt:
+            assert self.open & PURPOSEFUL[self.job.state], f"{self.job.state} without anything to do"
+
+    @invariant()
+    def reports_only_what_is_ours(self) -> None:
+        if self.job.claim_in_doubt:
+            assert path_to_goal(self.job) == ()
+            assert not self.open & {Kind.REPORT, Kind.REFUSE, Kind.FETCH}
+
+    @invariant()
+    def doubt_is_about_something(self) -> None:
+        if any(top_up.block is None for top_up in self.job.top_ups) and not finished(self.job):
+            assert self.job.doubt_until is not None
+
+
+AnyFork.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAnyFork = AnyFork.TestCase
