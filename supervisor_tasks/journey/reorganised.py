@@ -57,10 +57,12 @@ def rewind(site: Site, to_block: int | None = None) -> int:
         head = blocks.head(site.chain.contract.rpc)
         common = _last_common_block(site, head)
         target = common if to_block is None else to_block
-        if target is None or target < 0:
+        if target is None:
             raise RewindError("the node has none of the blocks that the ledger knows; name a block to go back to")
-        if target > head or (common is not None and target > common):
-            raise RewindError(f"block {target} is not below what was lost: the last common block is {common}")
+        if not 0 <= target <= head or (common is not None and target > common):
+            raise RewindError(
+                f"found block {target}; expected one up to {common}, the last that ledger and node both have"
+            )
         undo(site, target, head)
         site.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
         return target

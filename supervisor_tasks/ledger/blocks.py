@@ -20,6 +20,7 @@ MARGIN = 64  # blocks kept beyond those that are needed; receipts may come late
 REOPEN = text(
     """
     UPDATE transactions SET state = 'SIGNED', block_number = NULL, block_hash = NULL, error = NULL, done_at = NULL,
+        contested_at = NULL,
         intent = CASE WHEN state = 'REVERTED' AND EXISTS (
             SELECT FROM transactions AS newer
             WHERE newer.cluster = transactions.cluster AND newer.intent = transactions.intent

@@ -30,6 +30,7 @@ from supervisor_tasks.job import (
     Address,
     ChainStatus,
     Definition,
+    Effect,
     Job,
     JobId,
     Kind,
@@ -66,7 +67,8 @@ def reorganised(
 
 
 def lived(*events: Event) -> tuple[Job, set[Kind]]:
-    job, effects = None, ()
+    job: Job | None = None
+    effects: tuple[Effect, ...] = ()
     for event in events:
         job, effects = advance(job, event)
     assert job is not None

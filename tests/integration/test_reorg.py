@@ -1,0 +1,386 @@
+"""Blocks that are lost: a real chain that anvil reorganises, a real ledger, and the work of the chain queue."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine, text
+
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.state import private_processes
+from supervisor_tasks.events import (
+    Event,
+    ScriptFetched,
+    SlurmEnded,
+    SlurmStarted,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+)
+from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, SlurmId, State
+from supervisor_tasks.journey.reorganised import RewindError
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.settings import Need, load
+from supervisor_tasks.wiring import Work, build
+from tests.ledgers import emptied, migrated
+
+DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+CONFIRMATIONS = 40  # ten seconds of this chain
+MINUTE_WEI = Prices().of(DEFINITION)
+STARTED = (ScriptFetched("echo", ""), SubmitStarted(60), Submitted(SlurmId(7)), SlurmStarted())
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Chain]:
+    with private_processes() as processes:
+        yield Chain.start(processes, block_time_s=0.25)
+
+
+@dataclass(slots=True)
+class Play:
+    """A provider with its ledger, and what the test does to both. The work is done when the test says so."""
+
+    chain: Chain
+    provider: Account
+    customer: Account
+    work: Work
+    ledger: Ledger
+    engine: Engine
+
+    def request(self, number: int = 1) -> list[JobId]:
+        return [JobId(found) for found in self.chain.request_jobs(self.customer, DEFINITION, number, 60 * MINUTE_WEI)]
+
+    def assign(self, job_id: JobId) -> None:
+        self.chain.meta_schedule([job_id], self.provider.address)
+
+    def claimed(self, *events: Event) -> JobId:
+        """A job that is claimed, with what SLURM said of it."""
+        (job_id,) = self.request()
+        self.assign(job_id)
+        self.claim()
+        self.happens(job_id, *events)
+        return job_id
+
+    def claim(self) -> None:
+        self.ledger.tick("slurm")
+        self.work.claim()
+        self.work.track()
+
+    def happens(self, job_id: JobId, *events: Event) -> None:
+        self.ledger.record(*(Change(job_id, event) for event in events))
+
+    def report(self) -> None:
+        self.work.report()
+        self.work.track()
+
+    def lose(self, above: int) -> None:
+        """All blocks above this one are replaced by empty ones."""
+        self.chain.rpc.call("anvil_reorg", self.chain.block_number() - above, [])
+
+    def follow(self) -> None:
+        """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""
+        self.work.scan()
+        self.work.track()
+        self.work.scan()
+
+    def job(self, job_id: JobId) -> Job:
+        return self.ledger.jobs([job_id])[job_id]
+
+    def on_chain(self, job_id: JobId) -> tuple[ChainStatus, int]:
+        """The status and the minutes that were billed."""
+        found = self.chain.job(job_id)
+        return found.status, found.final_cost_wei // MINUTE_WEI
+
+    def rows(self, query: str, **parameters: object) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(text(query), parameters))
+
+    def journal(self, job_id: JobId) -> list[str]:
+        return [row.name for row in self.rows("SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id)]
+
+    def open_kinds(self, job_id: JobId) -> set[str]:
+        query = "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL"
+        return {row.kind for row in self.rows(query, id=job_id)}
+
+    def ends_right(self, job_id: JobId, elapsed_s: int = 125) -> None:
+        """The job ends in SLURM; the contract says so, with the right minutes, and the ledger agrees."""
+        self.happens(job_id, SlurmEnded(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)))
+        self.report()
+        self.work.scan()
+        assert self.on_chain(job_id) == (ChainStatus.FINISHED, elapsed_s // 60)
+        assert self.job(job_id).state is State.SETTLED
+        assert self.journal(job_id).count("Submitted") == 1
+        assert self.rows("SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
+        assert self.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+
+
+def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int) -> Iterator[Play]:
+    engine, environment = database
+    emptied(engine)
+    with engine.begin() as connection:
+        connection.execute(text("TRUNCATE blocks"))
+    provider, customer = chain.new_account(), chain.new_account()
+    chain.mint_credits(customer.address, 10**24)
+    chain.register_provider(provider, [Node(2, 32, 64_000)], Prices())
+    for_chain = {
+        "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
+        "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
+        "CHAIN_ID": str(chain.chain_id),
+        "CHAIN_CONFIRMATIONS": str(confirmations),
+        "ETH_PRIVATE_KEY": provider.private_key,
+    }
+    app = Celery("test", broker="memory://")
+    work = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
+    ledger = Ledger(engine, "here", lambda _: None)
+    work.scan()
+    yield Play(chain, provider, customer, work, ledger, engine)
+    work.close()
+    ledger.holder.close()
+    app.close()
+
+
+@pytest.fixture
+def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+    yield from playing(database, chain, CONFIRMATIONS)
+
+
+@pytest.fixture
+def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+    yield from playing(database, chain, 1)
+
+
+def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> None:
+    (job_id,) = play.request()
+    play.assign(job_id)
+    above = play.chain.block_number()
+    play.claim()
+    play.happens(job_id, *STARTED)
+    play.report()
+    play.work.scan()
+    play.lose(above)
+    play.work.scan()
+    assert play.chain.job(job_id).status is ChainStatus.META_SCHEDULED
+    assert (play.job(job_id).state, play.job(job_id).claim_in_doubt) == (State.RUNNING, True)
+    assert "report" not in play.open_kinds(job_id)
+    play.follow()
+    assert not play.job(job_id).claim_in_doubt
+    assert play.chain.job(job_id).status is ChainStatus.RUNNING
+    play.ends_right(job_id)
+
+
+def test_report_of_the_start_lost__is_sent_again(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    above = play.chain.block_number()
+    play.report()
+    play.work.scan()
+    assert play.job(job_id).chain_status is ChainStatus.RUNNING
+    play.lose(above)
+    play.work.scan()
+    assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
+    play.follow()
+    assert play.chain.job(job_id).status is ChainStatus.RUNNING
+    play.ends_right(job_id)
+
+
+def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    above = play.chain.block_number()
+    play.ends_right(job_id)
+    play.lose(above)
+    play.work.scan()
+    assert play.job(job_id).state is State.ENDED
+    play.follow()
+    assert play.job(job_id).state is State.SETTLED
+    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
+    assert play.journal(job_id).count("Submitted") == 1
+
+
+def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    play.work.scan()
+    above = play.chain.block_number()
+    play.report()  # its receipt is read, its block is not
+    play.lose(above)
+    play.work.scan()
+    assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
+    play.follow()
+    play.ends_right(job_id)
+
+
+def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    play.chain.cancel_job(play.customer, job_id)
+    above = play.chain.block_number()
+    play.claim()
+    assert "cancel" in play.open_kinds(job_id)
+    play.work.scan()
+    play.lose(above)
+    play.work.scan()
+    assert play.job(job_id).cancel_requested
+    play.follow()
+    assert "cancel" in play.open_kinds(job_id)
+    play.ends_right(job_id)
+
+
+def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    above = play.chain.block_number()
+    play.chain.cancel_job(play.customer, job_id)
+    play.claim()
+    play.work.scan()
+    play.lose(above)
+    play.follow()
+    assert not play.job(job_id).cancel_requested
+    assert "cancel" not in play.open_kinds(job_id)
+    play.ends_right(job_id)
+
+
+def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    play.chain.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
+    above = play.chain.block_number()
+    play.claim()
+    play.work.scan()
+    assert play.job(job_id).limit_min == 65
+    play.chain.mine()  # it will be mined in another block
+    play.lose(above)
+    play.work.scan()
+    assert (play.job(job_id).limit_min, play.job(job_id).top_ups[0].block) == (65, None)
+    play.follow()
+    play.chain.mine(2 * CONFIRMATIONS)
+    play.work.scan()
+    job = play.job(job_id)
+    assert (job.limit_min, len(job.top_ups), job.doubt_until) == (65, 1, None)
+    play.ends_right(job_id)
+
+
+def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    above = play.chain.block_number()
+    play.chain.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
+    play.claim()
+    play.work.scan()
+    play.lose(above)
+    play.follow()
+    assert play.job(job_id).limit_min == 65  # a customer's transaction may come back
+    play.chain.mine(2 * CONFIRMATIONS)
+    play.work.scan()
+    assert play.job(job_id).limit_min == 60
+    assert "top_up" in play.open_kinds(job_id)
+
+
+def test_refusal_lost__is_sent_again(play: Play) -> None:
+    rejected = (ScriptFetched("echo", ""), SubmitStarted(60), SubmitRejected("full"))
+    job_id = play.claimed(*rejected)
+    above = play.chain.block_number()
+    play.report()
+    play.work.scan()
+    assert play.job(job_id).chain_status is ChainStatus.PENDING
+    play.lose(above)
+    play.follow()
+    assert (play.job(job_id).state, play.chain.job(job_id).status) == (State.REFUSED, ChainStatus.PENDING)
+    assert "refuse" not in play.open_kinds(job_id)
+
+
+def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> None:
+    first, second = play.request(2)
+    above = play.chain.block_number()
+    for job_id, slurm_id in ((first, 7), (second, 8)):
+        play.assign(job_id)
+        play.claim()
+        play.happens(job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmStarted())
+    play.report()
+    play.work.scan()
+    keys = play.job(first).claim_key, play.job(second).claim_key
+    play.lose(above)
+    play.assign(second)
+    play.assign(first)
+    play.follow()
+    assert (play.job(second).claim_key, play.job(first).claim_key) == keys
+    assert (play.job(first).slurm_id, play.job(second).slurm_id) == (7, 8)
+    play.report()
+    play.follow()
+    play.ends_right(first, 61)
+    play.ends_right(second, 301)
+
+
+def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(play: Play) -> None:
+    (job_id,) = play.request()
+    above = play.chain.block_number()
+    play.assign(job_id)
+    play.claim()
+    play.happens(job_id, *STARTED)
+    play.work.scan()
+    play.lose(above)
+    play.follow()
+    assert play.job(job_id).state is State.RUNNING  # it may come back
+    assert "cancel" not in play.open_kinds(job_id)
+    play.chain.mine(2 * CONFIRMATIONS)
+    play.work.scan()
+    job = play.job(job_id)
+    assert (job.state, job.chain_status, job.doubt_until) == (State.REFUSED, ChainStatus.PENDING, None)
+    assert play.open_kinds(job_id) == {"cancel"}
+    assert play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+
+
+def test_node_that_is_behind__is_no_reorganisation(play: Play) -> None:
+    job_id = play.claimed(*STARTED)
+    play.report()
+    play.work.scan()
+    play.chain.mine(20)
+    play.work.scan()
+    before = play.job(job_id)
+    snapshot = play.rows("SELECT * FROM cursors")
+    play.chain.rpc.call("anvil_rollback", 20)  # as one that is five seconds behind
+    play.work.scan()
+    assert play.job(job_id) == before
+    assert play.rows("SELECT * FROM cursors") == snapshot
+    assert play.ledger.alarms.all() == []
+
+
+def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: Play) -> None:
+    play = shallow
+    job_id = play.claimed(*STARTED)
+    play.work.scan()
+    above = play.chain.block_number()
+    play.report()
+    play.work.scan()
+    play.chain.mine(3)
+    play.work.scan()
+    before = play.job(job_id)
+    play.lose(above)
+    play.work.scan()
+    assert play.job(job_id) == before
+    (alarm,) = play.ledger.alarms.all()
+    assert alarm.name is AlarmName.REORGANISED_TOO_DEEP
+    common = alarm.details["last_common_block"]
+    assert common <= above
+    with pytest.raises(RewindError, match="expected one up to"):
+        play.work.rewind(above + 1)  # above the fork there is nothing in common
+    play.work.rewind(None)
+    assert play.ledger.alarms.all() == []
+    play.follow()
+    play.ends_right(job_id)
+
+
+def test_long_downtime__all_blocks_are_read(play: Play) -> None:
+    (job_id,) = play.request()
+    play.assign(job_id)
+    play.chain.send(play.provider, "MetaScheduler", "claimNextJob")
+    for _ in range(6):
+        play.chain.mine(200)  # more than one question for logs
+    head = play.chain.block_number()
+    play.work.scan()
+    assert play.job(job_id).state is State.CLAIMED
+    assert play.rows("SELECT block_number FROM cursors")[0].block_number >= head
+    assert Kind.FETCH.value in play.open_kinds(job_id)
