@@ -22,6 +22,7 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 2.0  # at one that answers
 LOOK_AGAIN_S = 5.0  # at one that does not, or that serves another chain
 LOOK_DEADLINE_S = 3.0
+LEAST_SHARE_S = 5.0  # of the time for a request, that each of several endpoints has
 BEHIND_BLOCKS = 5  # looks are not taken at the same moment
 MEMORY_S = 60.0  # so long the head of an endpoint that is gone counts for what the others should have
 
@@ -65,12 +66,12 @@ def _health(look: Seen, chain_id: int, best: int) -> Health:
 class Endpoint:
     """One endpoint and the last look at it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, deadline_s: float) -> None:
         parts = urlsplit(url)
         self.name = (
             parts.hostname or "" if parts.port is None else f"{parts.hostname}:{parts.port}"
         )  # no path: it may be a key
-        self.rpc = Rpc.at(url)
+        self.rpc = Rpc.at(url, deadline_s)
         self._looker = Rpc.at(url, LOOK_DEADLINE_S)
         self._looking = threading.Lock()
         self._answered: bool | None = None
@@ -112,7 +113,8 @@ class Endpoints(Rpc):
 
     def __init__(self, urls: Sequence[str], chain_id: int) -> None:
         self._chain_id = chain_id
-        self._endpoints = [Endpoint(url) for url in urls]
+        share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)  # the first must not use up the time of the next
+        self._endpoints = [Endpoint(url, share_s) for url in urls]
 
     def health(self) -> dict[str, Health]:
         """What is known of each, by its host and port."""
@@ -121,9 +123,8 @@ class Endpoints(Rpc):
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         self._look()
-        ends_s = time.monotonic() + DEADLINE_S
         asked: list[Endpoint] = []
-        while time.monotonic() < ends_s and (endpoint := self._next(asked)) is not None:
+        while (endpoint := self._next(asked)) is not None:
             asked.append(endpoint)
             try:
                 answers = endpoint.rpc._post(calls)

@@ -117,6 +117,15 @@ MALFORMED = {
 }
 
 
+def test_load__several_rpc_endpoints__are_told_apart_and_each_is_checked() -> None:
+    urls = "https://one/rpc,http://user:hunter2@two:8545/a,b , https://three"
+    settings = load(environment={"METASCHEDULER_ENDPOINT_RPC": urls})
+    assert settings.rpc_urls == ["https://one/rpc", "http://user:hunter2@two:8545/a,b", "https://three"]
+    assert "hunter2" in settings.secret_values()
+    (line,) = lines(METASCHEDULER_ENDPOINT_RPC="https://one,ws://two")
+    assert "a URL that begins with http:// or https://" in line
+
+
 def test_load__many_malformed__one_line_each_all_at_once() -> None:
     said = lines(**{name: text for name, (text, _) in MALFORMED.items()})
     assert [line.partition(":")[0] for line in said] == sorted(MALFORMED)

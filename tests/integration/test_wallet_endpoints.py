@@ -1,0 +1,278 @@
+"""Several endpoints as one: real nodes that are killed, hang, drip, lag or serve another chain."""
+
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from eth_account import Account as Signer
+from eth_utils.address import to_checksum_address
+from sqlalchemy import Engine
+
+from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, Node, Prices, start_anvil
+from devgrid.process import Processes, free_port, wait_until
+from devgrid.proxy import Fault, Proxy
+from devgrid.state import private_processes
+from supervisor_tasks.chain import endpoints, http
+from supervisor_tasks.chain.endpoints import Endpoints, Health
+from supervisor_tasks.chain.refusals import Refusal, meaning
+from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
+from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.journey.claim import claim
+from supervisor_tasks.ledger.operator import AlarmName
+from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
+
+DEADLINE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database(processes: Processes) -> Iterator[Engine]:
+    with databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    empty(database)
+    return database
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return Chain.start(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    return account
+
+
+@contextmanager
+def proxied(chain: Chain) -> Iterator[tuple[Proxy, str]]:
+    with Proxy.start(chain.rpc_url.removeprefix("http://")) as proxy:
+        yield proxy, f"http://{proxy.address}"
+
+
+@contextmanager
+def dripping(headers: bytes) -> Iterator[str]:
+    """A server that answers a byte every now and then, and never ends."""
+    ended = threading.Event()
+
+    class Drip(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            try:
+                self.request.sendall(headers)
+                while not ended.wait(0.05):
+                    self.request.sendall(b" ")
+            except OSError:  # who asked has hung up
+                return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Drip) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        ended.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
+        b"HTTP/1.1 200 OK\r\nX-Long: ",
+    ],
+    ids=["body", "chunk", "header"],
+)
+def test_node_that_drips__holds_nobody_longer_than_the_deadline(headers: bytes) -> None:
+    with dripping(headers) as url:
+        rpc, begun_s = Rpc.at(url, DEADLINE_S), time.monotonic()
+        with pytest.raises(RpcUnavailableError):
+            rpc.call("eth_chainId")
+        assert DEADLINE_S * 0.9 < time.monotonic() - begun_s < DEADLINE_S + 20
+
+
+def test_answer_without_end__is_cut_at_the_limit() -> None:
+    ends = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" + b" " * 20_000
+    with dripping(ends) as url, pytest.raises(OSError, match="too large"):
+        http.session(30.0, most_bytes=10_000).post(url, data=b"{}", timeout=30.0)
+
+
+def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_back(chain: Chain) -> None:
+    with proxied(chain) as (proxy, url):
+        rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
+        assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
+        proxy.fault(Fault.REFUSE)
+        assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
+        assert list(rpc.health().values()) == [Health.UNREACHABLE, Health.ALIVE]
+        proxy.fault(None)
+        passed = proxy.connections
+
+        def back() -> bool:
+            rpc.call("eth_blockNumber")
+            return rpc.health()[proxy.address] is Health.ALIVE and proxy.connections > passed
+
+        wait_until(back, "the first endpoint to be used again", 60.0, 0.2)
+
+
+def test_endpoint_hangs__is_left_for_the_next(chain: Chain) -> None:
+    with proxied(chain) as (proxy, url):
+        rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
+        rpc.call("eth_chainId")
+        proxy.fault(Fault.HANG)
+        begun_s = time.monotonic()
+        assert int(rpc.call("eth_blockNumber"), 16) >= 0
+        for _ in range(20):  # and costs nothing more
+            rpc.call("eth_blockNumber")
+        assert time.monotonic() - begun_s < 25.0
+
+
+def test_endpoint_of_another_chain__is_never_used_and_alarms(
+    processes: Processes, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    port = free_port()
+    other = f"http://127.0.0.1:{port}"
+    command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
+    processes.start("other-chain", command, env={"HOME": str(processes.folder)}, ready=lambda: _answers(other))
+    rpc = Endpoints([other, chain.rpc_url], CHAIN_ID)
+    fleet = Fleet.of(chain, provider, engine, rpc)
+    claim(fleet.site)
+    assert list(rpc.health().values()) == [Health.WRONG_CHAIN, Health.ALIVE]
+    assert fleet.alarms() == {AlarmName.WRONG_CHAIN}
+    alone = Fleet.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
+    with pytest.raises(RpcUnavailableError, match="serves chain 1, the settings want 179188"):
+        claim(alone.site)
+    assert alone.alarms() == {AlarmName.WRONG_CHAIN, AlarmName.CHAIN_NOT_ANSWERING}
+    fleet.site.chain.contract.rpc.call("eth_chainId")
+    claim(Fleet.of(chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)).site)
+    assert fleet.alarms() == set()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(Rpc.at(url).call("eth_chainId"))
+    except RpcUnavailableError:
+        return False
+
+
+def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with proxied(chain) as (proxy, url):
+        fleet = Fleet.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
+        with held(chain):
+            fleet.wallet.send(claims(2))
+            proxy.fault(Fault.REFUSE)
+            with pytest.raises(RpcUnavailableError):
+                claim(fleet.site)
+            with pytest.raises(RpcUnavailableError):
+                fleet.follow()
+            assert fleet.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
+            assert set(fleet.states()) == {"SENT"}
+        proxy.fault(None)
+        claim(fleet.site)
+        assert fleet.alarms() == set()
+        wait_until(lambda: not fleet.follow(), "the receipts", 60.0, 0.1)
+        assert set(fleet.states()) == {"MINED"}
+
+
+def test_endpoint_that_lags__is_not_believed(
+    processes: Processes, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    """The lagging one is a fork of the chain that stays where it was."""
+    scheduled_jobs(chain, provider, 3)
+    behind = chain.block_number()
+    options = ("--fork-url", chain.rpc_url, "--fork-block-number", str(behind), "--no-mining")
+    lagging = f"http://127.0.0.1:{start_anvil(processes, None, *options)}"
+    chain.mine(endpoints.BEHIND_BLOCKS + 10)
+    with proxied(chain) as (proxy, url):
+        rpc = Endpoints([lagging, url], CHAIN_ID)
+        fleet = Fleet.of(chain, provider, engine, rpc)
+        wait_until(lambda: _sees_both(rpc), "the endpoints to be compared", 60.0, 0.1)
+        fleet.wallet.send(claims(2))
+        assert not fleet.follow()
+        assert fleet.states() == ["MINED", "MINED"]
+        fleet.wallet.send(claims(1, first=2))
+        proxy.fault(Fault.REFUSE)
+        with pytest.raises(RpcUnavailableError, match="behind"):
+            fleet.follow()  # not that the transaction has vanished
+        proxy.fault(None)
+        wait_until(lambda: _is_followed(fleet), "the receipt", 60.0, 0.2)
+    assert fleet.states() == ["MINED"] * 3
+    assert fleet.signatures() == 3
+
+
+def _sees_both(rpc: Endpoints) -> bool:
+    rpc.call("eth_blockNumber")
+    for endpoint in rpc._endpoints:
+        endpoint.look()
+    return list(rpc.health().values()) == [Health.BEHIND, Health.ALIVE]
+
+
+def _is_followed(fleet: Fleet) -> bool:
+    try:
+        return not fleet.follow()
+    except RpcUnavailableError:
+        return False
+
+
+def test_chain_without_base_fee__takes_legacy_transactions_and_their_replacements(
+    processes: Processes, engine: Engine
+) -> None:
+    url = f"http://127.0.0.1:{start_anvil(processes, None, '--hardfork', 'berlin', '--no-mining')}"
+    rpc, signer = Rpc.at(url), Signer.create()
+    rpc.call("anvil_setBalance", signer.address, hex(10**20))
+    wallet = Wallet(engine, "here", rpc, CHAIN_ID, signer.address, bytes(signer.key).hex())
+    wallet.send(claims(2))
+    first = wallet.open_transactions()
+    assert all(entry.fees.legacy for entry in first)
+    state = wallet.look()
+    wallet.replace(first, state.market, state.head)
+    again = wallet.open_transactions()
+    assert all(new.fees.max_fee_wei * 10 >= old.fees.max_fee_wei * 11 for new, old in zip(again, first, strict=True))
+    assert [entry.accepted for entry in again] == [True, True]
+    rpc.call("anvil_mine")
+    receipts = rpc.batch([("eth_getTransactionReceipt", (entry.hash,)) for entry in again])
+    assert [receipt["status"] for receipt in receipts] == ["0x1", "0x1"]
+    assert [receipt["type"] for receipt in receipts] == ["0x0", "0x0"]
+
+
+def test_meaning__what_a_real_node_says(chain: Chain) -> None:
+    """The words of the anvil that runs here, sorted as the table of refusals has it."""
+    account = chain.new_account()
+    rpc, nonce = chain.rpc, 0
+    with held(chain):
+        said = {
+            Refusal.ALREADY_KNOWN: _refused(chain, account, nonce=nonce, twice=True),
+            Refusal.REPLACEMENT_UNDERPRICED: _refused(chain, account, nonce=nonce, gas=50_000),
+            Refusal.GAS: _refused(chain, account, nonce=nonce + 1, gas=100),
+            Refusal.INSUFFICIENT_FUNDS: _refused(chain, account, nonce=nonce + 1, value=10**30),
+        }
+        chain.mine()
+        said[Refusal.NONCE_TOO_LOW] = _refused(chain, account, nonce=nonce, gas=60_000)
+    assert {refusal: meaning(words) for refusal, words in said.items()} == {refusal: refusal for refusal in said}
+    assert int(rpc.call("eth_getTransactionCount", account.address, "latest"), 16) == 1
+
+
+def _refused(chain: Chain, account: Account, nonce: int, gas: int = 21_000, value: int = 0, twice: bool = False) -> str:
+    fees = {"maxFeePerGas": 200 * 10**9, "maxPriorityFeePerGas": 10**9, "type": 2}
+    to = to_checksum_address(account.address)
+    fields = {"chainId": CHAIN_ID, "nonce": nonce, "gas": gas, "to": to, "value": value, "data": "0x", **fees}
+    raw = "0x" + Signer.sign_transaction(fields, account.private_key).raw_transaction.hex()
+    answers = chain.rpc.batch([("eth_sendRawTransaction", (raw,))] * (2 if twice else 1))
+    assert isinstance(answers[-1], RpcError), answers
+    return answers[-1].message

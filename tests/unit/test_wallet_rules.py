@@ -1,0 +1,205 @@
+"""Fees, refusals, remedies, marks and the health of endpoints: what the wallet decides without asking anybody."""
+
+from dataclasses import replace
+
+import pytest
+from eth_account import Account
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.chain.endpoints import BEHIND_BLOCKS, MEMORY_S, Health, Seen, healths
+from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
+from supervisor_tasks.chain.refusals import Refusal, meaning
+from supervisor_tasks.chain.remedies import CERTAIN_S, SEND_AGAIN_S, STUCK_BLOCKS, Pending, Remedy, Rules, remedy
+from supervisor_tasks.chain.signed import mark_of, marked, read
+
+GWEI = 10**9
+CAP = 1000 * GWEI
+prices = st.integers(0, 10**13)
+markets = st.builds(Market, st.none() | prices, prices, prices)
+
+
+# --- fees -----------------------------------------------------------------------------------------------------------
+
+
+def test_fees__with_base_fee__outlive_its_doubling_and_tip() -> None:
+    assert fees(Market(10 * GWEI, 2 * GWEI, 0), CAP) == Fees(22 * GWEI, 2 * GWEI, legacy=False)
+
+
+def test_fees__without_base_fee__are_legacy() -> None:
+    assert fees(Market(None, 0, 7 * GWEI), CAP).fields() == {"gasPrice": 7 * GWEI}
+
+
+@given(markets, st.integers(1, 10**13))
+def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(market: Market, cap_wei: int) -> None:
+    price = fees(market, cap_wei)
+    assert price.priority_fee_wei <= price.max_fee_wei <= cap_wei
+
+
+@given(markets, markets, st.integers(1, 10**13))
+def test_replacement__pays_a_tenth_more_of_both_at_least_todays_price_and_never_above_the_cap(
+    then: Market, now: Market, cap_wei: int
+) -> None:
+    old = fees(then, cap_wei)
+    new = replacement(old, now, cap_wei)
+    if new is None:
+        assert old.max_fee_wei * 1.125 + 1 > cap_wei
+        return
+    assert new.max_fee_wei * 10 >= old.max_fee_wei * 11
+    assert new.max_fee_wei > old.max_fee_wei
+    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11 or new.priority_fee_wei == new.max_fee_wei
+    assert new.priority_fee_wei <= new.max_fee_wei <= cap_wei
+    assert new.legacy == old.legacy
+    if not old.legacy and now.base_fee_wei is not None:
+        assert new.max_fee_wei >= min(now.base_fee_wei, cap_wei)
+
+
+def test_replacement__at_the_cap__is_none() -> None:
+    assert replacement(Fees(CAP, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) is None
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+WORDS = [
+    # go-ethereum: core/error.go, core/txpool/errors.go, 1.10 to 1.16; subnet-evm and coreth the same
+    ("already known", Refusal.ALREADY_KNOWN),
+    ("known transaction: 0xabc", Refusal.ALREADY_KNOWN),
+    ("nonce too low", Refusal.NONCE_TOO_LOW),
+    ("nonce too low: next nonce 7, tx nonce 5", Refusal.NONCE_TOO_LOW),
+    ("nonce too low: address 0x1, tx: 5 state: 7", Refusal.NONCE_TOO_LOW),
+    ("nonce too high: address 0x1, tx: 9 state: 7", Refusal.NONCE_GAP),
+    ("gapped-nonce tx from delegated accounts", Refusal.NONCE_GAP),
+    ("in-flight transaction limit reached for delegated accounts", Refusal.NONCE_GAP),
+    ("replacement transaction underpriced", Refusal.REPLACEMENT_UNDERPRICED),
+    ("replacement transaction underpriced: new tx gas fee cap 1 <= 2 queued", Refusal.REPLACEMENT_UNDERPRICED),
+    ("transaction underpriced", Refusal.UNDERPRICED),
+    ("transaction underpriced: gas tip cap 0, minimum needed 1", Refusal.UNDERPRICED),
+    (
+        "transaction underpriced: address 0x1 have gas fee cap (1) < pool minimum fee cap (25000000000)",
+        Refusal.UNDERPRICED,
+    ),
+    ("transaction gas price below minimum: gas tip cap 0, minimum needed 1", Refusal.UNDERPRICED),
+    ("max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1, baseFee: 2", Refusal.BELOW_BASE_FEE),
+    ("fee cap less than block base fee", Refusal.BELOW_BASE_FEE),
+    ("insufficient funds for gas * price + value", Refusal.INSUFFICIENT_FUNDS),
+    ("insufficient funds for gas * price + value: balance 0, tx cost 1, overshot 1", Refusal.INSUFFICIENT_FUNDS),
+    ("insufficient funds for transfer", Refusal.INSUFFICIENT_FUNDS),
+    ("txpool is full", Refusal.POOL_FULL),
+    ("future transaction tries to replace pending", Refusal.POOL_FULL),
+    ("intrinsic gas too low: gas 20000, minimum needed 21000", Refusal.GAS),
+    ("intrinsic gas too low", Refusal.GAS),
+    ("exceeds block gas limit", Refusal.GAS),
+    ("insufficient gas for floor data gas cost: gas 1, minimum needed 2", Refusal.GAS),
+    # anvil 1.7.1
+    ("transaction already imported", Refusal.ALREADY_KNOWN),
+    ("Insufficient funds for gas * price + value", Refusal.INSUFFICIENT_FUNDS),
+    ("intrinsic gas too high -- tx.gas_limit > env.block.gas_limit", Refusal.GAS),
+    ("max fee per gas less than block base fee", Refusal.BELOW_BASE_FEE),
+    # nobody's
+    ("the sky is falling", Refusal.OTHER),
+    ("", Refusal.OTHER),
+]
+
+
+@pytest.mark.parametrize(("words", "refusal"), WORDS)
+def test_meaning__of_a_nodes_words(words: str, refusal: Refusal) -> None:
+    assert meaning(words) is refusal
+    assert meaning(words.upper()) is refusal
+
+
+# --- remedies -------------------------------------------------------------------------------------------------------
+
+MARKET = Market(10 * GWEI, GWEI, 11 * GWEI)
+RULES = Rules(cap_wei=CAP, stuck_after_s=60.0)
+PENDING = Pending(
+    nonce=7,
+    fees=Fees(21 * GWEI, GWEI, legacy=False),
+    mine=True,
+    accepted=True,
+    refusal=None,
+    sent_age_s=1.0,
+    signed_age_s=1.0,
+    blocks=0,
+    contested_age_s=None,
+)
+OLD = replace(PENDING, sent_age_s=SEND_AGAIN_S, signed_age_s=61.0)
+POOR = Fees(9 * GWEI, GWEI, legacy=False)
+
+REMEDIES = [
+    ("it was just sent", PENDING, 7, True, Remedy.WAIT),
+    ("nobody has heard of it for long", replace(OLD, signed_age_s=20.0), 7, True, Remedy.SEND),
+    ("no node took it", replace(PENDING, accepted=False), 7, True, Remedy.SEND),
+    ("no node took it a moment ago", replace(PENDING, accepted=False, sent_age_s=0.5), 7, True, Remedy.WAIT),
+    ("it is its turn, and blocks pass", replace(OLD, blocks=STUCK_BLOCKS), 7, True, Remedy.REPLACE),
+    ("it is its turn, and no block passes", OLD, 7, True, Remedy.SEND),
+    ("it waits behind another", replace(OLD, blocks=99), 6, True, Remedy.SEND),
+    ("it pays less than the base fee", replace(PENDING, fees=POOR), 7, True, Remedy.REPLACE),
+    ("it pays less, behind another", replace(PENDING, fees=POOR), 5, True, Remedy.REPLACE),
+    ("it pays less since a moment", replace(PENDING, fees=POOR, signed_age_s=0.1), 7, True, Remedy.WAIT),
+    ("a node calls it underpriced", replace(PENDING, refusal=Refusal.UNDERPRICED), 7, True, Remedy.REPLACE),
+    ("another waits", replace(PENDING, refusal=Refusal.REPLACEMENT_UNDERPRICED), 7, True, Remedy.REPLACE),
+    ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Remedy.CAPPED),
+    ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, Remedy.CAPPED),
+    ("nobody pays", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, False, Remedy.PAUSE),
+    ("somebody pays again", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, True, Remedy.SEND),
+    ("a node says that the nonce is used", replace(PENDING, refusal=Refusal.NONCE_TOO_LOW), 7, True, Remedy.WAIT),
+    ("the nonce is mined", PENDING, 8, True, Remedy.CONTEST),
+    ("the nonce was mined a moment ago", replace(PENDING, contested_age_s=0.5), 8, True, Remedy.CONTEST),
+    ("the nonce was mined a while ago", replace(PENDING, contested_age_s=CERTAIN_S), 8, True, Remedy.FOREIGN),
+    ("it was contested and is not any more", replace(PENDING, contested_age_s=99.0), 7, True, Remedy.WAIT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pending", "mined", "can_pay", "wanted"), [case[1:] for case in REMEDIES], ids=[c[0] for c in REMEDIES]
+)
+def test_remedy(pending: Pending, mined: int, can_pay: bool, wanted: Remedy) -> None:
+    market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
+    assert remedy(pending, mined, market, RULES, can_pay) is wanted
+
+
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+MARK = bytes(range(8))
+KEY = "0x" + "4c" * 32
+TO = "0x" + "11" * 20
+
+
+@pytest.mark.parametrize("prices", [{"gasPrice": 7}, {"maxFeePerGas": 9, "maxPriorityFeePerGas": 2, "type": 2}])
+def test_read__gives_back_what_was_signed(prices: dict[str, int]) -> None:
+    data = marked("0x5d3a7180", MARK)
+    fields = {"nonce": 300, "gas": 21_000, "to": TO, "value": 0, "data": data, "chainId": 179188}
+    found = read(bytes(Account.sign_transaction(fields | prices, KEY).raw_transaction))
+    assert (found.nonce, found.gas, found.to, found.value_wei) == (300, 21_000, TO, 0)
+    assert found.data == bytes.fromhex(data[2:])
+    assert found.fees == (Fees(7, 7, legacy=True) if "gasPrice" in prices else Fees(9, 2, legacy=False))
+    assert mark_of(found.data) == MARK
+
+
+@pytest.mark.parametrize("data", ["", "5d3a7180", "5d3a7180" + "00" * 64, "7376" + "00" * 8])
+def test_mark_of__data_that_no_ledger_wrote__is_none(data: str) -> None:
+    assert mark_of(bytes.fromhex(data)) is None
+
+
+# --- endpoints ------------------------------------------------------------------------------------------------------
+
+HERE = 179188
+
+
+def seen(head: int, chain_id: int = HERE, age_s: float = 0.0, answered: bool = True) -> Seen:
+    return Seen(answered, chain_id, head, age_s)
+
+
+def test_healths__compared_with_the_best() -> None:
+    looks = [seen(100), seen(100 - BEHIND_BLOCKS), seen(99 - BEHIND_BLOCKS), seen(9999, chain_id=1), Seen()]
+    assert healths(looks, HERE) == [Health.ALIVE, Health.ALIVE, Health.BEHIND, Health.WRONG_CHAIN, Health.UNKNOWN]
+
+
+def test_healths__the_best_is_gone__the_other_has_to_catch_up_for_a_while() -> None:
+    assert healths([seen(100, answered=False), seen(50)], HERE) == [Health.UNREACHABLE, Health.BEHIND]
+    gone = seen(100, answered=False, age_s=MEMORY_S + 1)
+    assert healths([gone, seen(50)], HERE) == [Health.UNREACHABLE, Health.ALIVE]
+
+
+def test_healths__one_alone__is_never_behind() -> None:
+    assert healths([seen(0)], HERE) == [Health.ALIVE]
