@@ -14,13 +14,14 @@ from sqlalchemy import Engine
 
 from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, Node, Prices, start_anvil
 from devgrid.process import Processes, free_port, wait_until
-from devgrid.proxy import Fault, Proxy
+from devgrid.proxy import Fault, Proxy, Way
 from devgrid.state import private_processes
 from supervisor_tasks.chain import endpoints, http
 from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
 from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
 from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
@@ -276,3 +277,25 @@ def _refused(chain: Chain, account: Account, nonce: int, gas: int = 21_000, valu
     answers = chain.rpc.batch([("eth_sendRawTransaction", (raw,))] * (2 if twice else 1))
     assert isinstance(answers[-1], RpcError), answers
     return answers[-1].message
+
+
+def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engine: Engine) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with proxied(chain) as (proxy, url):
+        rpc = Endpoints([chain.rpc_url, url], CHAIN_ID)
+        fleet = Fleet.of(chain, provider, engine, rpc)
+        for endpoint in rpc._endpoints:
+            endpoint.look()
+        before = proxy.passed[Way.THERE]
+        with held(chain):
+            fleet.wallet.send(claims(40))
+            sent_bytes = sum(2 * len(raw) for (raw,) in fleet.rows("raw"))
+            wait_until(lambda: proxy.passed[Way.THERE] - before > sent_bytes, "the other endpoint to be told", 30.0)
+
+
+def test_statuses__of_a_node_that_is_behind__are_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    contract, head = Fleet.of(chain, provider, engine).site.chain.contract, chain.block_number()
+    assert contract.statuses([job_id], not_before=head)[job_id][0] is ChainStatus.META_SCHEDULED
+    with pytest.raises(RpcUnavailableError, match="seen already"):
+        contract.statuses([job_id], not_before=head + 1)
