@@ -97,7 +97,8 @@ class Grid:
     def _start_teller(self, name: str, module: str, folder_option: str) -> Running:
         argv: list[str | Path] = [sys.executable, "-m", module, folder_option, self.folder / "spool"]
         argv += ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", self.folder / "tls" / "ca.pem"]
-        return self.processes.start(name, argv, cwd=REPOSITORY)
+        crash_at = {name: value for name, value in self.environment.items() if name == "CRASH_AT"}
+        return self.processes.start(name, argv, cwd=REPOSITORY, env={**os.environ, **crash_at})
 
     # --- what a customer does ---------------------------------------------------------------------------------------
 

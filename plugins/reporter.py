@@ -126,7 +126,9 @@ class Reporter:
     def _deliver(self, file: Path) -> bool:
         """Whether nothing is left to do for that file."""
         try:
-            reason = self._tell(spool.read(file))
+            with around("event-spooled"):
+                event = spool.read(file)
+            reason = self._tell(event)
             if reason is not None:
                 self._reject(file, reason)
             with around("event-delivered"):

@@ -83,6 +83,8 @@ class Battlefield:
         try:
             order = grid.folder / "crash-at"
             grid.environment["CRASH_AT"] = str(order)
+            grid.processes.stop(grid.processes.find("reporter"))
+            grid.start_reporter()
             grid.fleet.start(flower=False)
             with Keeper(grid.processes, KEPT) as keeper:
                 field = cls(grid, order)

@@ -218,9 +218,18 @@ def test_reporter__numbers_against_the_clock__are_what_counts(processes: Process
         assert supervisor.told(2) == [END]
 
 
-@pytest.mark.parametrize("place", ["before-event-delivered", "after-event-delivered"])
-def test_reporter__killed_around_the_removal__loses_nothing(processes: Processes, spool: Path, place: str) -> None:
-    """The event was acknowledged: before its file is removed it comes again, after that it does not."""
+PLACES = {  # and what is told of the start there
+    "before-event-spooled": [START],
+    "after-event-spooled": [START],
+    "before-event-delivered": [START, START],  # it was acknowledged, and its file is still there
+    "after-event-delivered": [START],
+}
+
+
+@pytest.mark.parametrize(("place", "starts"), PLACES.items())
+def test_reporter__killed_where_the_world_changes__loses_nothing(
+    processes: Processes, spool: Path, place: str, starts: list[tuple[int, int]]
+) -> None:
     order = processes.folder / "crash"
     order.write_text(place)
     for kind in ("start", "end"):
@@ -229,10 +238,10 @@ def test_reporter__killed_around_the_removal__loses_nothing(processes: Processes
         killed = start_reporter(processes, spool, port, CRASH_AT=str(order))
         wait_until(lambda: killed.process() is None, "the crash", 60.0)
         processes.kill(killed)  # which reaps it
-        assert len(events(spool)) == (2 if place.startswith("before") else 1)
+        assert len(events(spool)) == (1 if place == "after-event-delivered" else 2)
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert supervisor.told(1) == ([START, START, END] if place.startswith("before") else [START, END])
+        assert supervisor.told(1) == [*starts, END]
 
 
 def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: Processes, spool: Path) -> None:
