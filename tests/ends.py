@@ -22,6 +22,7 @@ class Record:
     elapsed_s: int
     node: str
     submit_s: int
+    exit_code: int
 
 
 def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> str:
@@ -75,11 +76,11 @@ def row_of(grid: Grid, job_id: str) -> Any:
 
 def record_of(grid: Grid, slurm_id: int) -> Record:
     """What squeue shows of a job."""
-    fields = "State:30,TimeUsed:30,SubmitTime:30,NodeList:30"
+    fields = "State:30,TimeUsed:30,SubmitTime:30,exit_code:30,NodeList:30"
     argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
-    state, used, submitted, *nodes = slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
+    state, used, submitted, exit_code, *nodes = slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
     minutes, _, seconds = used.rpartition(":")
-    return Record(state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted))
+    return Record(state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted), int(exit_code))
 
 
 def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
@@ -88,11 +89,14 @@ def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
     return record_of(grid, slurm_id)
 
 
-def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int = 0) -> Record:
-    """The contract has the status, the minutes and the exit status that belong to SLURM's end state."""
+def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int | None = 0) -> Record:
+    """The contract has the status, the minutes and the exit status that belong to SLURM's end state; without an
+    `exit_status`, the one that squeue shows.
+    """
     job = wait_for_end(grid, job_id, PATIENCE_S)
     row = rows(grid, "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]
     record = record_of(grid, row.slurm_id)
+    exit_status = record.exit_code if exit_status is None else exit_status
     assert (record.state, job.status, job.exit_code) == (state, status, exit_status)
     assert (row.elapsed_s, row.exit_status) == (record.elapsed_s, exit_status)
     assert job.final_cost_wei == record.elapsed_s // 60 * Prices().of(job.definition)
