@@ -122,6 +122,25 @@ class World:
             ):
                 connection.execute(text(change), {"job": job})
 
+    def lease_runs_out(self, job: JobId) -> None:
+        """As after two minutes."""
+        change = text(
+            "UPDATE effects SET lease_until = now() - interval '1 s' WHERE job_id = :job AND lease IS NOT NULL"
+        )
+        with self.engine.begin() as connection:
+            connection.execute(change, {"job": job})
+
+    def parked(self, site: Site, job: JobId) -> str:
+        """Why the job's submission was left to the operator, if it was; else what is due is done."""
+        effect_id = self.effect_id(job)
+        with self.engine.connect() as connection:
+            query = text("SELECT last_error FROM effects WHERE id = :id AND parked_at IS NOT NULL")
+            why = connection.scalar(query, {"id": effect_id})
+        if why is None:
+            self.carry_out(site, job)
+            self.a_minute_passes(job)
+        return str(why or "")
+
     def journal(self, job: JobId) -> list[str]:
         with self.engine.connect() as connection:
             query = text("SELECT name FROM events WHERE job_id = :job ORDER BY id")
@@ -137,6 +156,12 @@ class World:
     def script(self, slurm_id: int) -> str:
         """As SLURM has it."""
         return self.slurm.run("scontrol", "write", "batch_script", str(slurm_id), "-").stdout
+
+    def field(self, slurm_id: int, name: str) -> str:
+        """A field of a job, as squeue prints it."""
+        return self.slurm.run(
+            "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={name}:0"
+        ).stdout.strip()
 
     def set(self, slurm_id: int, **fields: str) -> None:
         """What the owner does with scontrol update."""
@@ -165,6 +190,35 @@ class World:
         log = (self.processes.folder / f"{name}.log").open("wb")
         with log:
             return subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login node without SLURM."""
+
+    processes: Processes
+    users: Users
+    key: Path
+    sshd: Sshd
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator["Login"]:
+        with private_processes() as processes:
+            users, key = Users(processes.folder), new_key(processes.folder / "key")
+            users.add(CUSTOMER)
+            yield cls(processes, users, key, Sshd.start(processes, users.environment(), lets_in(key)))
+
+    @property
+    def home(self) -> Path:
+        return self.users.home(CUSTOMER)
+
+    def another_sshd(self, name: str, *options: str) -> Sshd:
+        return Sshd.start(self.processes, self.users.environment(), lets_in(self.key), name=name, options=options)
+
+    def ssh(self, sshd: Sshd, address: str | None = None) -> Ssh:
+        key = load_key(self.key.read_text())
+        return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s=3.0)
 
 
 def site_of(engine: Engine, cluster: Cluster) -> Site:

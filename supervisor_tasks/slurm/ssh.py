@@ -56,6 +56,7 @@ class _Line:
     connection: Connection
     channels: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CHANNELS))
     clock: LoginClock | None = None
+    dropped: bool = False
     users: int = 0  # commands that are on it or wait for a channel; guarded by Ssh's lock
 
     @property
@@ -88,8 +89,7 @@ class Ssh:
             try:
                 return _run(channel, shlex.join(argv), stdin, timeout_s)
             except BROKEN as error:
-                if not line.alive:
-                    self._drop(user, line)
+                self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
             finally:
                 with suppress(*BROKEN):  # it tells the other end
@@ -135,6 +135,9 @@ class Ssh:
         finally:
             with self._lock:
                 line.users -= 1
+                last = line.dropped and not line.users
+            if last:
+                line.connection.close()
 
     def _open_channel(self, user: str, line: _Line) -> paramiko.Channel:
         transport = line.connection.transport
@@ -172,10 +175,13 @@ class Ssh:
             old.connection.close()
 
     def _drop(self, user: str, line: _Line) -> None:
+        """Nothing new is run on a connection that failed; what still runs on it is let end."""
         with self._lock:
             if self._lines.get(user) is line:
                 del self._lines[user]
-        line.connection.close()
+            line.dropped = True
+        if not line.alive:
+            line.connection.close()
 
     def _connect(self, user: str) -> Connection:
         try:

@@ -1,0 +1,92 @@
+"""Commands on a login node that is full, noisy, silent or hostile."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.process import wait_until
+from devgrid.proxy import Fault, Proxy
+from devgrid.sshd import Sshd
+from supervisor_tasks.slurm import ssh as module
+from supervisor_tasks.slurm.ssh import SshCutError, SshUnavailableError
+from tests.submitting import CUSTOMER, PATIENCE_S, Login
+
+
+@pytest.fixture(scope="module")
+def login() -> Iterator[Login]:
+    with Login.running() as login:
+        yield login
+
+
+def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(login: Login) -> None:
+    ssh = login.ssh(login.another_sshd("one-session", "MaxSessions 1"))
+    begun = login.home / "begun"
+    answers: list[str] = []
+    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done; echo went on"]
+    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).stdout))
+    first.start()
+    wait_until(begun.exists, "the first to run", PATIENCE_S)
+    with pytest.raises(SshUnavailableError, match="no more sessions"):
+        ssh.run(CUSTOMER, ["true"])
+    begun.unlink()
+    first.join(PATIENCE_S)
+    assert answers == ["went on\n"]
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
+    ssh.close()
+
+
+def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried(login: Login) -> None:
+    with Proxy.start(login.sshd.address) as proxy:
+        login.sshd.also_at(proxy.address)
+        ssh = login.ssh(login.sshd, proxy.address)
+        assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+        proxy.fault(Fault.HANG)
+        with pytest.raises(SshUnavailableError):
+            ssh.run(CUSTOMER, ["true"])  # the channel is not opened
+        with pytest.raises(SshUnavailableError):
+            ssh.run(CUSTOMER, ["true"])  # the banner of a new connection does not come
+        proxy.fault(None)
+        assert ssh.run(CUSTOMER, ["true"]).status == 0
+        assert proxy.connections >= 3
+        ssh.close()
+
+
+@pytest.mark.parametrize("where", ["", " >&2"])
+def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OUTPUT", 2**20)
+    ssh = login.ssh(login.sshd)
+    with pytest.raises(SshCutError):
+        ssh.run(CUSTOMER, ["/bin/sh", "-c", f"yes{where}"], timeout_s=3.0)
+    assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    ssh.close()
+
+
+def test_connection_in_use__is_not_closed_to_make_room(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 1)
+    ssh = login.ssh(login.sshd)
+    begun = login.home / "begun"
+    answers: list[int] = []
+    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done"]
+    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).status))
+    first.start()
+    wait_until(begun.exists, "the first to run", PATIENCE_S)
+    assert ssh.run("root", ["true"]).status == 0  # another user's, which is one too many
+    begun.unlink()
+    first.join(PATIENCE_S)
+    assert answers == [0]
+    ssh.close()
+
+
+def test_another_host_key__is_refused(login: Login) -> None:
+    other = login.another_sshd("another-key")
+    known = Sshd(other.address, login.sshd.known_hosts)
+    with pytest.raises(SshUnavailableError, match="not found in known_hosts"):
+        login.ssh(known).run(CUSTOMER, ["true"])
+
+
+def test_words__reach_the_command_as_they_are(login: Login) -> None:
+    words = ["a b", "$(id)", "`id`", "'", '"', "\\", "*", "~", "é\n", ""]
+    ssh = login.ssh(login.sshd)
+    assert ssh.run(CUSTOMER, ["printf", "%s|", *words]).stdout == "|".join(words) + "|"
+    ssh.close()
