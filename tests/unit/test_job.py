@@ -24,6 +24,7 @@ from supervisor_tasks.events import (
     SlurmStarted,
     SlurmWaiting,
     SubmitNotFound,
+    SubmitNotRun,
     SubmitRejected,
     SubmitStarted,
     Submitted,
@@ -168,6 +169,15 @@ def test_advance__unclear_submission__looks_twice_before_submitting_again() -> N
     assert effects == (Effect(Kind.SUBMIT),)
 
 
+def test_advance__submission_that_certainly_did_not_happen__is_open_still() -> None:
+    job, effects = lived(*TO_SUBMITTING, SubmitNotRun("late"))
+    assert (job.state, effects) == (State.READY, ())  # the effect that did not do it is tried again
+    job, _ = lived(*TO_SUBMITTING, CancelRequested(), SubmitNotRun("late"))
+    assert job.outcome == Outcome(status=ChainStatus.CANCELLED)
+    job, _ = lived(*TO_SUBMITTING, Submitted(SlurmId(9)), SubmitNotRun("late"))
+    assert job.state is State.QUEUED
+
+
 def test_advance__found_after_an_unclear_submission__is_adopted() -> None:
     job, _ = lived(*TO_SUBMITTING, SubmitUnclear("cut"), Submitted(SlurmId(9)))
     assert (job.state, job.slurm_id) == (State.QUEUED, 9)
@@ -281,6 +291,7 @@ EVENTS = st.one_of(
     st.just(SubmitRejected("no")),
     st.just(SubmitUnclear("cut")),
     st.just(SubmitNotFound()),
+    st.just(SubmitNotRun("late")),
     st.just(CalledBack()),
     st.just(SlurmWaiting("PENDING")),
     st.just(SlurmStarted()),
