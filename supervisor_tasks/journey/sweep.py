@@ -34,6 +34,7 @@ from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.scan import BLOCKS, STREAM
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, finished
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
@@ -45,7 +46,8 @@ log = structlog.get_logger()
 
 HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
 HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
-SOON_S = 60.0  # when something could not be seen, or there is more to read
+SOON_S = 60.0  # when something could not be seen
+MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
 ASKED_AT_ONCE = 1000
@@ -104,8 +106,10 @@ def _sweep(site: Site, why: str) -> bool:
         findings = compare(view)
     with report.timed("recording"):
         _record(site.ledger, findings)
+        _read_again(site.ledger, view, findings)
         if history is not None and view.slurm is not None and view.remembered is not None:
-            _set_history(site.ledger, history)
+            with site.ledger.engine.begin() as connection:
+                site.ledger.set_cursor(connection, HISTORY, history, "")
     with report.asking("cancelling"):
         _cancel(site, findings, report)
     _alarm(site.ledger, view, findings)
@@ -191,11 +195,6 @@ def _history(site: Site, contract: Contract, report: _Report) -> tuple[dict[JobI
     return claims, first
 
 
-def _set_history(ledger: Ledger, first: int) -> None:
-    with ledger.engine.begin() as connection:
-        ledger.set_cursor(connection, HISTORY, first, "")
-
-
 def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     """SLURM and accounting once more about jobs that SLURM does not list; None is that nobody knows it."""
     absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
@@ -220,6 +219,20 @@ def _record(ledger: Ledger, findings: Sequence[Finding]) -> None:
     changes = [Change(finding.job_id, event) for finding in findings for event in finding.events]
     for start in range(0, len(changes), RECORDED_AT_ONCE):
         ledger.record(*changes[start : start + RECORDED_AT_ONCE])
+
+
+def _read_again(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None:
+    """What else the chain has said of jobs that were taken in, cancellations and top-ups, is read by the scan: it goes back to
+    their claims. To hear of the others a second time changes nothing.
+    """
+    blocks = [view.claims[found.job_id].at[0] for found in findings if found.kind is Found.NEVER_SEEN]
+    if not blocks:
+        return
+    with one_at_a_time(ledger.engine, f"{ledger.cluster} scan"):
+        scanned = ledger.cursor(STREAM)
+        if scanned is not None and scanned[0] >= min(blocks):
+            with ledger.engine.begin() as connection:
+                ledger.set_cursor(connection, STREAM, min(blocks) - 1, "")
 
 
 def _cancel(site: Site, findings: Sequence[Finding], report: _Report) -> None:
@@ -256,7 +269,7 @@ def _wake(site: Site, report: _Report) -> None:
 
 def _told(site: Site, report: _Report, view: View, findings: Sequence[Finding]) -> dict[str, Any]:
     side = site.sweep
-    again_s = min(side.every_s, SOON_S) if report.unseen or report.more else side.every_s
+    again_s = min(side.every_s, MORE_S if report.more else SOON_S if report.unseen else side.every_s)
     if doubts(view, findings):
         again_s = min(again_s, side.grace_s)
     held = {

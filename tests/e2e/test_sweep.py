@@ -1,0 +1,320 @@
+"""The sweep on a whole grid: what went wrong behind the fleet's back is found in ledger, contract and SLURM, and mended."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import text
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.ledger.store import Ledger
+from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+
+GRACE_S = 1.0
+LONG = "#!/bin/bash\nsleep 600\n"
+ENDS = "#!/bin/bash\nsleep 3\nexit 5\n"
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    """SLURM keeps an accounting database that the fleet does not ask before a test says so."""
+    overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
+    running = Grid.start(block_time_s=0.25, accounting=True, overrides=overrides)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+def last_sweep(grid: Grid) -> int:
+    found: int = rows(grid, "SELECT COALESCE(max(id), 0) AS id FROM sweeps")[0].id
+    return found
+
+
+def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
+    """Have one made that begins now; its report."""
+    before = last_sweep(grid)
+    with Celery(broker=grid.environment["BROKER_URL"]) as app:
+
+        def swept() -> list[Any]:
+            query = "SELECT report FROM sweeps WHERE id > :before AND report ->> 'why' = 'a test' ORDER BY id"
+            return rows(grid, query, before=before)
+
+        def asked() -> bool:
+            # One that is under way drops the wake-up.
+            app.send_task("supervisor_tasks.tasks.sweep", kwargs={"why": "a test"}, queue="devgrid.slurm")
+            try:
+                wait_until(lambda: bool(swept()), "the sweep", 5.0, 0.05)
+            except TimeoutError:
+                return False
+            return True
+
+        wait_until(asked, "a sweep", timeout_s)
+    report: dict[str, Any] = swept()[0].report
+    return report
+
+
+def found(report: dict[str, Any], job_id: str) -> list[str]:
+    return [finding["found"] for finding in report["findings"] if finding["job_id"] == job_id]
+
+
+def execute(grid: Grid, *statements: str, **parameters: object) -> None:
+    with ledger(grid) as engine, engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), parameters)
+
+
+def state(grid: Grid, job_id: str) -> str | None:
+    found = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)
+    return found[0].state if found else None
+
+
+def running_job(grid: Grid, customer: Account, script: str = LONG) -> str:
+    job_id = grid.submit_script(customer, script)
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
+    wait_until(lambda: state(grid, job_id) == "RUNNING", "the ledger to know", 20.0)
+    return job_id
+
+
+def live(grid: Grid, job_id: str) -> list[int]:
+    shown = ["squeue", "--noheader", "--states=RUNNING,PENDING", f"--name={job_id}", "--format=%A"]
+    return [int(number) for number in slurm_of(grid).run(*shown).stdout.split()]
+
+
+def end(grid: Grid, customer: Account, *job_ids: str) -> None:
+    for job_id in job_ids:
+        grid.chain.cancel_job(customer, job_id)
+    for job_id in job_ids:
+        wait_for_end(grid, job_id)
+
+
+def drop_effects(grid: Grid, job_id: str) -> None:
+    execute(grid, "UPDATE effects SET done_at = now(), lease = NULL WHERE job_id = :id AND done_at IS NULL", id=job_id)
+
+
+def skip_logs(grid: Grid) -> None:
+    """As if the node had given no logs of the blocks up to now."""
+    execute(grid, "UPDATE cursors SET block_number = :head WHERE stream = 'contract'", head=grid.chain.block_number())
+
+
+def panic(grid: Grid, job_id: str) -> None:
+    who = grid.chain.account("metascheduler")
+    grid.chain.send(who, "MetaScheduler", "panicJob", bytes.fromhex(job_id[2:]), "by the grid")
+
+
+def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
+    wait_until(lambda: last_sweep(grid) > 0, "the first sweep", 60.0)
+    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider'")), "the provider's name", 60.0)
+    report = sweep(grid)
+    assert (report["unseen"], report["found"], report["on_chain"]) == ({}, {}, 0)
+    assert set(report["seconds"]) >= {"ledger", "slurm", "chain"}
+
+
+def test_sweep__end_that_nobody_heard_of__is_reported_with_true_figures(grid: Grid, customer: Account) -> None:
+    reporter = grid.processes.find("reporter")
+    grid.processes.kill(reporter, signal.SIGSTOP, wait=False)  # no callback comes
+    try:
+        job_id = running_job(grid, customer, ENDS)
+        drop_effects(grid, job_id)  # and nobody looks
+        slurm_id = slurm_ids(grid, job_id)[0]
+        wait_until(lambda: not live(grid, job_id), "SLURM to end it", 60.0, 0.2)
+        assert found(sweep(grid), job_id) == ["lost_end"]
+        job = wait_for_end(grid, job_id)
+    finally:
+        grid.processes.kill(reporter, signal.SIGCONT, wait=False)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
+    shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%M").stdout
+    minutes, seconds = (int(part) for part in shown.strip().split(":"))
+    assert rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[0].elapsed_s == 60 * minutes + seconds
+
+
+def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Account) -> None:
+    services = grid.processes.find("services")
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)  # it stays CLAIMED
+    try:
+        job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+        wait_until(lambda: state(grid, job_id) == "CLAIMED", "the claim", 60.0)
+        drop_effects(grid, job_id)
+    finally:
+        grid.processes.kill(services, signal.SIGCONT, wait=False)
+    report = sweep(grid)
+    assert found(report, job_id) == ["nobody_at_work"]
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+
+
+def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
+    job_id = running_job(grid, customer)
+    grid.processes.kill(grid.fleet.find("worker"))
+    panic(grid, job_id)
+    skip_logs(grid)
+    grid.fleet.start_worker()
+    wait_until(lambda: state(grid, job_id) == "SETTLED", "the sweep at the worker's start", 90.0, 0.1)
+    wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
+    assert "ChainSaw" in journal(grid, job_id)
+
+
+def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid: Grid, customer: Account) -> None:
+    job_id = running_job(grid, customer)
+    execute(grid, "UPDATE jobs SET state = 'SETTLED', chain_status = 8 WHERE job_id = :id", id=job_id)
+    drop_effects(grid, job_id)
+    assert found(sweep(grid), job_id) == []  # the contract says that it is hot
+    assert live(grid, job_id)
+    panic(grid, job_id)
+    assert found(sweep(grid), job_id) == ["runs_on"]
+    wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
+
+
+def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_other(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = running_job(grid, customer)
+    (first,) = live(grid, job_id)
+    ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
+    second = sbatch(grid, customer, f"--job-name={job_id}", ours)
+    benchmark = sbatch(grid, customer, f"--job-name={job_id}", "--comment=benchmark")
+    unknown = sbatch(grid, customer, f"--job-name=0x{'5' * 64}", ours)
+    report = sweep(grid)
+    assert (report["cancelled"], found(report, job_id)) == (1, ["double"])
+    wait_until(lambda: second not in live(grid, job_id), "the second to be cancelled", 60.0, 0.2)
+    assert set(live(grid, job_id)) == {first, benchmark}
+    assert live(grid, f"0x{'5' * 64}") == [unknown]
+    slurm_of(grid).run("scancel", str(benchmark), str(unknown))
+    end(grid, customer, job_id)
+
+
+def sbatch(grid: Grid, customer: Account, *options: str) -> int:
+    uid = str(grid.users.add(customer.address))
+    words = [
+        f"--uid={uid}",
+        f"--gid={uid}",
+        "--parsable",
+        "--chdir=/",
+        "--output=/dev/null",
+        "--mem=10",
+        "--wrap=sleep 600",
+    ]
+    done = slurm_of(grid).run("sbatch", *words, *options)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(grid: Grid, customer: Account) -> None:
+    """One that runs, one that SLURM has ended meanwhile, one that was never submitted, one that is over."""
+    over = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for_end(grid, over)
+    services = grid.processes.find("services")
+    runs, ended = running_job(grid, customer), running_job(grid, customer, ENDS)
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)
+    claimed = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_until(lambda: state(grid, claimed) == "CLAIMED", "the claim", 60.0)
+    grid.processes.kill(grid.fleet.find("worker"))
+    wait_until(lambda: not live(grid, ended), "SLURM to end one", 60.0, 0.2)
+    execute(grid, "TRUNCATE jobs, events, effects, callbacks, cursors, facts, sweeps CASCADE")
+    grid.chain.cancel_job(customer, runs)  # the old fleet would have heard of it
+    grid.processes.kill(services, signal.SIGCONT, wait=False)
+    grid.chain.mine(3)
+    grid.fleet.start_worker()
+    assert wait_for_end(grid, claimed, 120).status is ChainStatus.FINISHED
+    assert (wait_for_end(grid, ended).status, wait_for_end(grid, ended).exit_code) == (ChainStatus.FAILED, 5 * 256)
+    assert wait_for_end(grid, runs).status is ChainStatus.CANCELLED
+    assert [len(slurm_ids(grid, job_id)) for job_id in (runs, ended, claimed)] == [1, 1, 1]
+    assert state(grid, over) is None
+
+
+def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Account) -> None:
+    job_id = running_job(grid, customer)
+    slurmctld = grid.processes.find("slurmctld")
+    grid.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
+    try:
+        report = sweep(grid)
+    finally:
+        grid.processes.kill(slurmctld, signal.SIGCONT, wait=False)
+    assert ("slurm" in report["unseen"], report["slurm_jobs"], report["found"]) == (True, None, {})
+    assert report["again_s"] <= 60
+    report = sweep(grid)
+    assert (report["unseen"], report["found"]) == ({}, {})
+    assert live(grid, job_id)
+    end(grid, customer, job_id)
+
+
+def lose_state(grid: Grid) -> None:
+    """SLURM forgets all of its jobs, and begins with the first id again."""
+    slurm = slurm_of(grid)
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    shutil.rmtree(slurm.layout.folder / "state")
+    (slurm.layout.folder / "state").mkdir()
+    slurm.start_controller()
+    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider'")), "the worker", 60.0)
+
+
+def until_found(grid: Grid, job_id: str, kind: str) -> dict[str, Any]:
+    reports: list[dict[str, Any]] = []
+
+    def seen() -> bool:
+        reports.append(sweep(grid))
+        return kind in found(reports[-1], job_id)
+
+    wait_until(seen, f"{job_id} to be {kind}", 120.0, GRACE_S)
+    return reports[-1]
+
+
+def alarms(grid: Grid) -> set[str]:
+    return {row.name for row in rows(grid, "SELECT name FROM alarms")}
+
+
+def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_are_lost(
+    grid: Grid, customer: Account
+) -> None:
+    first, second = running_job(grid, customer), running_job(grid, customer)
+    lose_state(grid)
+    until_found(grid, first, "held")  # SLURM lists nothing at all
+    assert "sweep_contradiction" in alarms(grid)
+    assert {grid.chain.job(job_id).status for job_id in (first, second)} == {ChainStatus.RUNNING}
+    with ledger(grid) as engine:  # the operator's word for one of them
+        assert Ledger(engine, "devgrid", wake=lambda _: None).confirm_lost([first]) == [first]
+    job = wait_for_end(grid, first)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
+    assert grid.chain.job(second).status is ChainStatus.RUNNING
+    other = running_job(grid, customer)  # SLURM knows others: the second one really is gone
+    until_found(grid, second, "lost")
+    job = wait_for_end(grid, second)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
+    wait_until(lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarms(grid), "the alarm to be over", 60.0)
+    end(grid, customer, other)
+
+
+def test_sweep__slurm_lost_its_memory_and_accounting_did_not__ends_with_accountings_figures(
+    grid: Grid, customer: Account
+) -> None:
+    """slurmctld tells slurmdbd, when it starts without a state, that all jobs have ended."""
+    grid.environment["SLURM_ACCOUNTING"] = "true"
+    grid.processes.kill(grid.fleet.find("worker"))
+    grid.fleet.start_worker()
+    job_id = running_job(grid, customer)
+    drop_effects(grid, job_id)
+    lose_state(grid)
+    other = running_job(grid, customer)
+    until_found(grid, job_id, "lost_end")
+    job = wait_for_end(grid, job_id)
+    row = rows(grid, "SELECT slurm_id, elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[0]
+    shown = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--jobs={row.slurm_id}"]
+    told = slurm_of(grid).run(*shown, f"--name={job_id}", "--format=State,ElapsedRaw").stdout
+    assert job.status in (ChainStatus.FAILED, ChainStatus.CANCELLED), told
+    assert told.strip().rpartition("|")[2] == str(row.elapsed_s)
+    end(grid, customer, other)
+
+
+def test_sweep__at_its_end__nothing_is_parked(grid: Grid) -> None:
+    assert parked(grid) == []
