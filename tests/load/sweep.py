@@ -81,7 +81,7 @@ def counted_requests() -> Iterator[list[int]]:
         sizes.append(len(batch))
         return post(self, batch)
 
-    Rpc._post = counted  # type: ignore[method-assign]
+    Rpc._post = counted  # type: ignore
     try:
         yield sizes
     finally:
