@@ -165,9 +165,9 @@ class Sweeps:
             index_elements=["cluster", "name"],
             set_={"value": value, "since": func.now()},
             where=FACTS.c.value != value,
-        )
+        ).returning(FACTS.c.name)
         with self._engine.begin() as connection:
-            return connection.execute(changed).rowcount > 0
+            return connection.scalar(changed) is not None
 
     def fact(self, name: str) -> tuple[str, float] | None:
         """A fact, and for how many seconds it has been so."""

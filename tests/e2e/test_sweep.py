@@ -140,18 +140,24 @@ def test_sweep__end_that_nobody_heard_of__is_reported_with_true_figures(grid: Gr
     assert rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[0].elapsed_s == 60 * minutes + seconds
 
 
+def ever_found(grid: Grid, job_id: str) -> set[str]:
+    reports = rows(grid, "SELECT report FROM sweeps")
+    return {kind for row in reports for kind in found(row.report, job_id)}
+
+
 def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Account) -> None:
     services = grid.processes.find("services")
     grid.processes.kill(services, signal.SIGSTOP, wait=False)  # it stays CLAIMED
     try:
         job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
         wait_until(lambda: state(grid, job_id) == "CLAIMED", "the claim", 60.0)
+        grid.processes.kill(grid.fleet.find("worker"))
         drop_effects(grid, job_id)
     finally:
         grid.processes.kill(services, signal.SIGCONT, wait=False)
-    report = sweep(grid)
-    assert found(report, job_id) == ["nobody_at_work"]
-    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+    grid.fleet.start_worker()
+    assert wait_for_end(grid, job_id, 120).status is ChainStatus.FINISHED
+    assert ever_found(grid, job_id) == {"nobody_at_work"}
 
 
 def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
@@ -292,6 +298,8 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     wait_until(lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarms(grid), "the alarm to be over", 60.0)
+    restarts = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE 'slurmctld runs since%'"
+    wait_until(lambda: len(rows(grid, restarts)) > 1, "a sweep because slurmctld was started again", 90.0, 0.5)
     end(grid, customer, other)
 
 

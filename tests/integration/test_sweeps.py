@@ -1,0 +1,121 @@
+"""What the sweep reads and writes, on a real Postgres."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.events import ChainSaw, SlurmStarted
+from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
+from supervisor_tasks.ledger import sweeps as module
+from supervisor_tasks.ledger.store import Change, Ledger
+from tests.ledgers import bring_to_queued, emptied, job_id, migrated
+
+REPORT = {"again_s": 900.0, "held": {}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Ledger:
+    emptied(engine)
+    return Ledger(engine, "here", wake=lambda _: None)
+
+
+def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
+    with ledger.engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+
+
+def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
+    sweeps = ledger.sweeps
+    assert sweeps.due()
+    sweeps.keep(sweeps.begin("first"), REPORT, {})
+    assert not sweeps.due()
+    sweeps.ask("somebody wants one")
+    assert sweeps.due()
+    assert sweeps.begin("").why == "somebody wants one"
+    assert not sweeps.due()
+    execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
+    assert sweeps.due()
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()  # each cluster has its own
+
+
+def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
+    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT, {"missing 0x1": 40.0})
+    execute(ledger, "UPDATE sweeps SET suspects = suspects || '{\"missing 0x2\": 0}'")
+    suspects = ledger.sweeps.begin("second").suspects
+    assert 40.0 <= suspects["missing 0x1"] < 60.0
+    assert suspects["missing 0x2"] > 1e9
+
+
+def test_keep__many_reports__the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 3)
+    for number in range(6):
+        ledger.sweeps.keep(ledger.sweeps.begin("again"), REPORT | {"number": number}, {})
+    assert [swept.report["number"] for swept in ledger.sweeps.last(10)] == [5, 4, 3]
+
+
+def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(3), ChainSaw(ChainStatus.CANCELLED, (8, 0))))
+    execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'witness'", id=job_id(2))
+    execute(
+        ledger,
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+        " VALUES ('here', :id, 101, 7, 1, 0, '')",
+        id=job_id(1),
+    )
+    hot = ledger.sweeps.hot()
+    assert set(hot) == {job_id(1), job_id(2)}
+    first, second = hot[job_id(1)], hot[job_id(2)]
+    assert (first.state, first.slurm_id, first.heard) == (State.RUNNING, SlurmId(101), True)
+    assert {Kind.WITNESS, Kind.REPORT} <= first.open
+    assert (second.parked, second.heard) == (frozenset({Kind.WITNESS}), False)
+    named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
+    assert set(named) == {job_id(2), job_id(3)}
+    assert named[job_id(3)].finished
+    assert ledger.sweeps.named([], []) == {}
+
+
+def test_facts__learnt_again__keep_their_age_and_say_whether_they_are_new(ledger: Ledger) -> None:
+    assert ledger.sweeps.learn("slurmctld", "a")
+    execute(ledger, "UPDATE facts SET since = since - interval '100 s'")
+    assert not ledger.sweeps.learn("slurmctld", "a")
+    value, age_s = ledger.sweeps.fact("slurmctld") or ("", 0.0)
+    assert (value, age_s >= 100.0) == ("a", True)
+    assert ledger.sweeps.learn("slurmctld", "b")
+    assert (ledger.sweeps.fact("slurmctld") or ("", 100.0))[1] < 50.0
+    assert ledger.sweeps.fact("nothing") is None
+
+
+def test_stale__what_nobody_touched__is_counted(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    assert ledger.sweeps.stale() == {"effects": 0, "callbacks": 0, "transactions": 0}
+    execute(ledger, "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL")
+    execute(
+        ledger,
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)"
+        " VALUES ('here', '0x1', 1, 7, 1, 0, '', now() - interval '100 s')",
+    )
+    assert ledger.sweeps.stale() == {"effects": 1, "callbacks": 1, "transactions": 0}
+
+
+def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    held = {job_id(1): 101, job_id(2): 999}
+    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
+    assert ledger.confirm_lost([job_id(3)]) == []
+    assert ledger.confirm_lost() == [job_id(1)]  # the second one has another SLURM id by now
+    jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
+    assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [State.ENDED, State.QUEUED, State.QUEUED]
+    outcome = jobs[job_id(1)].outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.minutes) == (ChainStatus.PANICKED, 0)
+    assert ledger.sweeps.due()
