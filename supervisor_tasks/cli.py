@@ -322,6 +322,24 @@ def sweeps(desk: Desk, last: int, as_json: bool) -> None:
     desk.shown.rows("sweeps", [asdict(one) for one in desk.sweeps.last(last)], as_json)
 
 
+@main.command("confirm-lost")
+@click.argument("job_ids", metavar="[JOB]...", nargs=-1)
+@WITHOUT_QUESTION
+@click.pass_obj
+def confirm_lost(desk: Desk, job_ids: Sequence[str], yes: bool) -> None:
+    """Confirm that SLURM has lost jobs which the last sweep held back, all or these: they are panicked, and cost nothing."""
+    chosen = [desk.job(beginning).job_id for beginning in job_ids] or None
+    _ask(
+        yes, f"{'All jobs that are held' if chosen is None else ', '.join(chosen)} are PANICKED on the contract. Sure?"
+    )
+    lost = desk.ledger.confirm_lost(chosen)
+    if not lost:
+        raise click.ClickException(
+            "found no such job in the last sweep; expected one that is held: see `supervisor sweeps`"
+        )
+    click.echo("\n".join(lost))
+
+
 @main.group()
 def chain() -> None:
     """What was read of the chain."""

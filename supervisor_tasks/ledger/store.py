@@ -212,7 +212,7 @@ class Ledger:
         those that were; the others were not held, or have moved on meanwhile.
         """
         last = self.sweeps.last()
-        held: dict[str, int | None] = last[0].report["held"] if last else {}
+        held: dict[str, int | None] = last[0].report.get("held", {}) if last else {}
         chosen = {JobId(name): number for name, number in held.items() if job_ids is None or name in job_ids}
         before = self.jobs(chosen)
         events = {

@@ -372,6 +372,17 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     assert "ended" in run("status").stdout
 
 
+def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, ledger: Ledger) -> None:
+    assert "expected one that is held" in run("confirm-lost", "--yes", status=1).stderr
+    held, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
+    ledger.sweeps.keep(ledger.sweeps.begin(""), {"held": {held: 101, other: 102}, "again_s": 900.0}, {})
+    run("confirm-lost", held, typed="n\n", status=1)
+    assert job_of(ledger, 1).state is State.QUEUED
+    assert held in run("confirm-lost", held, "--yes").stdout
+    assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (ChainStatus.PANICKED, State.QUEUED)
+    run("confirm-lost", held, "--yes", status=1)
+
+
 def test_rewind__broker_away__is_told(run: Run, servers: tuple[Engine, dict[str, str]]) -> None:
     _, environment = servers
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--yes"]
