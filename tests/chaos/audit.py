@@ -282,6 +282,8 @@ def fates(evidence: Evidence) -> Looked:
     for row in evidence.ledger["transactions"]:
         sent = on_chain.get(row["nonce"])
         known = {None: "not mined", True: "MINED", False: "REVERTED"}[sent.succeeded if sent else None]
+        if sent is not None and sent.hash != "0x" + keccak(bytes(row["raw"])).hex():
+            known = "FOREIGN"  # another's transaction has the nonce
         wrong = row["state"] != known
         yield (
             f"{row['intent']} (nonce {row['nonce']}) is {row['state']} in the ledger, {known} on chain"

@@ -169,7 +169,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: replace(e, rejected=["1-1-end"]),
     ],
     "nonces": [nonce_lost, lambda e: replace(e, waiting_nonces=[7]), lambda e: replace(e, next_nonce=2)],
-    "signed_bytes": [lambda e: with_row(e, "transactions", raw=b"other bytes")],
+    "signed_bytes": [lambda e: with_row(without_rows(e, "signatures"), "transactions", raw=b"other bytes")],
     "one_write_an_intent": [written_twice],
     "fates": [lambda e: with_row(e, "transactions", state="SENT")],
     "claims": [lambda e: without_rows(e, "jobs"), lambda e: with_row(e, "jobs", time_limit_min=1)],
