@@ -83,10 +83,12 @@ def dripping(headers: bytes) -> Iterator[str]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Drip) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        ended.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(
