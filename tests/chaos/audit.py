@@ -214,7 +214,8 @@ def none_left(evidence: Evidence) -> Looked:
 @check("I8", "every end that SLURM's hook was told of is in the inbox or still in the spool")
 def hooks_heard(evidence: Evidence) -> Looked:
     stored = {(row["job_id"], row["slurm_id"]) for row in evidence.ledger["callbacks"] if row["status"] in TOLD_ENDS}
-    spooled = {int(name.split("-")[-2]) for name in evidence.spooled if name.endswith("-end")}
+    files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while
+    spooled = {int(name.split("-")[1]) for name in files if "-end" in name}
     for seen in evidence.completed:
         if seen.job_id and seen.told:
             heard = (seen.job_id, seen.slurm_id) in stored or seen.slurm_id in spooled

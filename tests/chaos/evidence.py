@@ -104,6 +104,7 @@ class Evidence:
     slurm: dict[int, SlurmJob]
     completed: list[SlurmJob]
     spooled: list[str]
+    drafts: list[str]
     rejected: list[str]
     marks: dict[str, set[int]]
     ledger: dict[str, list[Row]]
@@ -149,6 +150,7 @@ def gather(folder: Path) -> Evidence:
         slurm=_slurm(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
         completed=completed,
         spooled=_files(folder / "spool"),
+        drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),
         marks=_marks(folder / MARKS),
         ledger=_ledger(environment["DATABASE_URL"]),
@@ -377,10 +379,10 @@ def _ask(folder: Path, *argv: str) -> str:
 # --- files and rows -------------------------------------------------------------------------------------------------------
 
 
-def _files(spool: Path) -> list[str]:
+def _files(spool: Path, pattern: str = r"\d+-\d+-(start|end)") -> list[str]:
     if not spool.exists():
         return []
-    return sorted(file.name for file in spool.iterdir() if re.search(r"\d+-\d+-(start|end)$", file.name))
+    return sorted(file.name for file in spool.iterdir() if re.fullmatch(pattern, file.name))
 
 
 def _marks(folder: Path) -> dict[str, set[int]]:

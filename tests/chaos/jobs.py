@@ -117,16 +117,19 @@ KINDS: dict[str, Asked] = {
 
 def wait_for_end(grid: Grid, job_ids: Sequence[str], timeout_s: float = 120.0) -> None:
     """Until the contract is cold (or the job was given back) and nothing is left to do for these jobs."""
-    left_to_do = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AND parked_at IS NULL"
-
-    def over(job_id: str) -> bool:
-        given_back = rows(grid, "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'REFUSED'", id=job_id)
-        return grid.chain.job(job_id).status.cold or bool(given_back)
-
-    for job_id in job_ids:
-        wait_until(lambda one=job_id: over(one), f"{job_id} to end", timeout_s, every_s=0.05)  # type: ignore[misc]
-    wait_until(lambda: not rows(grid, left_to_do, ids=list(job_ids)), "nothing to be left to do", timeout_s, 0.05)
+    wait_until(lambda: ended(grid, job_ids), f"{job_ids} to end", timeout_s, every_s=0.1)
+    wait_until(lambda: not rows(grid, OPEN_OF, ids=list(job_ids)), "nothing to be left to do", timeout_s, 0.05)
     wait_for_rest(grid, timeout_s, effects=False)
+
+
+def ended(grid: Grid, job_ids: Sequence[str]) -> bool:
+    """Whether the contract of each job is cold, or it was given back."""
+    query = "SELECT job_id FROM jobs WHERE job_id = ANY(:ids) AND state = 'REFUSED'"
+    given_back = {row.job_id for row in rows(grid, query, ids=list(job_ids))}
+    return all(job_id in given_back or grid.chain.job(job_id).status.cold for job_id in job_ids)
+
+
+OPEN_OF = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AND parked_at IS NULL"
 
 
 OPEN_EFFECTS = "SELECT count(*) FROM effects WHERE done_at IS NULL AND parked_at IS NULL"
