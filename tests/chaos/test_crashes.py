@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor_tasks.crash import Point
-from tests.chaos.crashes import PLACES, Battlefield, plan
+from tests.chaos.crashes import ELSEWHERE, PLACES, Battlefield, plan
 
 DEATHS = 25
-FIRST_SEED = 7
+FIRST_SEED = 2
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_los
 def test_plan__as_many_seeds_as_places__go_through_all() -> None:
     planned = Counter(plan(seed).place for seed in range(len(PLACES)))
     assert planned == Counter(PLACES)
-    assert {Point(place.partition("-")[2]) for place in planned} == set(Point)
+    assert {Point(place.partition("-")[2]) for place in planned} == set(Point) - ELSEWHERE
 
 
 def test_plan__same_seed__same_run() -> None:
