@@ -52,4 +52,7 @@ def _every(name: str, seconds: float) -> dict[str, object]:
     return {"task": f"{TASKS}.{name}", "schedule": seconds}
 
 
-beat_schedule = {name: _every(name, every_s) for name, every_s in periods_s(_settings.chain_poll_s).items()}
+beat_schedule = {
+    name: _every(name, every_s)
+    for name, every_s in periods_s(_settings.chain_poll_s, accounts=_settings.ldap_url is not None).items()
+}

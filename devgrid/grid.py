@@ -16,6 +16,7 @@ from typing import Literal
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.fleet import REPOSITORY, Fleet
+from devgrid.ldap import Ldap
 from devgrid.process import Processes, Running, answers, free_port
 from devgrid.slurm import Slurm, end_jobs
 from devgrid.sshd import Sshd, authorized_keys_command
@@ -60,16 +61,19 @@ class Grid:
         min_job_age_s: int = 300,
         hooks: Hooks = "spool",
         slurm_conf: Sequence[str] = (),
+        ldap: bool = False,
         tell: Callable[[str], None] = lambda _: None,
         overrides: dict[str, str] | None = None,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
         supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
-        more lines of that file.
+        more lines of that file. With `ldap`, customers get accounts in a directory of its own.
         """
         processes = Processes(new_state_folder())
         try:
-            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, slurm_conf, tell, overrides or {})
+            more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
+            more |= overrides or {}
+            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, slurm_conf, tell, more)
         except BaseException:
             stop(processes)
             raise

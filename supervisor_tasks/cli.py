@@ -93,7 +93,7 @@ class Desk:
 
     def complaints(self, snapshot: Snapshot) -> list[str]:
         """What is wrong with the fleet."""
-        wanted = periods_s(self.settings.chain_poll_s)
+        wanted = periods_s(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
         periodic = [judgement.Periodic(name, every_s) for name, every_s in wanted.items()]
         return judgement.complaints(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
 

@@ -27,6 +27,7 @@ QUEUE_OF_TASK = {
     "claim": Queue.CHAIN,
     "scan": Queue.CHAIN,
     "rewind": Queue.CHAIN,
+    "accounts": Queue.CHAIN,
     "fetch": Queue.CHAIN,
     "report": Queue.CHAIN,
     "track": Queue.CHAIN,
@@ -44,9 +45,9 @@ QUEUE_OF_TASK = {
 DRAIN_OF_KIND = {Kind.WITNESS: "witness", Kind.REPORT: "report", Kind.REFUSE: "report"}
 
 
-def periods_s(chain_poll_s: float) -> dict[str, float]:
-    """What beat asks for, and every how many seconds."""
-    return {
+def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float]:
+    """What beat asks for, and every how many seconds; accounts only where there is a directory."""
+    return ({"accounts": 1.0} if accounts else {}) | {
         "claim": chain_poll_s,
         "nudge": 1.0,
         "scan": 5.0,

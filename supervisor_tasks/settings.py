@@ -39,6 +39,7 @@ REQUIRED = {
     Need.SSH: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
     Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
 }
+ALSO_KEPT = {Need.WALLET: ("ldap_bind_password",)}  # the workers that read the chain make the customers' accounts
 KEYS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password")  # kept only where they are needed
 SECRETS = (*KEYS, "database_url", "broker_url")
 NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")  # where somebody may put the private half
@@ -236,6 +237,12 @@ class Settings(BaseSettings):
     ldap_bind_password: SecretStr | None = None
     ldap_ca_path: File | None = None
     ldap_insecure: bool = False
+    ldap_people_dn: str = "ou=people,dc=hpc,dc=deepsquare,dc=run"
+    ldap_group_dn: str = "cn=cluster-users,ou=groups,dc=hpc,dc=deepsquare,dc=run"
+    ldap_object_classes: str = "nsPerson,nsOrgPerson,nsAccount,posixAccount"
+    ldap_gid_number: int = Field(1600, ge=0, lt=2**31)
+    ldap_home_directory: str = "/dev/shm"  # noqa: S108  as in the field
+    ldap_first_uid_number: int | None = Field(None, gt=0, lt=2**31)  # none: -1, which 389ds's DNA plugin replaces
 
     # benchmarks
     benchmark_disable: bool = False
@@ -330,7 +337,7 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
                 lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
     if lines or settings is None:
         raise SettingsError(sorted(lines))
-    kept = {name for need in needs for name in REQUIRED[need]}
+    kept = {name for need in needs for name in (*REQUIRED[need], *ALSO_KEPT.get(need, ()))}
     dropped = {name: None for name in KEYS if name not in kept}
     return settings.model_copy(update=dropped)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.identity import Directory
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
@@ -52,13 +53,16 @@ class SweepSide:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A worker's view of one cluster. A side that its queues do not need is absent."""
+    """A worker's view of one cluster. A side that its queues do not need is absent, and so is the directory at a site that
+    makes its accounts itself.
+    """
 
     ledger: Ledger
     grid_logger: GridLogger
     chain_side: ChainSide | None
     slurm_side: SlurmSide | None
     sweep_side: SweepSide | None = None
+    directory: Directory | None = None
 
     @property
     def chain(self) -> ChainSide:

@@ -43,6 +43,12 @@ def scan() -> None:
 
 
 @shared_task(base=SupervisorTask)
+def accounts() -> None:
+    """Make the accounts of customers who have none."""
+    current_site().accounts()
+
+
+@shared_task(base=SupervisorTask)
 def fetch(job_id: str, effect_id: int) -> None:  # noqa: ARG001  Flower shows the job
     """Fetch a job's script."""
     current_site().carry_out(effect_id)

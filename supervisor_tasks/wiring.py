@@ -13,8 +13,10 @@ from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.identity import AccountForm, Directory
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
@@ -62,6 +64,10 @@ class Work:
             if self._site.ledger.sweeps.learn(PROVIDER, provider):
                 self._site.ledger.sweeps.ask(f"the provider is {provider}")
             self._introduced = True
+
+    def accounts(self) -> None:
+        """Make the customers' accounts."""
+        make_accounts(self._site)
 
     def carry_out(self, effect_id: int) -> None:
         """Do one step of one job."""
@@ -127,7 +133,8 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
     slurm = _slurm_side(settings) if Queue.SLURM in served else None
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
-    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm, sweeping), wake_ups)
+    directory = _directory(settings) if Queue.CHAIN in served else None
+    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm, sweeping, directory), wake_ups)
 
 
 def channels_of(settings: Settings) -> Channels:
@@ -154,6 +161,27 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps)
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
+    )
+
+
+def _directory(settings: Settings) -> Directory | None:
+    if settings.ldap_url is None:
+        return None
+    password = settings.ldap_bind_password
+    return Directory(
+        url=settings.ldap_url,
+        bind_dn=settings.ldap_bind_dn or "",
+        bind_password="" if password is None else password.get_secret_value(),
+        ca_path=settings.ldap_ca_path,
+        verified=not settings.ldap_insecure,
+        form=AccountForm(
+            people_dn=settings.ldap_people_dn,
+            group_dn=settings.ldap_group_dn,
+            object_classes=tuple(name.strip() for name in settings.ldap_object_classes.split(",")),
+            gid_number=settings.ldap_gid_number,
+            home_directory=settings.ldap_home_directory,
+            first_uid_number=settings.ldap_first_uid_number,
+        ),
     )
 
 

@@ -20,6 +20,7 @@ REFUSE = function("MetaScheduler", "refuseJob")
 SET_STATUS = function("MetaScheduler", "providerSetJobStatus")
 GET_JOB = function("JobRepository", "get")
 
+NEW_JOB = event("MetaScheduler", "NewJobRequestEvent")
 CLAIMED = event("MetaScheduler", "ClaimJobEvent")
 CANCELLING = event("MetaScheduler", "ClaimNextCancellingJobEvent")
 TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
@@ -158,6 +159,12 @@ class Contract:
         addresses = [self.addresses.metascheduler, self.addresses.jobs]
         query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": topics}
         return "eth_getLogs", (query,)
+
+    def customers(self, first: int, last: int) -> list[Address]:
+        """Who has asked for a job in these blocks, of any provider."""
+        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": self.address, "topics": [[NEW_JOB.topic]]}
+        asked = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
+        return [Address(customer) for customer in dict.fromkeys(asked)]
 
     def happened(self, logs: Iterable[dict[str, Any]]) -> list[Happened]:
         """What logs, in their order, say of this provider's jobs. Transitions of others' jobs are among them: the

@@ -278,6 +278,22 @@ class Tick(Base):
     succeeded_at: Mapped[datetime]
 
 
+class AccountRow(Base):
+    """A customer who is to have an account at the site, and how far that is."""
+
+    __tablename__ = "accounts"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    customer: Mapped[str] = mapped_column(primary_key=True)
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    due_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    last_error: Mapped[str | None]
+    done_at: Mapped[datetime | None]
+
+    __table_args__ = (Index("accounts_due", "cluster", "due_at", postgresql_where=text("done_at IS NULL")),)
+
+
 class AlarmRow(Base):
     """An alarm that is on: what an operator is called for. It is gone when what it is about is over."""
 

@@ -30,6 +30,7 @@ class AlarmName(StrEnum):
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
     EFFECT_PARKED = "effect_parked"
     EFFECT_LATE = "effect_late"
+    DIRECTORY_REFUSES = "directory_refuses"
     SWEEP_CONTRADICTION = "sweep_contradiction"
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ PLACES = tuple(f"{side}-{point}" for point in Point if point not in ELSEWHERE fo
 KEPT = ("worker", "beat", "callbacks", "reporter")
 BATCH = 25
 LOOKS = 3
+STRAGGLERS_S = 10.0
 PATIENCE_S = 120.0
 BLOCK_TIME_S = 0.2
 OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Point.RECEIPT_READ: 3}
@@ -104,8 +105,10 @@ class Battlefield:
 
     @classmethod
     @contextmanager
-    def made(cls) -> Iterator["Battlefield"]:
-        """A grid with its fleet and a keeper; everything is gone at the end."""
+    def made(cls, *, workers: int = 1) -> Iterator["Battlefield"]:
+        """A grid with its fleet and a keeper; everything is gone at the end. Of two workers, one goes on at once when the
+        other dies; a lone one leaves everything where it is until it is back.
+        """
         grid = Grid.start(block_time_s=BLOCK_TIME_S, overrides={"CHAIN_POLL_S": "0.3", "CHAIN_CONFIRMATIONS": "5"})
         try:
             order = grid.folder / "crash-at"
@@ -114,7 +117,10 @@ class Battlefield:
             grid.processes.stop(grid.processes.find("reporter"))
             grid.start_reporter()
             grid.fleet.start(flower=False)
-            with Keeper(grid.processes, KEPT) as keeper:
+            more = [f"worker-{number}" for number in range(2, workers + 1)]
+            for name in more:
+                grid.fleet.start_worker(name)
+            with Keeper(grid.processes, [*KEPT, *more]) as keeper:
                 field = cls(grid, order)
                 field.keeper = keeper
                 yield field
@@ -145,6 +151,8 @@ class Battlefield:
             return not self._order.exists() or jobs.ended(self.grid, job_ids)
 
         wait_until(decided, f"the death at {run.place}, or the end of its jobs", PATIENCE_S, 0.05)
+        with suppress(TimeoutError):  # what plugins say may come after SLURM has told the end
+            wait_until(lambda: not self._order.exists(), "the death", STRAGGLERS_S)
         reached = not self._order.exists()
         self._order.unlink(missing_ok=True)
         if reached and not run.place.endswith(Point.EVENT_SPOOLED):  # no keeper looks after the hook
@@ -214,7 +222,7 @@ def main() -> None:
 
 
 def _batch(runs: Sequence[Run], outcomes: list[Outcome]) -> list[str]:
-    with Battlefield.made() as field:
+    with Battlefield.made(workers=1 + len(outcomes) // BATCH % 2) as field:
         field.ask_for_long_jobs()
         problems = []
         for run in runs:

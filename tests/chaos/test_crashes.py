@@ -14,7 +14,7 @@ FIRST_SEED = 2
 
 @pytest.fixture(scope="module")
 def field() -> Iterator[Battlefield]:
-    with Battlefield.made() as running:
+    with Battlefield.made(workers=2) as running:
         yield running
 
 

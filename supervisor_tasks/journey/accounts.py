@@ -1,0 +1,73 @@
+"""Accounts: whoever asks the grid for a job gets an account in the site's directory, whichever provider will run it."""
+
+import structlog
+
+from supervisor_tasks.chain import blocks
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.identity import Directory, DirectoryRefusedError
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.waiting import wait_s
+from supervisor_tasks.ledger.accounts import Accounts
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+STREAM = "customers"
+BLOCKS = 1000  # in one question; nodes limit the range
+REFUSED_AGAIN_S = 30.0  # the settings are to be changed, here or there
+
+
+def make_accounts(site: Site) -> None:
+    """Read who has asked for a job since the last time, and make the accounts that are due. One worker at a time does it, so
+    that no uid number is given twice.
+    """
+    if site.directory is not None:
+        drain(site.ledger, "accounts", lambda: _make_accounts(site))
+
+
+def _make_accounts(site: Site) -> bool:
+    assert site.directory is not None  # noqa: S101  whoever has none does not come here
+    accounts = Accounts(site.ledger.engine, site.ledger.cluster)
+    more = _listen(site, accounts)
+    _make(site, accounts, site.directory)
+    return more
+
+
+def _listen(site: Site, accounts: Accounts) -> bool:
+    """Commit who has asked, and how far that was read. Blocks that may yet be lost are read again; an account too many does
+    no harm. A new ledger begins at the present block, as the scan does.
+    """
+    chain, ledger = site.chain, site.ledger
+    head, cursor = blocks.head(chain.contract.rpc), ledger.cursor(STREAM)
+    first = head if cursor is None else min(cursor[0] + 1, head + 1 - chain.confirmations)
+    last = min(head, max(first, 0) + BLOCKS - 1)
+    if cursor is not None and last <= cursor[0]:
+        return False
+    customers = chain.contract.customers(max(first, 0), last)
+
+    with ledger.engine.begin() as connection:
+        accounts.want(connection, customers)
+        ledger.set_cursor(connection, STREAM, last, "")
+    return last < head
+
+
+def _make(site: Site, accounts: Accounts, directory: Directory) -> None:
+    """The first one that does not work ends the batch and waits; the others are tried again at the next tick."""
+    due = accounts.due()
+    if not due:
+        return
+    try:
+        with directory.open() as session:
+            while due:
+                session.ensure(due[0].customer)
+                accounts.made(due[0].customer)
+                log.info("account_made", customer=due.pop(0).customer)
+    except DirectoryRefusedError as error:
+        site.ledger.alarms.on(AlarmName.DIRECTORY_REFUSES, error=str(error), customer=due[0].customer)
+        accounts.postpone(due[0], REFUSED_AGAIN_S, str(error))
+    except TransientError as error:
+        accounts.postpone(due[0], wait_s(due[0].attempts), str(error))
+        raise
+    else:
+        site.ledger.alarms.off(AlarmName.DIRECTORY_REFUSES)

@@ -1,0 +1,227 @@
+"""Customers' accounts in a real slapd: made once, whatever happens, and never with a number twice."""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ldap3 import SUBTREE, Connection, Server, Tls
+
+from devgrid.chain import JobDefinition
+from devgrid.grid import Grid
+from devgrid.ldap import ADMIN, FIRST_UID, GROUP, PEOPLE, Ldap
+from devgrid.process import wait_until
+from devgrid.state import private_processes
+from devgrid.tls import make_certificates
+from supervisor_tasks.identity import (
+    AccountForm,
+    Directory,
+    DirectoryRefusedError,
+    DirectoryUnavailableError,
+)
+from supervisor_tasks.job import Address
+from tests.watching import rows
+
+FORM = AccountForm(
+    people_dn=PEOPLE,
+    group_dn=GROUP,
+    object_classes=("inetOrgPerson", "posixAccount"),
+    gid_number=1600,
+    home_directory="/dev/shm",
+    first_uid_number=FIRST_UID,
+)
+
+
+@pytest.fixture(scope="module")
+def ldap() -> Iterator[Ldap]:
+    with private_processes() as processes:
+        yield Ldap.start(processes, make_certificates(processes.folder / "tls"))
+
+
+def directory_of(ldap: Ldap, **changes: Any) -> Directory:
+    known = Directory(
+        url=ldap.url,
+        bind_dn=ADMIN,
+        bind_password=ldap.password,
+        ca_path=ldap.certificates.ca,
+        verified=True,
+        form=FORM,
+    )
+    return replace(known, **changes)
+
+
+def customer() -> Address:
+    return Address("0x" + secrets.token_hex(20))
+
+
+def ensure(directory: Directory, *customers: Address) -> None:
+    with directory.open() as session:
+        for one in customers:
+            session.ensure(one)
+
+
+def found(url: str, password: str, ca: Path, base: str, search: str) -> list[dict[str, Any]]:
+    """What a search brings, by a connection that is none of ours."""
+    server = Server(url, tls=Tls(ca_certs_file=str(ca)))
+    with Connection(server, ADMIN, password) as connection:
+        entries = connection.extend.standard.paged_search(base, search, SUBTREE, attributes=["*"], paged_size=50)
+        return [dict(entry["attributes"]) for entry in entries]
+
+
+def entries(ldap: Ldap, search: str, base: str = PEOPLE) -> list[dict[str, Any]]:
+    return found(ldap.url, ldap.password, ldap.certificates.ca, base, search)
+
+
+def members(ldap: Ldap) -> list[str]:
+    (group,) = entries(ldap, "(cn=cluster-users)", GROUP)
+    return [str(member) for member in group["member"]]
+
+
+def test_ensure__new_customer__entry_and_membership_as_configured(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert {name: entry[name] for name in ("uid", "cn", "displayName", "homeDirectory", "gidNumber")} == {
+        "uid": [one],
+        "cn": [one],
+        "displayName": one,
+        "homeDirectory": "/dev/shm",
+        "gidNumber": 1600,
+    }
+    assert entry["uidNumber"] >= FIRST_UID
+    assert set(entry["objectClass"]) == {"inetOrgPerson", "posixAccount"}
+    assert members(ldap).count(f"uid={one},{PEOPLE}") == 1
+
+
+def test_ensure__twice__is_once(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap), one)
+    before = entries(ldap, f"(uid={one})")
+    ensure(directory_of(ldap), one, one)
+    assert entries(ldap, f"(uid={one})") == before
+    assert members(ldap).count(f"uid={one},{PEOPLE}") == 1
+
+
+def test_ensure__entry_without_membership__becomes_a_member(ldap: Ldap) -> None:
+    """As after a death between the two."""
+    one = customer()
+    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+        ensure(directory_of(ldap, form=replace(FORM, group_dn=f"cn=nobody,{PEOPLE}")), one)
+    assert len(entries(ldap, f"(uid={one})")) == 1
+    ensure(directory_of(ldap), one)
+    assert f"uid={one},{PEOPLE}" in members(ldap)
+
+
+def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_unique(ldap: Ldap) -> None:
+    ensure(directory_of(ldap), *(customer() for _ in range(120)))
+    ensure(directory_of(ldap), *(customer() for _ in range(3)))
+    numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
+    assert len(numbers) == len(set(numbers)) > 120
+
+
+@pytest.mark.parametrize(
+    "name", ["0x12", "0x" + "G" * 40, "x,dc=run", "0x" + "A" * 40, "0x" + "1" * 40 + "\n", "*)(uid=*"]
+)
+def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        ensure(directory_of(ldap), Address(name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bind_password": "wrong"}, "invalidCredentials"),
+        ({"form": replace(FORM, people_dn="ou=nowhere,dc=run")}, "(noSuchObject|unwillingToPerform)"),
+        ({"form": replace(FORM, object_classes=("nsPerson",))}, "(invalidAttributeSyntax|objectClass)"),
+        ({"ca_path": None}, "certificate"),
+    ],
+    ids=["password", "people", "classes", "authority"],
+)
+def test_ensure__wrong_settings__says_what_and_is_no_outage(ldap: Ldap, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DirectoryRefusedError, match=said):
+        ensure(directory_of(ldap, **changes), customer())
+
+
+def test_ensure__certificate_not_verified_where_the_operator_says_so(ldap: Ldap) -> None:
+    ensure(directory_of(ldap, ca_path=None, verified=False), customer())
+
+
+def test_ensure__slapd_stopped__is_an_outage_and_goes_on_after_it(ldap: Ldap) -> None:
+    ldap.processes.stop(ldap.processes.find("slapd"))
+    one = customer()
+    with pytest.raises(DirectoryUnavailableError):
+        ensure(directory_of(ldap), one)
+    ldap.start_server()
+    ensure(directory_of(ldap), one)
+    assert len(entries(ldap, f"(uid={one})")) == 1
+
+
+# --- the fleet ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25, ldap=True)
+    try:
+        running.fleet.start(flower=False)
+        running.fleet.start_worker("second-worker")
+        wait_until(lambda: listening(running), "the fleet to listen", 60.0, 0.1)
+        yield running
+    finally:
+        running.stop()
+
+
+def accounts(grid: Grid, search: str = "(uidNumber=*)") -> list[dict[str, Any]]:
+    environment = grid.environment
+    ca = Path(environment["LDAP_CA_PATH"])
+    return found(environment["LDAP_URL"], environment["LDAP_BIND_PASSWORD"], ca, PEOPLE, search)
+
+
+def request_jobs(grid: Grid, number: int) -> list[str]:
+    """That many customers ask for a job each that no provider here has room for."""
+    customers = [grid.chain.new_account() for _ in range(number)]
+    wanted = JobDefinition(gpus=10**6, batch_location_hash="f" * 64)
+    for one in customers:
+        grid.chain.mint_credits(one.address, 10**18)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: grid.chain.request_job(one, wanted, 10**18), customers))
+    return [one.address for one in customers]
+
+
+def listening(grid: Grid) -> bool:
+    """The first look of a new ledger begins at the present block."""
+    return bool(rows(grid, "SELECT 1 FROM cursors WHERE stream = 'customers'"))
+
+
+def test_fleet__customers_ask_while_the_directory_is_away__all_get_accounts_with_numbers_of_their_own(
+    grid: Grid,
+) -> None:
+    slapd = grid.processes.find("slapd")
+    grid.processes.kill(slapd)
+    customers = request_jobs(grid, 8)
+    left = "SELECT customer FROM accounts WHERE done_at IS NULL AND attempts > 0"
+    wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
+    grid.processes.start_again("slapd")
+    wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
+    numbers = [entry["uidNumber"] for entry in accounts(grid)]
+    assert len(numbers) == len(set(numbers))
+    wait_until(lambda: not rows(grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the ledger to know", 30.0, 0.1)
+
+
+def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
+    """The group is gone: an operator is called. Once it is back and the time has come, the alarm is off."""
+    server = Server(grid.environment["LDAP_URL"], tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]))
+    with Connection(server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]) as connection:
+        connection.delete(GROUP)  # type: ignore[no-untyped-call]
+        (one,) = request_jobs(grid, 1)
+        alarm = "SELECT details FROM alarms WHERE name = 'directory_refuses'"
+        wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
+        details = rows(grid, alarm)[0].details
+        assert details["customer"] == one
+        assert f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)" in details["error"]
+        connection.add(GROUP, ["groupOfNames"], {"member": ADMIN})  # type: ignore[no-untyped-call]
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 90.0, 0.2)
+    assert len(accounts(grid, f"(uid={one})")) == 1
