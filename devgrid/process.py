@@ -96,6 +96,11 @@ class Processes:
                 raise StartError(f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}")
         return running
 
+    def reap(self) -> None:
+        """Take note of what was started here and has ended by itself."""
+        for child in list(self._children.values()):
+            child.poll()
+
     def start_again(self, name: str) -> Running:
         """Start what was started here under that name before, in the same way. Raises KeyError when nothing was."""
         return self._recipes[name]()

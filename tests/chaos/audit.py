@@ -341,9 +341,9 @@ def ledger_figures(evidence: Evidence) -> Looked:
 def nothing_left(evidence: Evidence) -> Looked:
     for table, rows in evidence.ledger.items():
         for row in rows:
-            if "parked_at" in row and "done_at" in row:
+            if table in ("effects", "accounts"):
                 about = f"{row.get('kind', table)} of {row.get('job_id', row.get('customer'))}"
-                state = "parked" if row["parked_at"] else "open"
+                state = "parked" if row.get("parked_at") else "open"
                 yield None if row["done_at"] else f"{about} is {state}: {row.get('last_error')}"
 
 

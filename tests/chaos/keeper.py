@@ -44,5 +44,6 @@ class Keeper:
             alive = {running.name for running in self._processes.running()}
             for name in self._names:
                 if name not in alive:
+                    self._processes.reap()
                     self.deaths.append(Death(name, time.monotonic()))
                     self._processes.start_again(name)

@@ -136,6 +136,14 @@ def nonce_lost(evidence: Evidence) -> Evidence:
     return replace(evidence, ledger={**evidence.ledger, "transactions": rows}, transactions=sent)
 
 
+def other_bytes(evidence: Evidence) -> Evidence:
+    ledger = {
+        table: [row | {"raw": b"other bytes"} if "raw" in row else row for row in rows]
+        for table, rows in evidence.ledger.items()
+    }
+    return replace(evidence, ledger=ledger)
+
+
 Doctored = Callable[[Evidence], Evidence]
 DOCTORED: dict[str, list[Doctored]] = {
     "ended": [lambda e: with_job(e, status="RUNNING")],
@@ -169,7 +177,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: replace(e, rejected=["1-1-end"]),
     ],
     "nonces": [nonce_lost, lambda e: replace(e, waiting_nonces=[7]), lambda e: replace(e, next_nonce=2)],
-    "signed_bytes": [lambda e: with_row(without_rows(e, "signatures"), "transactions", raw=b"other bytes")],
+    "signed_bytes": [other_bytes],
     "one_write_an_intent": [written_twice],
     "fates": [lambda e: with_row(e, "transactions", state="SENT")],
     "claims": [lambda e: without_rows(e, "jobs"), lambda e: with_row(e, "jobs", time_limit_min=1)],
