@@ -15,6 +15,7 @@ from typing import Literal
 
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.disk import start_disk
 from devgrid.fleet import REPOSITORY, Fleet
 from devgrid.ldap import Ldap
 from devgrid.process import Processes, Running, answers, free_port
@@ -64,16 +65,19 @@ class Grid:
         ldap: bool = False,
         tell: Callable[[str], None] = lambda _: None,
         overrides: dict[str, str] | None = None,
+        postgres_disk_mb: int | None = None,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
         supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
-        more lines of that file. With `ldap`, customers get accounts in a directory of its own.
+        more lines of that file. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
+        database lies on a disk of that size, which can be filled.
         """
         processes = Processes(new_state_folder())
         try:
             more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
             more |= overrides or {}
-            return _start(processes, block_time_s, accounting, min_job_age_s, hooks, slurm_conf, tell, more)
+            about_slurm = accounting, min_job_age_s, hooks, slurm_conf
+            return _start(processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb)
         except BaseException:
             stop(processes)
             raise
@@ -165,6 +169,7 @@ def _start(
     slurm_conf: Sequence[str],
     tell: Callable[[str], None],
     overrides: dict[str, str],
+    postgres_disk_mb: int | None,
 ) -> Grid:
     folder = processes.folder
     users, certificates = Users(folder), make_certificates(folder / "tls")
@@ -178,7 +183,7 @@ def _start(
             )
         )
         waits_chain = pool.submit(Chain.start, processes, block_time_s)
-        waits_servers = pool.submit(_start_servers, processes)
+        waits_servers = pool.submit(_start_servers, processes, postgres_disk_mb)
         slurm, chain, servers = waits_slurm.result(), waits_chain.result(), waits_servers.result()
     sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca))
     tell("starting the job definition service, the meta-scheduler and the reporter")
@@ -224,26 +229,29 @@ def _start(
     return grid
 
 
-def _start_servers(processes: Processes) -> dict[str, str]:
+def _start_servers(processes: Processes, postgres_disk_mb: int | None) -> dict[str, str]:
     urls = {}
-    for name, variable, describe in (
-        ("postgres", "DATABASE_URL", embedded.postgres),
-        ("redis", "BROKER_URL", embedded.redis),
+    for name, variable, describe, disk_mb in (
+        ("postgres", "DATABASE_URL", embedded.postgres, postgres_disk_mb),
+        ("redis", "BROKER_URL", embedded.redis, None),
     ):
         folder = processes.folder / name
         folder.mkdir()
-        start_server(processes, name, describe(folder))
+        start_server(processes, name, describe(folder), disk_mb)
         urls[variable] = describe(folder).url
     return urls
 
 
-def start_server(processes: Processes, name: str, server: embedded.Server) -> None:
-    """Start an embedded server as one of the grid's processes."""
+def start_server(processes: Processes, name: str, server: embedded.Server, disk_mb: int | None = None) -> None:
+    """Start an embedded server as one of the grid's processes, on a disk of its own if its size is given."""
+    argv, user = server.argv, None if server.user is None else _uid(server.user)
+    if disk_mb is not None:
+        argv, user = start_disk(processes, server, disk_mb), None
     processes.start(
         name,
-        server.argv,
+        argv,
         env=server.environment,
-        user=None if server.user is None else _uid(server.user),
+        user=user,
         cwd=server.folder,
         ready=lambda: embedded.answers(server),
     )

@@ -166,6 +166,8 @@ class Processes:
                 stray.kill()
             except psutil.NoSuchProcess:
                 continue
+        for child in self._children.values():
+            child.poll()  # which reaps what died long ago, and was started again
         self._write([])
 
     def _gone(self, running: Running) -> bool:

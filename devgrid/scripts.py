@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import uuid
 from pathlib import Path
 
 from devgrid.workflow import load, render
@@ -16,7 +17,7 @@ def store_script(folder: Path, script: str) -> str:
     """Keep a script as it is; returns its batch location hash."""
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(script.encode()).hexdigest()
-    draft = folder / f".{name}"
+    draft = folder / f".{name}-{uuid.uuid4().hex}"  # the same script may be handed in twice at once
     draft.write_bytes(script.encode())
     draft.replace(folder / name)
     return name

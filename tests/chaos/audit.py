@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eth_utils.crypto import keccak
 
-from tests.chaos.evidence import Evidence, OnChain, SlurmJob, Transaction, gather
+from tests.chaos.evidence import OF_LEDGER, Evidence, OnChain, SlurmJob, Transaction, gather
 
 HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
 # What the contract shall say of a job that SLURM ended so (interfaces.md: only COMPLETED is FINISHED).
@@ -279,18 +279,19 @@ def one_write_an_intent(evidence: Evidence) -> Looked:
 
 @check("I6", "the ledger knows of each transaction what became of it")
 def fates(evidence: Evidence) -> Looked:
-    on_chain = {sent.nonce: sent for sent in evidence.transactions}
+    on_chain = {sent.hash: sent for sent in evidence.transactions}
+    nonces_used = {sent.nonce for sent in evidence.transactions}
+    signed = defaultdict(set)
+    for row in evidence.ledger["signatures"]:
+        signed[row[OF_LEDGER], row["transaction_id"]].add("0x" + keccak(bytes(row["raw"])).hex())
     for row in evidence.ledger["transactions"]:
-        sent = on_chain.get(row["nonce"])
-        known = {None: "not mined", True: "MINED", False: "REVERTED"}[sent.succeeded if sent else None]
-        if sent is not None and sent.hash != "0x" + keccak(bytes(row["raw"])).hex():
-            known = "FOREIGN"  # another's transaction has the nonce
-        wrong = row["state"] != known
-        yield (
-            f"{row['intent']} (nonce {row['nonce']}) is {row['state']} in the ledger, {known} on chain"
-            if wrong
-            else None
-        )
+        mined = [on_chain[tx_hash] for tx_hash in signed[row[OF_LEDGER], row["id"]] if tx_hash in on_chain]
+        if mined:
+            known = "MINED" if mined[0].succeeded else "REVERTED"
+        else:
+            known = "FOREIGN" if row["nonce"] in nonces_used else "not mined"
+        about = f"{row['intent']} (nonce {row['nonce']})"
+        yield None if row["state"] == known else f"{about} is {row['state']} in the ledger, {known} on chain"
 
 
 # --- I2 and the ledger's own rows -----------------------------------------------------------------------------------------
@@ -306,6 +307,12 @@ def claims(evidence: Evidence) -> Looked:
             yield f"{claim.job_id} may run {claim.minutes} minutes; the ledger has {row['time_limit_min']}"
         else:
             yield None
+
+
+@check("I2", "no job is in two ledgers")
+def one_ledger(evidence: Evidence) -> Looked:
+    for job_id, count in Counter(row["job_id"] for row in evidence.ledger["jobs"]).items():
+        yield f"{job_id} is in {count} ledgers" if count > 1 else None
 
 
 @check("I1", "ledger and contract agree on each job")
@@ -395,7 +402,9 @@ def main() -> None:
     """Print what was looked at, and each violation."""
     parser = argparse.ArgumentParser(prog="audit", description=__doc__)
     parser.add_argument("folder", type=Path, help="the grid's state folder")
-    findings = audit(gather(parser.parse_args().folder))
+    parser.add_argument("other_ledgers", nargs="*", help="databases of more fleets with the same wallet, as URLs")
+    options = parser.parse_args()
+    findings = audit(gather(options.folder, *options.other_ledgers))
     for found in findings:
         mark = f"{len(found.violations)} WRONG" if found.violations else "ok"
         print(f"{found.check.invariant}  {found.looked_at:>6}  {mark:>8}  {found.check.question}")

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ GRID_JOB = re.compile("0x[0-9a-f]{64}")
 MARKS = "marks"
 EXPECTED = "expected.jsonl"
 ACKNOWLEDGED = "acknowledged.jsonl"
+OF_LEDGER = "of_ledger"
 
 Row = dict[str, Any]
 
@@ -132,8 +133,10 @@ class Evidence:
         return [job for job in self.slurm_jobs(job_id) if job.elapsed_s > 0 or job.slurm_id in marked]
 
 
-def gather(folder: Path) -> Evidence:
-    """Collect what there is of the grid in that state folder."""
+def gather(folder: Path, *other_ledgers: str) -> Evidence:
+    """Collect what there is of the grid in that state folder; `other_ledgers` are the URLs of databases of more fleets with the
+    same wallet.
+    """
     environment = json.loads((folder / "environment.json").read_text())
     chain = _ChainReader(folder)
     completed = list(_completed(folder))
@@ -153,7 +156,7 @@ def gather(folder: Path) -> Evidence:
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),
         marks=_marks(folder / MARKS),
-        ledger=_ledger(environment["DATABASE_URL"]),
+        ledger=_ledgers([environment["DATABASE_URL"], *other_ledgers]),
         expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
         acknowledged=list(_lines(folder / ACKNOWLEDGED)),
     )
@@ -399,6 +402,15 @@ def _marks(folder: Path) -> dict[str, set[int]]:
 def _lines(file: Path) -> Iterator[Row]:
     if file.exists():
         yield from map(json.loads, file.read_text().splitlines())
+
+
+def _ledgers(database_urls: Sequence[str]) -> dict[str, list[Row]]:
+    """Every table, with the rows of all ledgers; OF_LEDGER says of which one (0, 1, ...)."""
+    tables: dict[str, list[Row]] = {}
+    for number, url in enumerate(database_urls):
+        for table, rows in _ledger(url).items():
+            tables.setdefault(table, []).extend({**row, OF_LEDGER: number} for row in rows)
+    return tables
 
 
 def _ledger(database_url: str) -> dict[str, list[Row]]:

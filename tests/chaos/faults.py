@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
 
+from devgrid import disk
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.process import Running, wait_until
@@ -30,6 +32,8 @@ CLOCK = Path(__file__).with_name("shifted_clock.c")
 RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
 SLOW_GOING_S = 0.05
+POSTGRES_DISK_MB = 256
+LONGEST_SEGMENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Target:
     @contextmanager
     def start(cls, **options: Any) -> Iterator["Target"]:
         """A grid (as Grid.start makes it) and its fleet."""
-        grid = Grid.start(**options)
+        grid = Grid.start(postgres_disk_mb=POSTGRES_DISK_MB, **options)
         try:
             with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
                 grid.environment["METASCHEDULER_ENDPOINT_RPC"] = f"http://{rpc.address}"
@@ -148,6 +152,33 @@ def _redis_full(target: Target) -> Callable[[], None]:
     return end
 
 
+def _disk_full(target: Target) -> Callable[[], None]:
+    """There is room for nothing: tables do not grow, and soon the log of what is committed does not either."""
+    processes = target.grid.processes
+    disk.fill(processes)
+    _use_up_segments(target.grid.environment["DATABASE_URL"])
+
+    def end() -> None:
+        disk.make_room(processes)
+        if all(running.name != "postgres" for running in processes.running()):
+            start_again(target.grid, "postgres")  # as a site's keeper of processes does
+
+    return end
+
+
+def _use_up_segments(database_url: str) -> None:
+    """Postgres fills 16 MB of its log (WAL) before it needs more room, which would take long. The first segment that there is
+    no room for makes it panic.
+    """
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        try:
+            for _ in range(LONGEST_SEGMENTS):
+                connection.execute("SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()")
+        except psycopg.OperationalError:
+            return
+    raise AssertionError("Postgres found room for its log on a full disk")
+
+
 def _connections_lost(target: Target) -> Callable[[], None]:
     with redis_of(target.grid) as redis:
         redis.client_kill_filter(_type="normal", skipme=True)
@@ -213,6 +244,7 @@ ALL = (
     Fault("redis flushed", _redis_flushed),
     Fault("redis out of memory", _redis_full),
     Fault("redis connections lost", _connections_lost),
+    Fault("postgres' disk full", _disk_full),
     Fault("two beats", _two_beats),
     Fault("two workers", _two_workers),
     clock_off("worker", 1),
@@ -247,7 +279,7 @@ def kill(grid: Grid, part: str) -> None:
 def start_again(grid: Grid, part: str) -> None:
     """Start a part that has ended."""
     if part == "postgres":
-        (grid.folder / "postgres" / "data" / "postmaster.pid").unlink(missing_ok=True)
+        (disk.data_of(grid.processes) / "postmaster.pid").unlink(missing_ok=True)
     grid.processes.start_again(part)
 
 

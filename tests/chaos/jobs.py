@@ -135,7 +135,7 @@ OPEN_OF = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AN
 
 OPEN_EFFECTS = "SELECT count(*) FROM effects WHERE done_at IS NULL AND parked_at IS NULL"
 ELSE_LEFT = """
-    SELECT (SELECT count(*) FROM transactions WHERE state NOT IN ('MINED', 'REVERTED'))
+    SELECT (SELECT count(*) FROM transactions WHERE state NOT IN ('MINED', 'REVERTED', 'FOREIGN'))
         + (SELECT count(*) FROM callbacks WHERE read_at IS NULL)"""
 
 

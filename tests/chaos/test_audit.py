@@ -97,6 +97,11 @@ def without_rows(evidence: Evidence, table: str) -> Evidence:
     return replace(evidence, ledger={**evidence.ledger, table: []})
 
 
+def with_another_row(evidence: Evidence, table: str, **changes: Any) -> Evidence:
+    rows = evidence.ledger[table]
+    return replace(evidence, ledger={**evidence.ledger, table: [*rows, {**rows[0], **changes}]})
+
+
 def twin(evidence: Evidence) -> Evidence:
     seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], slurm_id=4711, elapsed_s=1)
     return replace(evidence, slurm={**evidence.slurm, 4711: seen})
@@ -179,7 +184,12 @@ DOCTORED: dict[str, list[Doctored]] = {
     "nonces": [nonce_lost, lambda e: replace(e, waiting_nonces=[7]), lambda e: replace(e, next_nonce=2)],
     "signed_bytes": [other_bytes],
     "one_write_an_intent": [written_twice],
-    "fates": [lambda e: with_row(e, "transactions", state="SENT")],
+    "fates": [
+        lambda e: with_row(e, "transactions", state="SENT"),
+        lambda e: with_row(e, "transactions", state="FOREIGN"),
+        lambda e: without_rows(e, "signatures"),
+    ],
+    "one_ledger": [lambda e: with_another_row(e, "jobs", of_ledger=1)],
     "claims": [lambda e: without_rows(e, "jobs"), lambda e: with_row(e, "jobs", time_limit_min=1)],
     "ledger_agrees": [lambda e: with_row(e, "jobs", state="ENDED"), lambda e: with_row(e, "jobs", chain_status=6)],
     "ledger_figures": [lambda e: with_row(e, "jobs", elapsed_s=61), lambda e: with_row(e, "jobs", slurm_id=4711)],

@@ -1,0 +1,73 @@
+"""A small disk of its own for Postgres, which can be filled.
+
+It is a tmpfs in a mount namespace that one process holds and that Postgres enters: nobody else sees it, and it is gone with
+these processes, whoever dies how. So no mount can be left behind.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+from devgrid.process import Processes
+from supervisor_tasks.embedded import Server
+
+HOLDER = "postgres-disk"
+FILLER = "filler"
+STEP_BYTES = 4096
+SMALL_WAL = "max_wal_size = 64MB\nmin_wal_size = 32MB\n"
+HOLD = """
+set -e
+mkdir "$2"
+mount -t tmpfs -o size="$3",mode=755 tmpfs "$2"
+cp -a "$1" "$2/data"
+mount --bind "$2/data" "$1"
+touch "$4"
+exec sleep infinity
+"""
+
+
+def start_disk(processes: Processes, server: Server, size_mb: int) -> list[str]:
+    """Move the data of a Postgres that does not run to a disk of that size; returns how it is started there, by root."""
+    with (server.folder / "data" / "postgresql.auto.conf").open("a") as conf:
+        conf.write(SMALL_WAL)  # else it keeps more of it than the disk holds
+    ready = server.folder / "disk-ready"
+    hold = ("/bin/sh", "-c", HOLD, HOLDER, server.folder / "data", server.folder / "disk", f"{size_mb}m", ready)
+    holder = processes.start(HOLDER, ["unshare", "--mount", *hold], ready=ready.exists)
+    enter = ["nsenter", "--mount", f"--target={holder.pid}", "--"]
+    drop = (
+        [] if server.user is None else ["setpriv", f"--reuid={server.user}", "--regid=nogroup", "--clear-groups", "--"]
+    )
+    return [*enter, *drop, *server.argv]
+
+
+def data_of(processes: Processes) -> Path:
+    """The data of the grid's Postgres, on its own disk if it has one."""
+    data = processes.folder / "postgres" / "data"
+    try:
+        holder = processes.find(HOLDER)
+    except KeyError:
+        return data
+    return Path(f"/proc/{holder.pid}/root{data}")
+
+
+def fill(processes: Processes) -> None:
+    """Take all the room that is left."""
+    filler = os.open(data_of(processes) / FILLER, os.O_CREAT | os.O_WRONLY)
+    try:
+        space = os.fstatvfs(filler)
+        taken, step = os.fstat(filler).st_size, space.f_bfree * space.f_bsize
+        while step >= STEP_BYTES:
+            try:
+                os.posix_fallocate(filler, taken, step)
+                taken += step
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                step //= 2
+    finally:
+        os.close(filler)
+
+
+def make_room(processes: Processes) -> None:
+    """Give back what was taken."""
+    (data_of(processes) / FILLER).unlink()

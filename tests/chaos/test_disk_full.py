@@ -1,0 +1,66 @@
+"""The disk of the ledger's Postgres is full: nothing is stored, nothing that is not stored is acknowledged, and all goes on."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devgrid.grid import Grid
+from devgrid.process import tail, wait_until
+from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
+from tests.chaos import faults, jobs
+from tests.chaos.audit import audit, violations
+from tests.chaos.evidence import ACKNOWLEDGED, gather
+from tests.chaos.liars import tell
+from tests.watching import parked, wait_for_end
+
+LASTS_S = 4.0
+FULL = faults.BY_NAME["postgres' disk full"]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[faults.Target]:
+    with faults.Target.start(block_time_s=0.25) as running:
+        yield running
+
+
+def call(grid: Grid, number: int) -> str:
+    """A callback about a job that nobody has; what is acknowledged is written down for the audit."""
+    job_id = f"0x{number:064x}"
+    said = SetJobStatusRequest(name=job_id, id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED)
+    (answer,) = tell(grid, [said])
+    if answer == "OK":
+        row = {"job_id": job_id, "slurm_id": said.id, "status": said.status}
+        with (grid.folder / ACKNOWLEDGED).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return answer
+
+
+@pytest.mark.timeout(300)
+def test_disk_full__callbacks_and_jobs_under_way__nothing_acknowledged_is_lost_and_all_end_right(
+    target: faults.Target,
+) -> None:
+    grid = target.grid
+    customer = grid.new_customer()
+    job_ids = [kind(grid, customer) for kind in (jobs.finishing, jobs.failing, jobs.finishing) for _ in range(2)]
+    answers = [call(grid, 0)]
+    with FULL.on(target):
+        ends_s = time.monotonic() + LASTS_S
+        job_ids += [jobs.finishing(grid, customer) for _ in range(3)]
+        while time.monotonic() < ends_s:
+            answers.append(call(grid, len(answers)))
+    wait_until(lambda: call(grid, len(answers)) == "OK", "callbacks to be stored again", 60.0, 0.2)
+    assert answers[0] == "OK"
+    assert set(answers[1:]) == {"UNAVAILABLE"}
+    for job_id in job_ids:
+        wait_for_end(grid, job_id, 90.0)
+    jobs.wait_for_rest(grid, 90.0)
+    assert parked(grid) == []
+    found = violations(audit(gather(grid.folder)))
+    assert found == [], tail(grid.folder / "log" / "worker.log", 60)
+
+
+def test_disk_full__of_a_grid__leaves_no_mount_for_others_to_see(target: faults.Target) -> None:
+    assert str(target.grid.folder) not in Path("/proc/mounts").read_text()

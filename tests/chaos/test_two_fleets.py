@@ -1,0 +1,137 @@
+"""Two fleets share one wallet by mistake: each has a database of its own, and everything else in common, the settings copied.
+
+The chain gives each claim to one of them. Neither touches what is the other's, both call their operator, and every job ends as
+if there were one fleet.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from devgrid.chain import Account
+from devgrid.fleet import Fleet
+from devgrid.grid import Grid
+from devgrid.process import free_port, tail, wait_until
+from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.ledger.operator import AlarmName
+from tests.chaos import jobs
+from tests.chaos.audit import audit, violations
+from tests.chaos.evidence import gather
+from tests.watching import rows, wait_for, wait_for_end
+
+# A sweep that comes often, and whose doubts are soon certain: it is what could cancel or panic another fleet's jobs.
+SETTINGS = {"SWEEP_EVERY_S": "4", "SWEEP_GRACE_S": "3"}
+AT_ONCE = 8
+SWEEPS = 3
+
+
+@dataclass(frozen=True)
+class Twins:
+    """One grid, as each of its two fleets sees it."""
+
+    first: Grid
+    second: Grid
+
+    def __iter__(self) -> Iterator[Grid]:
+        return iter((self.first, self.second))
+
+
+@pytest.fixture(scope="module")
+def twins() -> Iterator[Twins]:
+    first = Grid.start(block_time_s=0.25, overrides=SETTINGS)
+    try:
+        twins = Twins(first, replace(first, environment=copied_settings(first)))
+        first.fleet.start(flower=False)
+        Fleet(first.processes, twins.second.environment, "second-").start(flower=False)
+        yield twins
+    finally:
+        first.stop()
+
+
+def copied_settings(grid: Grid) -> dict[str, str]:
+    """The same in all but the ledger, the cluster's name and the port on this machine."""
+    engine = create_engine(grid.environment["DATABASE_URL"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE DATABASE second"))
+    url = engine.url.set(database="second").render_as_string(hide_password=False)
+    engine.dispose()
+    state = grid.folder / "second"
+    state.mkdir()
+    own = {"DATABASE_URL": url, "CLUSTER_NAME": "second", "STATE_DIR": str(state)}
+    return {**grid.environment, **own, "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
+
+
+def hand_in(grid: Grid, customers: list[Account]) -> list[str]:
+    """Jobs of several customers at once, so that there is something to take for both fleets at the same time."""
+
+    def ask(customer: Account) -> list[str]:
+        return [jobs.finishing(grid, customer), jobs.failing(grid, customer)]
+
+    with ThreadPoolExecutor(len(customers)) as pool:
+        return [job_id for asked in pool.map(ask, customers) for job_id in asked]
+
+
+def sweeps(grid: Grid) -> int:
+    """How many sweeps have seen everything."""
+    whole = "SELECT count(*) AS n FROM sweeps WHERE report->'unseen' = '{}'::jsonb"
+    return int(rows(grid, whole)[0].n)
+
+
+def claimed(grid: Grid) -> set[str]:
+    return {row.job_id for row in rows(grid, "SELECT job_id FROM jobs")}
+
+
+def alarms(grid: Grid) -> set[str]:
+    return {row.name for row in rows(grid, "SELECT name FROM alarms")}
+
+
+def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
+    """Hand in until each fleet has claimed a few and knows that it is not alone."""
+    job_ids: list[str] = []
+
+    def seen() -> bool:
+        return all(len(claimed(grid)) >= 3 and AlarmName.FOREIGN_WRITER in alarms(grid) for grid in twins)
+
+    def more() -> bool:
+        job_ids.extend(hand_in(twins.first, customers))
+        return seen()
+
+    wait_until(more, "both fleets to claim and to see each other", 90.0, 0.5)
+    return job_ids
+
+
+@pytest.mark.timeout(300)
+def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Twins) -> None:
+    grid = twins.first
+    customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
+    wait = jobs.marks(grid) / "go"
+    long = [
+        grid.submit_script(customer, jobs.marking(grid, f'until [ -e "{wait}" ]; do sleep 0.1; done'))
+        for customer in customers
+    ]
+    for job_id in long:
+        jobs.expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
+    job_ids = long + both_claim(twins, customers)
+    cancelled = jobs.cancelled(grid, customers[0], jobs.RUNNING)
+    topped_up = jobs.topped_up(grid, customers[1])
+    for job_id in long:
+        wait_for(grid, job_id, {ChainStatus.RUNNING}, 90.0)
+    before = [sweeps(each) for each in twins]
+    wait_until(
+        lambda: all(sweeps(each) >= seen + SWEEPS for each, seen in zip(twins, before, strict=True)),
+        "sweeps of both, while jobs of both run",
+        90.0,
+        0.2,
+    )
+    wait.touch()
+    for job_id in [*job_ids, cancelled, topped_up]:
+        wait_for_end(grid, job_id, 90.0)
+    for each in twins:
+        jobs.wait_for_rest(each, 90.0)
+        assert AlarmName.FOREIGN_WRITER in alarms(each)
+    assert claimed(twins.first).isdisjoint(claimed(twins.second))
+    found = violations(audit(gather(grid.folder, twins.second.environment["DATABASE_URL"])))
+    assert found == [], "\n".join(tail(grid.folder / "log" / f"{name}worker.log", 40) for name in ("", "second-"))
