@@ -340,6 +340,28 @@ def confirm_lost(desk: Desk, job_ids: Sequence[str], yes: bool) -> None:
     click.echo("\n".join(lost))
 
 
+@main.command("take-over")
+@click.argument("mark")
+@WITHOUT_QUESTION
+@click.pass_obj
+def take_over(desk: Desk, mark: str, yes: bool) -> None:
+    """Make ours what a ledger that is lost has claimed; the alarm another_ledgers_jobs tells its MARK."""
+    others = desk.ledger.others
+    known = {found.hex(): number for found, number in others.count().items()}
+    chosen = mark.lower().removeprefix("0x")
+    if chosen not in known:
+        shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
+        raise click.ClickException(f"found no jobs claimed under the mark {mark!r}; known marks: {shown}")
+    _ask(
+        yes,
+        f"{known[chosen]} jobs of another ledger become this one's. Is that ledger lost, and its fleet stopped for good? Two"
+        " fleets would run each job twice",
+    )
+    others.take_over(bytes.fromhex(chosen))
+    desk.sweeps.ask(f"the mark {chosen} was taken over")
+    click.echo(f"{known[chosen]} jobs are taken in by the next sweep; `supervisor sweeps` tells what came of it")
+
+
 @main.group()
 def chain() -> None:
     """What was read of the chain."""

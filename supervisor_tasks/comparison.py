@@ -48,6 +48,7 @@ class Found(StrEnum):
     HELD = "held"  # too many are lost at once, or SLURM knows nothing at all: the operator decides
     CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
     ADOPTED = "adopted"  # SLURM had it before the ledger knew
+    ANOTHERS = "anothers"  # another ledger claimed it with our key: the operator may take it over
     NEVER_SEEN = "never_seen"  # claimed, and the ledger had never heard of it
     NOBODY_AT_WORK = "nobody_at_work"  # an effect that should be open is not
     RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
@@ -69,17 +70,18 @@ class Finding:
 @dataclass(frozen=True, kw_only=True)
 class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
-    read from the chain's logs. None stands for a side that did not answer. `asked` is what SLURM
-    and accounting said when asked for those that SLURM does not list: None is that nobody knows it, and a job of which nothing
-    could be said is left out. `remembered` is what accounting says of those that are `unlisted`; None when it did not
-    answer. `suspects` are earlier
-    doubts with the seconds since then, `steady_s` is how long slurmctld has been up.
+    read from the chain's logs, or taken over; `others` are those of other ledgers, with the ledger's mark. None stands for a
+    side that did not answer. `asked` is what SLURM and accounting said when asked for those that SLURM does not list: None is
+    that nobody knows it, and a job of which nothing could be said is left out. `remembered` is what scripts and accounting
+    say of those that are `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then,
+    `steady_s` is how long slurmctld has been up.
     """
 
     provider: Address
     comment: str
     jobs: Mapping[JobId, Known]
     claims: Mapping[JobId, Claimed] = field(default_factory=dict)
+    others: Mapping[JobId, str] = field(default_factory=dict)
     chain: Mapping[JobId, OnChain] | None = None
     block: int = 0
     slurm: Mapping[SlurmId, Listed] | None = None
@@ -144,11 +146,12 @@ def missing(view: View) -> list[Known]:
 
 def never_seen(view: View) -> list[JobId]:
     """Jobs of ours that are hot on chain, and that the ledger has never heard of."""
-    return [
-        job_id
-        for job_id in view.claims
-        if job_id not in view.jobs and view.chain is not None and _is_claimed(view.chain.get(job_id), view.provider)
-    ]
+    return [job_id for job_id in view.claims if job_id not in view.jobs and claimed(job_id, view)]
+
+
+def claimed(job_id: JobId, view: View) -> bool:
+    """Whether the contract has the job hot and ours."""
+    return view.chain is not None and _is_claimed(view.chain.get(job_id), view.provider)
 
 
 def unlisted(view: View) -> dict[JobId, Address]:
@@ -158,6 +161,14 @@ def unlisted(view: View) -> dict[JobId, Address]:
     new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
     restored = {job.job_id: job.customer for job in view.jobs.values() if _is_behind(job, view)}
     return {job_id: user for job_id, user in (new | restored).items() if _listed_id(job_id, user, view) is None}
+
+
+def unexplained(view: View) -> list[Listed]:
+    """The SLURM jobs of customers of `unlisted` jobs that may be one of these under another name: their scripts tell."""
+    customers = set(unlisted(view).values())
+    known = {job.slurm_id for job in view.jobs.values()}
+    rows = (row for row in (view.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
+    return [row for row in rows if row.batch and (live(row) or _ran(row))]
 
 
 def marked_names(slurm: Collection[Listed], comment: str) -> set[JobId]:
@@ -179,6 +190,9 @@ def _on_chain(view: View) -> Iterator[Finding]:
     for job in view.jobs.values():
         if not job.finished and job.chain_block <= view.block:  # else the node that answered is behind
             yield from _by_contract(job, view.chain.get(job.job_id), view)
+    for job_id in view.others:
+        if job_id not in view.jobs and claimed(job_id, view):
+            yield Finding(Found.ANOTHERS, job_id)
 
 
 def _by_contract(job: Known, standing: OnChain | None, view: View) -> Iterator[Finding]:

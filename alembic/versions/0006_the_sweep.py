@@ -33,9 +33,27 @@ def upgrade() -> None:
         sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("cluster", "name"),
     )
+    op.create_table(
+        "taken_marks",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("mark", sa.LargeBinary(), nullable=False),
+        sa.Column("taken_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("cluster", "mark"),
+    )
+    op.create_table(
+        "others_claims",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("mark", sa.LargeBinary(), nullable=False),
+        sa.Column("claim", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("cluster", "job_id"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("others_claims")
+    op.drop_table("taken_marks")
     op.drop_table("facts")
     op.drop_index("sweeps_by_cluster", table_name="sweeps")
     op.drop_table("sweeps")

@@ -11,31 +11,51 @@ from supervisor_tasks.chain.rpc import RpcUnavailableError, require
 from supervisor_tasks.chain.signed import mark_of
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
 
 log = structlog.get_logger()
 
 
-def without_others_claims(
+def without_others_claims(ledger: Ledger, contract: Contract, happened: Sequence[Happened]) -> list[Happened]:
+    """What happened, without the claims of another ledger that writes with the same key: they are its business. They are
+    remembered, and the operator is called.
+    """
+    ours, others = by_whom(ledger, contract, happened)
+    if others:
+        ledger.others.keep(others)
+        about = {
+            "address": contract.provider,
+            "claims": len(others),
+            "some": [entry.claim.claim_key for entry in others[:3]],
+        }
+        ledger.alarms.on(AlarmName.FOREIGN_WRITER, seen_s=round(time.time()), **about)
+    return ours
+
+
+def by_whom(
     ledger: Ledger, contract: Contract, happened: Sequence[Happened], *, old: bool = False
-) -> list[Happened]:
-    """What happened, without the claims of another ledger that writes with the same key: they are its business, and the
-    operator is called. A claim that bears our mark is ours even when the ledger has forgotten it (a backup was restored); one
-    without any mark was made by hand, and somebody has to run the job. Of `old` ones a node may have forgotten the bytes.
+) -> tuple[list[Happened], list[OthersClaim]]:
+    """What happened, without the claims of other ledgers; and those. A claim that bears our mark, or one that was taken over,
+    is ours even when the ledger has forgotten it (a backup was restored); one without any mark was made by hand, and somebody
+    has to run the job. Of `old` ones a node may have forgotten the bytes.
     """
     book = Book(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
     unknown = sorted(claims - book.ours(claims)) if claims else []
     if not unknown:
-        return list(happened)
-    marks = _marks(contract, unknown, old)
-    ours = book.mark()
-    others = {tx_hash for tx_hash, mark in marks.items() if mark not in (None, ours)}
-    log.info("claims_of_unknown_origin", number=len(unknown), others=len(others), first=unknown[0])
-    if others:
-        about = {"address": contract.provider, "claims": len(others), "tx_hash": min(others)}
-        ledger.alarms.on(AlarmName.FOREIGN_WRITER, seen_s=round(time.time()), **about)
-    return [entry for entry in happened if not (isinstance(entry.event, Claimed) and entry.tx_hash in others)]
+        return list(happened), []
+    ours = {None, book.mark(), *ledger.others.taken()}
+    strange = {tx_hash: mark for tx_hash, mark in _marks(contract, unknown, old).items() if mark not in ours}
+    log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=unknown[0])
+    kept, others = list[Happened](), list[OthersClaim]()
+    for entry in happened:
+        mark = strange.get(entry.tx_hash)
+        if mark is not None and isinstance(entry.event, Claimed):
+            others.append(OthersClaim(mark, entry.event))
+        else:
+            kept.append(entry)
+    return kept, others
 
 
 def _marks(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:

@@ -3,7 +3,7 @@
 Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
 has a few seconds to run sbatch; later it will not (slurm/once.py). Whoever finds a job in that state does not know whether
 SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that was sent
-can arrive any more.
+can arrive any more. What another ledger claimed (journey/ours.py), that ledger may have submitted: it is looked for first.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import structlog
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.events import (
+    Adopted,
     Event,
     SubmitNotFound,
     SubmitNotRun,
@@ -30,12 +31,16 @@ from supervisor_tasks.slurm.ssh import our_clock_s
 
 log = structlog.get_logger()
 
+OTHERS_S = 30 * 86_400.0  # how far back is looked for what another ledger submitted
+
 
 def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
     if job.state is State.SUBMITTING:
         return _look_for(site, job)
     cluster = site.slurm.cluster
+    if site.ledger.others.made(job.job_id) and (known := _others_submission(site, job)) is not None:
+        return Adopted(known)
     clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
     job = site.ledger.record(Change(job.job_id, SubmitStarted(job.limit_min)), held=effect)[job.job_id]
@@ -67,6 +72,23 @@ def find(site: Site, job: Job) -> list[Seen]:
 
     found = site.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
     return sorted(found, key=lambda seen: seen.slurm_id)
+
+
+def _others_submission(site: Site, job: Job) -> SlurmId | None:
+    """What another ledger, whose claim was taken over, gave to SLURM. Raises PermanentError when that may be, and SLURM has
+    forgotten it.
+    """
+    cluster = site.slurm.cluster
+    found = cluster.find(
+        job.customer, job.job_id, OTHERS_S, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
+    )
+    taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
+    if not taken and cluster.left_a_log(job.customer, job.job_id, OTHERS_S):
+        raise PermanentError(
+            "another ledger claimed the job, and its log was written: SLURM had it, and has forgotten it; nobody knows how it"
+            " ended"
+        )
+    return min(taken, default=None)
 
 
 def require_settled(site: Site, job: Job) -> None:

@@ -7,7 +7,7 @@ meanwhile is left as it is.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,23 +19,26 @@ from supervisor_tasks.comparison import (
     Finding,
     Found,
     View,
+    claimed,
     compare,
     doubts,
     live,
     marked_names,
     missing,
+    unexplained,
     unlisted,
 )
 from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.journey.ours import without_others_claims
+from supervisor_tasks.journey.ours import by_whom
 from supervisor_tasks.journey.scan import BLOCKS, STREAM
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, finished
+from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
 from supervisor_tasks.site import Site
@@ -45,6 +48,7 @@ from supervisor_tasks.slurm.output import Seen
 log = structlog.get_logger()
 
 HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
+HISTORY_S = 30 * 86_400.0  # how far back accounting is asked for jobs that the ledger does not know
 HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
 SOON_S = 60.0  # when something could not be seen
 MORE_S = 10.0  # when there are older claims to read
@@ -142,12 +146,14 @@ def _look(site: Site, begun: Begun, report: _Report) -> tuple[View, int | None]:
     history = None
     with report.asking("chain"):
         view, history = _look_at_chain(site, view, report)
-    if view.slurm is not None:
-        with report.asking("lost jobs"):
-            view = replace(view, asked=_ask(site, view))
+    if view.slurm is not None and unlisted(view):
+        report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
         view = replace(view, remembered=None)
         with report.asking("accounting"):
             view = replace(view, remembered=_remembered(site, view))
+    elif view.slurm is not None:
+        with report.asking("lost jobs"):
+            view = replace(view, asked=_ask(site, view))
     return view, history
 
 
@@ -165,51 +171,79 @@ def _look_at_chain(site: Site, view: View, report: _Report) -> tuple[View, int |
     if not view.provider:
         raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
     contract = site.sweep.contract_of(view.provider)
-    claims, history = _history(site, contract, report)
-    unknown = claims.keys() - site.ledger.sweeps.named(claims.keys(), ()).keys()
+    claims, others, history = _history(site, contract, report)
+    others = site.ledger.others.all() | others
+    taken = site.ledger.others.taken()
+    claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.mark in taken}
+    unknown = (claims.keys() | others.keys()) - site.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
     strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
-    chain = contract.on_chain([*view.jobs, *(strange | unknown)], block)
-    return replace(view, block=block, chain=chain, claims={job_id: claims[job_id] for job_id in unknown}), history
+    chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
+    view = replace(view, block=block, chain=chain)
+    _remember(site.ledger, others, view)
+    return replace(
+        view,
+        claims={job_id: claims[job_id] for job_id in unknown & claims.keys()},
+        others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
+    ), history
 
 
-def _history(site: Site, contract: Contract, report: _Report) -> tuple[dict[JobId, Claimed], int | None]:
-    """The claims of blocks that were mined before this ledger's first scan, the latest blocks first, some at each sweep; and
-    the first block that was read.
+def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: View) -> None:
+    """Keep other ledgers' claims as long as the contract has them hot and ours."""
+    hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, view)}
+    ledger.others.keep(hot.values())
+    ledger.others.forget([job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= view.block])
+
+
+def _history(
+    site: Site, contract: Contract, report: _Report
+) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
+    """The claims of blocks that were mined before this ledger's first scan, ours and others', the latest blocks first, some
+    at each sweep; and the first block that was read.
     """
     scanned, read = site.ledger.cursor(STREAM), site.ledger.cursor(HISTORY)
     start_block = site.sweep.start_block
     if scanned is None:
         report.more = True
-        return {}, None
+        return {}, {}, None
     first = read[0] if read is not None else scanned[0] + 1
     claims: dict[JobId, Claimed] = {}
+    others: dict[JobId, OthersClaim] = {}
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
         last, first = first - 1, max(start_block, first - BLOCKS)
-        for entry in reversed(without_others_claims(site.ledger, contract, contract.claims(first, last), old=True)):
+        ours, strange = by_whom(site.ledger, contract, contract.claims(first, last), old=True)
+        for entry in reversed(ours):
             if isinstance(entry.event, Claimed):
                 claims.setdefault(entry.job_id, entry.event)
+        for other in reversed(strange):
+            others.setdefault(other.claim.job_id, other)
     report.more = first > start_block
-    return claims, first
+    return claims, others, first
 
 
 def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     """SLURM and accounting once more about jobs that SLURM does not list; None is that nobody knows it."""
     absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
-    sights = look_at(site, site.ledger.jobs(absent).values()) if absent else {}
+    sights = look_at(site, site.ledger.jobs(absent).values(), view.slurm) if absent else {}
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
 
 def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
-    """What accounting says of jobs that SLURM does not list, and that may have run before the ledger knew of it."""
-    cluster = site.slurm.cluster
-    asked = unlisted(view) if cluster.paths.sacct else {}
-    found = {job_id: cluster.history(customer, job_id) for job_id, customer in asked.items()}
-    return {
+    """What batch scripts and accounting say of jobs that SLURM does not list by their names, and that may have run before the
+    ledger knew of it.
+    """
+    cluster, asked = site.slurm.cluster, unlisted(view)
+    rows = {row.slurm_id: row for row in unexplained(view)}
+    scripts = cluster.scripts(list(rows.values()))
+    renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
+    rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
+    found = cluster.histories(rest, HISTORY_S)
+    ran = {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }
+    return renamed | ran
 
 
 # --- acting -------------------------------------------------------------------------------------------------------------
@@ -254,6 +288,17 @@ def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None:
         )
     elif view.slurm is not None:
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
+    others = [finding.job_id for finding in findings if finding.kind is Found.ANOTHERS]
+    if others:
+        ledger.alarms.on(
+            AlarmName.ANOTHER_LEDGERS_JOBS,
+            marks=dict(Counter(view.others[job_id] for job_id in others)),
+            some=others[:20],
+            advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
+            " `supervisor take-over MARK`",
+        )
+    elif view.chain is not None:
+        ledger.alarms.off(AlarmName.ANOTHER_LEDGERS_JOBS)
 
 
 def _wake(site: Site, report: _Report) -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 import structlog
 
 from supervisor_tasks.events import CalledBack, Event, Recognised, SlurmEnded, SlurmStarted, SlurmWaiting
-from supervisor_tasks.job import Job, JobId, Kind, Outcome
+from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.hearsay import Said, believed
 from supervisor_tasks.journey.waiting import wait_s
@@ -14,6 +14,7 @@ from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
 from supervisor_tasks.ledger.submissions import Submission
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.identity import UNKNOWN, Sight, Wanted
+from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
 
@@ -84,10 +85,10 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
         site.ledger.postpone(waiting, wait_s(max(effect.attempts for effect in waiting)), why)
 
 
-def look_at(site: Site, jobs: Iterable[Job]) -> dict[JobId, Sight]:
+def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
     """What SLURM says of each job, or that it does not know it, or why that cannot be told; two questions to SLURM and one to
     the ledger, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises SlurmUnavailableError
-    or SshUnavailableError when nothing can be said of any job.
+    or SshUnavailableError when nothing can be said of any job. What slurmctld has just `listed` is not asked again.
     """
     jobs = list(jobs)
     given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
@@ -106,7 +107,7 @@ def look_at(site: Site, jobs: Iterable[Job]) -> dict[JobId, Sight]:
         for submission in [submissions.get(job.job_id, ANY_TIME)]
         if job.job_id in given
     ]
-    sights = site.slurm.cluster.look(wanted) if wanted else {}
+    sights = site.slurm.cluster.look(wanted, listed) if wanted else {}
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 

@@ -247,6 +247,28 @@ class MarkRow(Base):
     mark: Mapped[bytes]
 
 
+class TakenMarkRow(Base):
+    """A mark of a ledger that is lost: the operator made what it claimed ours."""
+
+    __tablename__ = "taken_marks"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    mark: Mapped[bytes] = mapped_column(primary_key=True)
+    taken_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class OthersClaimRow(Base):
+    """A claim that another ledger made with our key, while the job is hot; also after it was taken over."""
+
+    __tablename__ = "others_claims"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    mark: Mapped[bytes]
+    claim: Mapped[dict[str, Any]]
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class Cursor(Base):
     """How far the chain has been read."""
 

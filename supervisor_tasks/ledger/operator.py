@@ -26,6 +26,7 @@ class AlarmName(StrEnum):
     WALLET_EMPTY = "wallet_empty"
     TRANSACTION_STUCK = "transaction_stuck"
     FOREIGN_WRITER = "foreign_writer"
+    ANOTHER_LEDGERS_JOBS = "another_ledgers_jobs"
     CONTRACT_RETIRED = "contract_retired"
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
     EFFECT_PARKED = "effect_parked"

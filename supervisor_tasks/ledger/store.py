@@ -33,6 +33,7 @@ from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.operator import Alarms, Switches
+from supervisor_tasks.ledger.others import Others
 from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
 from supervisor_tasks.ledger.submissions import Submission, submissions
 from supervisor_tasks.ledger.sweeps import Sweeps
@@ -127,6 +128,7 @@ class Ledger:
         self.alarms = Alarms(engine, cluster)
         self.switches = Switches(engine, cluster)
         self.sweeps = Sweeps(engine, cluster)
+        self.others = Others(engine, cluster)
         self._ticked_s: dict[str, float] = {}
 
     # --- what happened ----------------------------------------------------------------------------------------------

@@ -26,8 +26,12 @@ from supervisor_tasks.slurm.output import (
 from supervisor_tasks.slurm.recognise import (
     MOST_SCRIPTS,
     calls_itself,
+    histories,
     last_write,
+    marked_job,
+    named_in,
     read_scripts,
+    sacct_histories,
     sacct_history,
     script_heads,
     submitted_as,
@@ -165,6 +169,23 @@ class Cluster:
         minutes, mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark()
         return submitted_as(self._ask(sacct_history(self.paths.sacct, user, minutes, mark)), mark, job_id)
 
+    def histories(self, users: Mapping[JobId, Address], begun_s_ago: float) -> dict[JobId, list[Seen]]:
+        """The same of many jobs of many customers, in one command."""
+        if not (users and self.paths.sacct):
+            return {}
+        minutes, mark, user_mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark(), _new_mark()
+        asked = sorted(set(users.values()))
+        answer = self._ask(sacct_histories(self.paths.sacct, asked, minutes, mark, user_mark))
+        told = histories(answer, user_mark)
+        return {job_id: submitted_as(told[user], mark, job_id) for job_id, user in users.items() if user in told}
+
+    def scripts(self, jobs: Sequence[Listed]) -> dict[SlurmId, JobId]:
+        """Which job of ours each of these is by its batch script; the others are left out. One command for 500 jobs."""
+        marks: dict[SlurmId, str] = {}
+        for first in range(0, len(jobs), MOST_SCRIPTS):
+            marks |= self._script_marks(jobs[first : first + MOST_SCRIPTS])
+        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := marked_job(line)) is not None}
+
     def left_a_log(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
         """Whether a job of ours wrote where its output goes since then, as far as the login node can see."""
         written = self._ask(last_write(f"{job_id}.log"), user=user).stdout.rpartition("written ")[2].strip()
@@ -176,12 +197,16 @@ class Cluster:
         mark = _new_mark()
         return listed_jobs(self._ask(squeue_all(self.paths.squeue, user), squeue_format(mark)), mark)
 
-    def look(self, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
+    def look(self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
         """What can be said of each of these jobs, whatever their number: in one question to slurmctld, and one to the
         accounting database about those that slurmctld does not know. Raises SlurmUnavailableError or SshUnavailableError
-        when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know.
+        when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
+        the whole list of slurmctld at hand, it is not asked again.
         """
-        sights = recognise_all(wanted, self._listed(wanted), self._named)
+        if listed is None:
+            sights = recognise_all(wanted, self._listed(wanted), self._named)
+        else:
+            sights = recognise_all(wanted, (job.seen for job in listed.values()), lambda names: named_in(listed, names))
         missing = [job for job in wanted if sights[job.job_id].unknown]
         if missing and self.paths.sacct:
             try:

@@ -12,7 +12,7 @@ from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.output import UNREADABLE, Answer, Seen, SlurmUnavailableError, elapsed_s, wait_status
 
 FIELDS = (
-    *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "BatchFlag"),
+    *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
     *("Name", "Comment", "STDOUT"),
 )
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
@@ -65,13 +65,22 @@ def _records(printed: str, mark: str) -> Iterator[list[str]]:
 
 
 def _listed(record: list[str]) -> Listed:
-    slurm_id, user, state, used, exit_code, reason, submitted, batch, name, comment, stdout = record
+    slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, name, comment, stdout = record
     try:
         # The line feed that ends a record is found before the next one's first field.
         number = SlurmId(int(slurm_id.removeprefix("\n")))
         if used == UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
             state, used = f"{state} for {used}", "0:00"
-        seen = Seen(number, state, elapsed_s(used), wait_status(exit_code), reason, user=user, submit_s=int(submitted))
+        seen = Seen(
+            number,
+            state,
+            elapsed_s(used),
+            wait_status(exit_code),
+            reason,
+            user=user,
+            submit_s=int(submitted),
+            restarts=int(restarts),
+        )
         return Listed(number, user, name, comment, stdout, int(submitted), seen, batch == "1")
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]

@@ -6,9 +6,10 @@ back (`scontrol write batch_script`). Where there is accounting, the line that s
 Tried with SLURM 22.05.8; samples: tests/data/slurm/*batch-script*, sacct-submit-lines*.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
 
@@ -16,6 +17,9 @@ MOST_SCRIPTS = 500  # of one customer, in one command
 _HEADS = (
     'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
     ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
+)
+_HISTORIES = (
+    'm=$1; users=$2; shift 2; for user in $users; do echo "$m $user"; "$@" "--user=$user" || exit; done; echo "$m end"'
 )
 _HISTORY_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "SubmitLine")
 
@@ -56,6 +60,22 @@ def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
     ]
 
 
+def sacct_histories(path: str, users: Sequence[str], minutes: int, mark: str, user_mark: str) -> list[str]:
+    """The histories of several users, in one command: behind each user's mark and name."""
+    asked, *options = sacct_history(path, "", minutes, mark)
+    shape = [option for option in options if not option.startswith("--user=")]
+    return ["/bin/sh", "-c", _HISTORIES, "histories", user_mark, " ".join(users), asked, *shape]
+
+
+def histories(answer: Answer, user_mark: str) -> dict[str, Answer]:
+    """Each user's history. Raises SlurmUnavailableError."""
+    *parts, end = answer.stdout.split(user_mark)
+    if answer.status != 0 or end != " end\n":
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:200]!r}")
+    named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
+    return {user: Answer(0, printed, "") for user, _, printed in named}
+
+
 def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
     """The jobs of a history whose sbatch was called for this job of ours. Raises SlurmUnavailableError."""
     *fields, rest = answer.stdout.split(f"|{mark}")
@@ -64,6 +84,18 @@ def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
     width = len(_HISTORY_FIELDS)
     records = [fields[first : first + width] for first in range(0, len(fields), width)]
     return [_accounted(record) for record in records if _is_ours(record[-1], job_id)]
+
+
+def marked_job(line: str) -> JobId | None:
+    """The job that the second line of a batch script of ours names."""
+    job_id = JobId(line.rpartition(" ")[2])
+    return job_id if line == script_mark(job_id) else None
+
+
+def named_in(listed: Mapping[SlurmId, Listed], job_ids: Collection[JobId]) -> list[Seen]:
+    """The listed jobs that have one of these names."""
+    names = set(job_ids)
+    return [job.seen for job in listed.values() if job.name in names]
 
 
 def worth_reading(listed: Iterable[Listed], since_s: float) -> list[Listed]:

@@ -19,6 +19,7 @@ from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitte
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished
+from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
 from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
 from supervisor_tasks.queues import periods_s
@@ -390,3 +391,16 @@ def test_rewind__broker_away__is_told(run: Run, servers: tuple[Engine, dict[str,
     done = subprocess.run(argv, cwd=REPOSITORY, env=away, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: the broker does not answer")
+
+
+def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_asked_for(
+    run: Run, ledger: Ledger
+) -> None:
+    mark = b"\x0a" * 8
+    ledger.others.keep([OthersClaim(mark, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
+    assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("take-over", "00", "--yes", status=1).stderr
+    run("take-over", mark.hex(), typed="n\n", status=1)
+    assert (ledger.others.taken(), ledger.sweeps.fact(WANTED)) == (set(), None)
+    run("take-over", f"0x{mark.hex().upper()}", "--yes")
+    assert (ledger.others.taken(), ledger.sweeps.fact(WANTED) is not None) == ({mark}, True)
+    run("take-over", mark.hex(), "--yes", status=1)

@@ -8,8 +8,9 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.events import ChainSaw, SlurmStarted
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
 from supervisor_tasks.ledger import sweeps as module
+from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
-from tests.ledgers import bring_to_queued, emptied, job_id, migrated
+from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}
 
@@ -119,3 +120,18 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
     assert outcome is not None
     assert (outcome.status, outcome.minutes) == (ChainStatus.PANICKED, 0)
     assert ledger.sweeps.due()
+
+
+def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_over(ledger: Ledger) -> None:
+    others = ledger.others
+    first, second = OthersClaim(b"first---", claim(1)), OthersClaim(b"second--", claim(2))
+    others.keep([first, second])
+    others.keep([first])
+    assert others.all() == {job_id(1): first, job_id(2): second}
+    assert (others.made(job_id(1)), others.made(job_id(3))) == (True, False)
+    others.take_over(b"first---")
+    others.take_over(b"first---")
+    assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
+    others.forget([job_id(1)])
+    assert set(others.all()) == {job_id(2)}
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).others.all() == {}

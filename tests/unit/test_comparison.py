@@ -6,7 +6,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.comparison import FEW, Finding, Found, View, compare, doubts, missing, never_seen, unlisted
+from supervisor_tasks.comparison import (
+    FEW,
+    Finding,
+    Found,
+    View,
+    compare,
+    doubts,
+    missing,
+    never_seen,
+    unexplained,
+    unlisted,
+)
 from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
@@ -262,6 +273,31 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
         assert Found.NEVER_SEEN not in {finding.kind for finding in compare(replace(view, remembered=None))}
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
         assert never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold})) == []
+
+
+def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> None:
+    view = seeing(rows=[row(7, number=1)], others={name(1): "ab" * 8}, chain={name(1): standing()})
+    assert found(view) == [(Found.ANOTHERS, name(1)), (Found.STRAY, name(1))]
+    assert not [finding for finding in compare(view) if finding.events or finding.cancel]
+    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+        assert Found.ANOTHERS not in dict(found(replace(view, chain={name(1): cold})))
+    assert compare(replace(view, chain=None)) == []
+
+
+def test_unexplained__batch_jobs_of_the_customer_that_ran_and_are_nobodys() -> None:
+    rows = [
+        row(7, number=7),
+        row(8, number=8, user=STRANGER),
+        row(9, number=9, batch=False),
+        row(10, "CANCELLED", number=10),
+        row(11, "FAILED", number=11),
+        row(12, number=12),
+    ]
+    view = seeing(known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()})
+    assert [job.slurm_id for job in unexplained(view)] == [7, 11]
+    assert unexplained(replace(view, claims={})) == []
+    renamed = replace(view, remembered={name(1): SlurmId(7)})
+    assert [finding.slurm_id for finding in compare(renamed) if finding.kind is Found.NEVER_SEEN] == [7]
 
 
 def test_compare__an_effect_that_should_be_open__is_opened() -> None:

@@ -13,7 +13,20 @@ from supervisor_tasks.slurm.states import Phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the sample was recorded
-RECORD = ("7", "0xc", "RUNNING", "1:01", "0", "None", "1700000000", "1", "a name", "supervisor h:1", "/home/0xc/a.log")
+RECORD = (
+    "7",
+    "0xc",
+    "RUNNING",
+    "1:01",
+    "0",
+    "None",
+    "1700000000",
+    "0",
+    "1",
+    "a name",
+    "supervisor h:1",
+    "/home/0xc/a.log",
+)
 
 
 def printed(*records: tuple[str, ...]) -> str:
@@ -76,7 +89,7 @@ OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0"
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
 def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
-    hostile = (*RECORD[:8], name, comment, path)
+    hostile = (*RECORD[:9], name, comment, path)
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(Answer(0, printed(hostile, other), ""), MARK)
     assert sorted(jobs) == [7, 8]

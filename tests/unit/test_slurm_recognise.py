@@ -8,6 +8,8 @@ from supervisor_tasks.slurm.listing import Listed, listed_jobs
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.recognise import (
     calls_itself,
+    histories,
+    marked_job,
     script_heads,
     submitted_as,
     was_rejected,
@@ -61,6 +63,25 @@ def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> 
         submitted_as(Answer(0, recorded("sacct-submit-lines")[:kept], ""), MARK, OURS)
     with pytest.raises(SlurmUnavailableError):
         submitted_as(Answer(1, "", "sacct: error: slurmdbd: connection refused"), MARK, OURS)
+
+
+def test_histories__of_several_users__each_has_its_own() -> None:
+    both = f"USERMARK 0xa\n{recorded('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
+    told = histories(Answer(0, both, ""), "USERMARK")
+    assert list(told) == ["0xa", "0xb"]
+    assert [seen.slurm_id for seen in submitted_as(told["0xa"], MARK, OURS)] == [3]
+    assert submitted_as(told["0xb"], MARK, OURS) == []
+
+
+@pytest.mark.parametrize("answer", [Answer(0, "USERMARK 0xa\n", ""), Answer(1, "USERMARK 0xa\n", "no slurmdbd")])
+def test_histories__cut_off_or_failed__is_an_error(answer: Answer) -> None:
+    with pytest.raises(SlurmUnavailableError):
+        histories(answer, "USERMARK")
+
+
+def test_marked_job__only_our_own_line() -> None:
+    assert marked_job(script_mark(OURS)) == OURS
+    assert [marked_job(line) for line in ("true", "", f"{script_mark(OURS)} ", f"# another job {OURS}")] == [None] * 4
 
 
 def test_worth_reading__batch_jobs_since_then() -> None:

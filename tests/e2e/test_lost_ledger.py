@@ -1,0 +1,161 @@
+"""A ledger that is lost as a whole, while its jobs run, wait and end: the new one leaves them alone and calls the operator, and
+when that gives the word, takes them in as they are.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from devgrid.chain import Account
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.chaos.audit import audit, violations
+from tests.chaos.evidence import gather
+from tests.ends import PATIENCE_S, as_customer, id_of, record_of, running, scontrol
+from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
+
+LONG = "#!/bin/bash\nsleep 600\n"
+ENDS = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.2; done\nexit 5\n"
+SHORT = "#!/bin/bash\nsleep 2\n"  # long enough for the audit to see that it ran
+LOST = "lost_ledger"
+# What both ledgers know of a job, only the second one knows to its end.
+OF_ONE_LEDGER = ("one_ledger", "ledger_agrees", "fates", "inbox_read", "nothing_left")
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25, overrides={"SWEEP_GRACE_S": "2"})
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def customer(grid: Grid) -> Account:
+    return grid.new_customer()
+
+
+def stop_fleet(grid: Grid) -> None:
+    for name in ("worker", "beat", "callbacks"):
+        grid.processes.kill(grid.fleet.find(name))
+
+
+def lose_ledger(grid: Grid) -> str:
+    """The fleet gets an empty database under the old name. The URL of the old one, for the audit."""
+    url = make_url(grid.environment["DATABASE_URL"])
+    engine = create_engine(url.set(database="template1"), isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+            connection.execute(text(ended), {"name": url.database})
+            connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO {LOST}'))
+            connection.execute(text(f'CREATE DATABASE "{url.database}"'))
+    finally:
+        engine.dispose()
+    return url.set(database=LOST).render_as_string(hide_password=False)
+
+
+def alarm(grid: Grid) -> dict[str, Any]:
+    found = rows(grid, "SELECT details FROM alarms WHERE name = 'another_ledgers_jobs'")
+    return found[0].details if found else {}
+
+
+def supervisor(grid: Grid, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+    return subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def jobs(grid: Grid, customer: Account) -> dict[str, str]:
+    """Jobs at every stage, when the fleet is killed."""
+    over = grid.submit_script(customer, SHORT)
+    wait_for_end(grid, over)
+    runs, renamed, ends = (grid.submit_script(customer, script) for script in (LONG, LONG, ENDS))
+    for job_id in (runs, renamed, ends):
+        running(grid, job_id)
+    scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
+    queued, hidden = grid.submit_script(customer, SHORT), grid.submit_script(customer, SHORT)
+    for number in (id_of(grid, queued), id_of(grid, hidden)):
+        scontrol(grid, "hold", str(number))
+    scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
+    for job_id in (renamed, hidden):
+        about = f"JobId={id_of(grid, job_id)}"
+        as_customer(grid, customer, "scontrol", "update", about, "JobName=mine", "Comment=mine")
+    services = grid.processes.find("services")
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)
+    fresh = grid.submit_script(customer, SHORT)
+    claimed = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'CLAIMED'"
+    wait_until(lambda: bool(rows(grid, claimed, id=fresh)), "the claim", PATIENCE_S, 0.1)
+    stop_fleet(grid)
+    (grid.users.home(customer.address) / "go").touch()
+    grid.processes.kill(services, signal.SIGCONT, wait=False)
+    wait_until(lambda: state_of(grid, ends) == "FAILED", "SLURM to end one", PATIENCE_S, 0.2)
+    hot = {"runs": runs, "renamed": renamed, "ended": ends, "queued": queued, "hidden": hidden, "fresh": fresh}
+    return hot | {"over": over}
+
+
+def state_of(grid: Grid, job_id: str) -> str:
+    return slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T").stdout.strip()
+
+
+def all_in_slurm(grid: Grid) -> list[int]:
+    return sorted(map(int, slurm_of(grid).run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()))
+
+
+def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
+    grid: Grid, customer: Account, jobs: dict[str, str]
+) -> None:
+    hot = {what: job_id for what, job_id in jobs.items() if what != "over"}
+    old_rows = {row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")}
+    before, statuses = all_in_slurm(grid), {job_id: grid.chain.job(job_id).status for job_id in hot.values()}
+    mark = rows(grid, "SELECT mark FROM marks")[0].mark.hex()
+    old_ledger = lose_ledger(grid)
+    grid.fleet.start(flower=False)
+    wait_until(lambda: alarm(grid).get("marks") == {mark: len(hot)}, "the alarm", PATIENCE_S, 0.2)
+    assert "supervisor take-over" in alarm(grid)["advice"]
+    assert set(alarm(grid)["some"]) == set(hot.values())
+    other = grid.submit_script(customer, SHORT)  # nonces come from the chain
+    assert wait_for_end(grid, other, PATIENCE_S).status is ChainStatus.FINISHED
+    assert set(all_in_slurm(grid)) - set(before) == set(slurm_ids(grid, other))
+    assert {job_id: grid.chain.job(job_id).status for job_id in hot.values()} == statuses
+    assert [row.job_id for row in rows(grid, "SELECT job_id FROM jobs")] == [other]
+
+    refused = supervisor(grid, "take-over", "00" * 8, "--yes")
+    assert (refused.returncode, mark in refused.stderr) == (1, True)
+    taken = supervisor(grid, "take-over", mark, "--yes")
+    assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (0, True), taken.stderr
+    ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
+    assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)
+    assert wait_for_end(grid, hot["fresh"], PATIENCE_S).status is ChainStatus.FINISHED
+    for what in ("queued", "hidden"):
+        scontrol(grid, "release", str(old_rows[hot[what]].slurm_id))
+        assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.FINISHED
+    for what in ("runs", "renamed"):
+        assert record_of(grid, old_rows[hot[what]].slurm_id).state == "RUNNING"
+        grid.chain.cancel_job(customer, hot[what])
+        assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.CANCELLED
+        assert record_of(grid, old_rows[hot[what]].slurm_id).state == "CANCELLED"
+
+    settled = "SELECT job_id, slurm_id FROM jobs WHERE state = 'SETTLED'"
+    wait_until(lambda: len(rows(grid, settled)) == len(hot) + 1, "the ledger to know", PATIENCE_S, 0.2)
+    ids = {row.job_id: row.slurm_id for row in rows(grid, settled)}
+    assert {what: ids[job_id] for what, job_id in hot.items() if what != "fresh"} == {
+        what: old_rows[job_id].slurm_id for what, job_id in hot.items() if what != "fresh"
+    }
+    assert jobs["over"] not in ids
+    wait_until(lambda: supervisor(grid, "sweep").returncode == 0 and not alarm(grid), "the alarm to be off", PATIENCE_S)
+    wait_until(lambda: not rows(grid, "SELECT 1 FROM others_claims"), "the claims to be forgotten", PATIENCE_S)
+    assert parked(grid) == []
+    undone = "SELECT kind FROM effects WHERE done_at IS NULL"
+    wait_until(lambda: not rows(grid, undone), "nothing to be left to do", PATIENCE_S, 0.2)
+    found = audit(gather(grid.folder, old_ledger))
+    assert violations([entry for entry in found if entry.check.name not in OF_ONE_LEDGER]) == []
