@@ -341,6 +341,16 @@ class Chain:
         """Mine blocks now."""
         self.rpc.call("anvil_mine", hex(blocks))
 
+    def lose_from(self, block: int) -> None:
+        """Replace this block and all above it by empty ones. anvil counts from its head, which may move meanwhile."""
+        before = self._block_hash(block)
+        while self._block_hash(block) == before:
+            self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
+
+    def _block_hash(self, block: int) -> str:
+        found: str = self.rpc.call("eth_getBlockByNumber", hex(block), False)["hash"]
+        return found
+
     # --- inside ---
 
     def _request(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 
 PATIENCE_S = 5.0
+FIRST_PORT = 10_000
 
 
 class StartError(RuntimeError):
@@ -206,10 +208,17 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody has, chosen at random below those that the kernel gives to connections: one of
+    these would soon be somebody's.
+    """
+    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = FIRST_PORT + secrets.randbelow(below - FIRST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
         return port
 
 

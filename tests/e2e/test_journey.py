@@ -152,7 +152,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     with_cursor = "UPDATE cursors SET block_number = 0 RETURNING block_number"
     execute(grid, with_cursor)
     head = grid.chain.block_number()
-    wait_until(lambda: rows(grid, "SELECT block_number FROM cursors")[0].block_number >= head, "the scan", 20.0, 0.1)
+    wait_until(lambda: rows(grid, "SELECT block_number FROM cursors")[0].block_number >= head, "the scan", 60.0, 0.1)
     assert "TimeLimit=00:15:00" in scontrol(grid, slurm_id)
     assert journal(grid, job_id).count("ToppedUp") == 1
     grid.chain.cancel_job(customer, job_id)

@@ -10,12 +10,12 @@ from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from tests.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
 
-CONFIRMATIONS = 60  # fifteen seconds of this chain
+CONFIRMATIONS = 60  # a minute of this chain
 
 
 @pytest.fixture(scope="module")
 def reorganising() -> Iterator[Grid]:
-    grid = Grid.start(block_time_s=0.25, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)})
+    grid = Grid.start(block_time_s=1.0, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)})
     try:
         grid.fleet.start(flower=False)
         yield grid
@@ -26,11 +26,6 @@ def reorganising() -> Iterator[Grid]:
 @pytest.fixture(scope="module")
 def buyer(reorganising: Grid) -> Account:
     return reorganising.new_customer()
-
-
-def lose_from(grid: Grid, block: int) -> None:
-    """This block and all above it are replaced by empty ones."""
-    grid.chain.rpc.call("anvil_reorg", grid.chain.block_number() - block + 1, [])
 
 
 def settled(grid: Grid, job_id: str) -> None:
@@ -46,7 +41,7 @@ def test_end_lost__is_settled_again_the_same(reorganising: Grid, buyer: Account)
     job_id = grid.submit_script(buyer, "#!/bin/bash\nexit 3\n")
     before = wait_for_end(grid, job_id)
     settled(grid, job_id)
-    lose_from(grid, before.block_number_state_change)
+    grid.chain.lose_from(before.block_number_state_change)
     assert not grid.chain.job(job_id).status.cold
     wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)
     settled(grid, job_id)
@@ -70,7 +65,7 @@ def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(reor
         "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"
     )
     claim = rows(grid, query, id=job_id)
-    lose_from(grid, claim[0].block_number)
+    grid.chain.lose_from(claim[0].block_number)
     assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
     grid.fleet.start_worker()
     wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)

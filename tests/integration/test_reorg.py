@@ -85,7 +85,7 @@ class Play:
 
     def lose(self, above: int) -> None:
         """All blocks above this one are replaced by empty ones."""
-        self.chain.rpc.call("anvil_reorg", self.chain.block_number() - above, [])
+        self.chain.lose_from(above + 1)
 
     def follow(self) -> None:
         """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""
