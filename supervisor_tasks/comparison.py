@@ -52,7 +52,7 @@ class Found(StrEnum):
     NEVER_SEEN = "never_seen"  # claimed, and the ledger had never heard of it
     NOBODY_AT_WORK = "nobody_at_work"  # an effect that should be open is not
     RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
-    DOUBLE = "double"  # a second SLURM job: cancelled
+    DOUBLE = "double"  # a second SLURM job: cancelled when it is seen again
     STRAY = "stray"  # looks like ours, and is not known well enough to be cancelled
 
 
@@ -91,9 +91,9 @@ class View:
     grace_s: float = 300.0
     steady_s: float = float("inf")
 
-    def again(self, kind: Found, job_id: JobId) -> bool:
+    def again(self, kind: Found, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
         """Whether the same was in doubt long enough ago."""
-        return self.suspects.get(_doubt(kind, job_id), -1.0) >= self.grace_s
+        return self.suspects.get(_doubt(kind, job_id, slurm_id), -1.0) >= self.grace_s
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[Listed]]:
@@ -104,8 +104,8 @@ class View:
         return found
 
 
-def _doubt(kind: Found, job_id: JobId) -> str:
-    return f"{kind} {job_id}"
+def _doubt(kind: Found, job_id: JobId, slurm_id: SlurmId | None = None) -> str:
+    return f"{kind} {job_id}" if slurm_id is None else f"{kind} {job_id} {slurm_id}"
 
 
 def doubts(view: View, findings: Sequence[Finding]) -> dict[str, float]:
@@ -115,8 +115,10 @@ def doubts(view: View, findings: Sequence[Finding]) -> dict[str, float]:
     kinds = dict.fromkeys((Found.MISSING, Found.LOST, Found.HELD, Found.CONTRADICTED), Found.MISSING)
     kinds[Found.NOT_OURS] = Found.NOT_OURS
     now = [_doubt(kinds[finding.kind], finding.job_id) for finding in findings if finding.kind in kinds]
+    now += [_doubt(found.kind, found.job_id, found.slurm_id) for found in findings if found.kind is Found.DOUBLE]
     kept = [name for name in view.suspects if name.startswith(Found.NOT_OURS) and view.chain is None]
-    kept += [name for name in view.suspects if name.startswith(Found.MISSING) and view.slurm is None]
+    of_slurm = (Found.MISSING, Found.DOUBLE)
+    kept += [name for name in view.suspects if name.startswith(of_slurm) and view.slurm is None]
     kept += [_doubt(Found.MISSING, job.job_id) for job in missing(view) if job.job_id not in view.asked]
     return {name: view.suspects.get(name, 0.0) for name in now} | {
         name: view.suspects[name] for name in kept if name in view.suspects
@@ -310,15 +312,22 @@ def _status(job_id: JobId, view: View) -> ChainStatus | None:
 def _superfluous(view: View) -> Iterator[Finding]:
     """Live SLURM jobs that should not be. Only what is certainly ours is cancelled."""
     assert view.slurm is not None  # noqa: S101
-    ids = {job.slurm_id: job for job in sorted(view.jobs.values(), key=lambda job: not job.finished) if job.slurm_id}
+    by_id = dict[SlurmId | None, list[Known]]()  # more than one where slurmctld has given an id again
+    for job in view.jobs.values():
+        by_id.setdefault(job.slurm_id, []).append(job)
     for row in view.slurm.values():
         if not live(row):
             continue
-        job = ids.get(row.slurm_id)
-        if job is not None and _is(row, job) and (row.name == job.job_id or not _may_be_another(job)):
-            yield from _runs_on(job, row, view)
+        known = [job for job in by_id.get(row.slurm_id, ()) if _is_known_as(row, job)]
+        if known:  # what one of them is to be ended for, another may be running for
+            if all(job.finished for job in known):
+                yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, view)
         elif _has_our_mark(row, view.comment):
             yield from _marked(row, view)
+
+
+def _is_known_as(row: Listed, job: Known) -> bool:
+    return _is(row, job) and (row.name == job.job_id or not _may_be_another(job))
 
 
 def _may_be_another(job: Known) -> bool:
@@ -348,8 +357,9 @@ def _marked(row: Listed, view: View) -> Iterator[Finding]:
     elif job.finished:
         if _over(job, view):
             yield Finding(Found.RUNS_ON, job_id, row.slurm_id, cancel=row.slurm_id)
-    elif job.slurm_id is not None:
-        yield Finding(Found.DOUBLE, job_id, row.slurm_id, cancel=row.slurm_id)
+    elif job.slurm_id not in (None, row.slurm_id):
+        again = view.again(Found.DOUBLE, job_id, row.slurm_id)
+        yield Finding(Found.DOUBLE, job_id, row.slurm_id, cancel=row.slurm_id if again else None)
 
 
 def _over(job: Known, view: View) -> bool:

@@ -1,20 +1,25 @@
-"""Cancel: SLURM is asked to end the job. What really ran is reported when SLURM says so."""
+"""Cancel: SLURM is asked to end the job. What really ran is reported when SLURM says so.
+
+An id alone is not the job: after a wrap, or when slurmctld has lost its state, a stranger's job may have it. The admin could
+end that too. So SLURM's record is recognised first, and scancel is told whose job it may end.
+"""
 
 from supervisor_tasks.events import Carried, Event
 from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.journey.submit import find, require_settled
+from supervisor_tasks.journey.witness import record_of
 from supervisor_tasks.site import Site
 
 
 def cancel(site: Site, job: Job) -> Event:
-    """Cancel the job by the SLURM id in the ledger; after an unclear submission, whatever is recognised as the job once
-    nothing of it can arrive any more.
+    """Cancel the job that has the SLURM id in the ledger, if it is ours; after an unclear submission, whatever is recognised
+    as the job once nothing of it can arrive any more.
     """
     if job.slurm_id is not None:
-        ids = [job.slurm_id]
+        ids = [job.slurm_id] if record_of(site, job) is not None else []
     else:
         require_settled(site, job)
         ids = [seen.slurm_id for seen in find(site, job)]
     for slurm_id in ids:
-        site.slurm.cluster.cancel(slurm_id)
+        site.slurm.cluster.cancel(slurm_id, job.customer)
     return Carried(Kind.CANCEL)

@@ -108,7 +108,7 @@ def _look_for(site: Site, job: Job) -> Event:
     if taken:
         for extra in taken[1:]:
             log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
-            site.slurm.cluster.cancel(extra.slurm_id)
+            site.slurm.cluster.cancel(extra.slurm_id, job.customer)
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")

@@ -115,7 +115,7 @@ def _sweep(site: Site, why: str) -> bool:
             with site.ledger.engine.begin() as connection:
                 site.ledger.set_cursor(connection, HISTORY, history, "")
     with report.asking("cancelling"):
-        _cancel(site, findings, report)
+        _cancel(site, view, findings, report)
     _alarm(site.ledger, view, findings)
     _wake(site, report)
     told = _told(site, report, view, findings)
@@ -269,11 +269,11 @@ def _read_again(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None
                 ledger.set_cursor(connection, STREAM, min(blocks) - 1, "")
 
 
-def _cancel(site: Site, findings: Sequence[Finding], report: _Report) -> None:
+def _cancel(site: Site, view: View, findings: Sequence[Finding], report: _Report) -> None:
     doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
     for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]:
         log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
-        site.slurm.cluster.cancel(slurm_id)
+        site.slurm.cluster.cancel(slurm_id, Address((view.slurm or {})[slurm_id].user))
         report.cancelled += 1
 
 

@@ -15,7 +15,7 @@ from supervisor_tasks.ledger.submissions import Submission
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.identity import UNKNOWN, Sight, Wanted
 from supervisor_tasks.slurm.listing import Listed
-from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.slurm.output import Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
@@ -109,6 +109,16 @@ def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | 
     ]
     sights = site.slurm.cluster.look(wanted, listed) if wanted else {}
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
+
+
+def record_of(site: Site, job: Job) -> Seen | None:
+    """SLURM's record of one job, or None when SLURM does not know it. Raises SlurmUnavailableError or SshUnavailableError
+    also when that cannot be told at the moment.
+    """
+    sight = look_at(site, [job])[job.job_id]
+    if sight.unclear:
+        raise SlurmUnavailableError(sight.unclear)
+    return sight.seen
 
 
 def _recognised(job: Job, sight: Sight) -> list[Change]:

@@ -335,14 +335,18 @@ class Ledger:
 
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id
-        a second time: of a job that is over, the time tells.
+        a second time, also that of a job which it has lost and which is hot still: where the time is known, it tells.
         """
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
         query = select(JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
         query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.job_id != job_id)
         with self.engine.connect() as connection:
             rows = list(connection.execute(query))
-        return {SlurmId(row.slurm_id) for row in rows if not row.over or row.slurm_submit_s == submit_s[row.slurm_id]}
+        return {
+            SlurmId(row.slurm_id)
+            for row in rows
+            if row.slurm_submit_s == submit_s[row.slurm_id] or (row.slurm_submit_s is None and not row.over)
+        }
 
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""

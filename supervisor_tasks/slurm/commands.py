@@ -88,9 +88,9 @@ def sacct_named(path: str, job_ids: str, slurm_ids: str) -> list[str]:
     return [*_sacct(path), f"--name={job_ids}", f"--jobs={slurm_ids}"]
 
 
-def scancel(path: str, slurm_id: SlurmId) -> list[str]:
-    """Cancel one job."""
-    return [path, str(slurm_id)]
+def scancel(path: str, slurm_id: SlurmId, user: str) -> list[str]:
+    """Cancel one job if it is this user's: the id may be another's by now."""
+    return [path, f"--user={user}", str(slurm_id)]
 
 
 def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:

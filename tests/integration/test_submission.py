@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
-from supervisor_tasks.job import JobId, State
+from supervisor_tasks.job import JobId, SlurmId, State
+from supervisor_tasks.journey.cancel import cancel
+from supervisor_tasks.journey.submit import find
+from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.once import IN_TIME_S
@@ -283,3 +287,44 @@ def test_job_of_which_nothing_can_be_told__is_left_to_the_operator_and_not_submi
     assert str(slurm_id) in world.parked(site, job)
     assert world.journal(job).count("SubmitStarted") == 1
     world.slurm.run("scancel", str(slurm_id))
+
+
+def strangers_job(world: World) -> int:
+    done = world.slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=9", "--mem=10", "--wrap=sleep 600")
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def shown(world: World, slurm_id: int) -> str:
+    return world.slurm.run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l").stdout.strip()
+
+
+def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(world: World, site: Site) -> None:
+    job = world.new_job(site)
+    world.until_queued(site, job)
+    stranger = strangers_job(world)
+    try:
+        before = shown(world, stranger).split()[1]
+        with world.engine.begin() as connection:  # as slurmctld does when it has lost its last seconds
+            lost = "UPDATE jobs SET slurm_id = :id, slurm_submit_s = NULL WHERE job_id = :job"
+            connection.execute(text(lost), {"id": stranger, "job": job})
+        confused = site.ledger.jobs([job])[job]
+        top_up(site, replace(confused, time_limit_min=77))
+        cancel(site, confused)
+        site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)  # nor would scancel do it
+        site.slurm.cluster.cancel(SlurmId(999_999), CUSTOMER)
+        state, limit = shown(world, stranger).split()
+        assert (state in ("PENDING", "RUNNING"), limit) == (True, before)
+    finally:
+        world.slurm.run("scancel", str(stranger))
+
+
+def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: World, site: Site) -> None:
+    lost, new = world.new_job(site), world.new_job(site)
+    found = world.until_queued(site, new)
+    assert found.slurm_id is not None
+    submit_s = site.slurm.cluster.list_all()[found.slurm_id].submit_s
+    with world.engine.begin() as connection:
+        hot = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
+        connection.execute(text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost})
+    assert [seen.slurm_id for seen in find(site, found)] == [found.slurm_id]

@@ -237,13 +237,25 @@ def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_
 
 def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
     view = seeing(known(1), rows=[row(1), row(2, number=1)])
-    assert (only(view).kind, only(view).cancel) == (Found.DOUBLE, SlurmId(2))
+    first = only(view)
+    assert (first.kind, first.cancel, doubts(view, [first])) == (Found.DOUBLE, None, {f"double {name(1)} 2": 0.0})
+    assert doubts(replace(view, suspects={f"double {name(1)} 2": 9.0}, slurm=None), []) == {f"double {name(1)} 2": 9.0}
+    again = replace(view, suspects={f"double {name(1)} 2": GRACE_S})
+    assert (only(again).kind, only(again).cancel) == (Found.DOUBLE, SlurmId(2))
     strangers = row(2, number=1, user=STRANGER)
     assert [finding.cancel for finding in compare(seeing(known(1), rows=[row(1), strangers]))] == [None]
 
 
 def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -> None:
     assert compare(seeing(known(1), known(2), rows=[row(1), row(2, number=1)])) == []
+
+
+def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> None:
+    lost, new = known(1, slurm_id=SlurmId(7), slurm_submit_s=500), known(2, slurm_id=SlurmId(7), slurm_submit_s=1000)
+    for jobs in ((lost, new), (new, lost)):  # one of them is the last with that id
+        view = seeing(*jobs, rows=[row(7, number=2)], suspects={f"double {name(2)} 7": GRACE_S})
+        assert compare(view) == []
+        assert [job.job_id for job in missing(view)] == [name(1)]
 
 
 CLAIM = Claimed(
@@ -347,7 +359,13 @@ VIEWS = st.builds(
         rows=rows,
         chain=chain,
         asked={job.job_id: None for job in jobs},
-        suspects={f"missing {job.job_id}": GRACE_S for job in jobs} if old else {},
+        suspects={
+            doubt: GRACE_S
+            for job in jobs
+            for doubt in (f"missing {job.job_id}", *(f"double {job.job_id} {listed.slurm_id}" for listed in rows))
+        }
+        if old
+        else {},
     ),
     st.lists(JOBS, max_size=6, unique_by=lambda job: job.job_id),
     st.lists(ROWS, max_size=8, unique_by=lambda listed: listed.slurm_id),
