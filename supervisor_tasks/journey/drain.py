@@ -9,11 +9,9 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.operator import AlarmName, finished
-from supervisor_tasks.ledger.store import Ledger, OpenEffect
+from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Ledger, OpenEffect
 
 log = structlog.get_logger()
-
-TRIES_OF_THE_UNFORESEEN = 5
 
 
 def drain(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:

@@ -11,13 +11,12 @@ from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, Submi
 from supervisor_tasks.job import Job, Kind
 from supervisor_tasks.journey import drain
 from supervisor_tasks.journey.cancel import cancel
-from supervisor_tasks.journey.drain import TRIES_OF_THE_UNFORESEEN
 from supervisor_tasks.journey.fetch import fetch
 from supervisor_tasks.journey.submit import submit
 from supervisor_tasks.journey.tell_user import tell_user
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import Change, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Change, LeaseLostError, OpenEffect
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()

@@ -56,7 +56,8 @@ CLOSE = text(
     """
 )
 
-# Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone.
+# Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone, and only
+# while no other one is being carried out: if the worker dies of it, it is known of what.
 LEASE = text(
     """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
@@ -67,6 +68,11 @@ LEASE = text(
             WHERE cluster = :cluster AND kind = ANY(:kinds) AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
                 AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
                 AND due_at <= now() + interval '20 milliseconds'
+                AND (unforeseen < :suspect OR NOT EXISTS (
+                    SELECT FROM effects AS other
+                    WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
+                        AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
+                ))
             ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
         ), first AS (
             SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
@@ -77,16 +83,30 @@ LEASE = text(
     """
 )
 
-# Frees the leases of holders that are gone and of those that took far too long.
+# Frees the leases of holders that are gone and of those that took far too long. Either may be the effect's doing, and counts as
+# a failure that nobody foresaw; not where the database itself was away, which ends all holders. After two of them an effect is
+# a suspect, and of the suspects one is carried out at a time: so whoever kills workers makes many suspects, but parks only an
+# effect that is there each time. A suspect that was there waits, and the others go first.
 FREE = text(
     """
-    UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL
-    WHERE id IN (
-        SELECT id FROM effects
+    UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL,
+        unforeseen = unforeseen + counts, failing_since = COALESCE(failing_since, now()),
+        last_error = :error,
+        due_at = CASE WHEN counts = 1 AND unforeseen >= :suspect
+            THEN now() + 5 * 2 ^ LEAST(unforeseen, 6) * interval '1 second' ELSE due_at END,
+        parked_at = CASE WHEN unforeseen + counts >= :bound THEN now() END,
+        evidence = CASE WHEN unforeseen + counts >= :bound
+            THEN jsonb_build_object('reason', CAST(:error AS text), 'attempts', attempts) END
+    FROM (
+        SELECT id AS freed, CASE WHEN lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time()
+            THEN 1 ELSE 0 END AS counts
+        FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
             AND (lease_until < now() OR NOT lease = ANY(:alive))
         FOR UPDATE SKIP LOCKED
-    )
+    ) AS held
+    WHERE id = freed
+    RETURNING id, job_id, kind, attempts, parked_at
     """
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -39,6 +40,8 @@ from supervisor_tasks.ledger.submissions import Submission, submissions
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.life import advance
 
+log = structlog.get_logger()
+
 JOBS = JobRow.metadata.tables["jobs"]
 EVENTS = EventRow.metadata.tables["events"]
 CALLBACKS = Callback.metadata.tables["callbacks"]
@@ -52,6 +55,9 @@ LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
 LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
+TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
+WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
+SHOWN_JOBS = 5  # in a line of the log
 MOST = 1000  # effects and callbacks that are taken at a time
 TICK_S = 1.0  # two ticks of one name within that time are one
 OVER = (State.ENDED, State.REFUSED, State.SETTLED)  # SLURM is done with the job
@@ -310,10 +316,26 @@ class Ledger:
         """Due effects that need a message: it was lost, its worker died, or their time has come."""
         with self.engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
-            connection.execute(outbox.FREE, {"cluster": self.cluster, "alive": alive})
+            self._free(connection, alive)
             parameters = {"cluster": self.cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
             rows = connection.execute(outbox.FORGOTTEN, parameters)
             return _effects(rows)
+
+    def _free(self, connection: Connection, alive: Sequence[int]) -> None:
+        parameters = {
+            "cluster": self.cluster,
+            "alive": alive,
+            "lease_s": LEASE_S,
+            "suspect": SUSPECT_AFTER,
+            "bound": TRIES_OF_THE_UNFORESEEN,
+            "error": WORKER_ENDED,
+        }
+        freed = list(connection.execute(outbox.FREE, parameters))
+        if freed:
+            log.warning("effects_freed", effects=len(freed), jobs=[row.job_id for row in freed[:SHOWN_JOBS]])
+        for row in freed:
+            if row.parked_at is not None:  # the watch calls the operator
+                log.error("effect_parked", job_id=row.job_id, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
 
     # --- questions --------------------------------------------------------------------------------------------------
 

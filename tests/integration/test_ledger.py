@@ -30,7 +30,7 @@ from supervisor_tasks.events import (
 )
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.ledger.leases import single_flight
-from supervisor_tasks.ledger.store import Change, LeaseLostError, Ledger, OpenEffect
+from supervisor_tasks.ledger.store import WORKER_ENDED, Change, LeaseLostError, Ledger, OpenEffect
 
 JOB = JobId("0x" + "5" * 64)
 CLAIM = Claimed(
@@ -315,7 +315,7 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger.record(Change(JOB, CalledBack(), done=stale))
     with engine.connect() as connection:
         (row,) = connection.execute(text("SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"))
-    assert tuple(row) == (fresh.holder, None, None)
+    assert tuple(row) == (fresh.holder, None, WORKER_ENDED)
     ledger.record(Change(JOB, SubmitStarted(10)), held=fresh)
 
 

@@ -6,12 +6,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from devgrid.process import wait_until
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.events import CalledBack, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Kind
-from supervisor_tasks.journey.drain import TRIES_OF_THE_UNFORESEEN, given_back_on_failure, park, watch_effects
+from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import LATE_AFTER_TRIES, SUSPECT_AFTER, Change, Ledger, OpenEffect
+from supervisor_tasks.ledger.store import (
+    LATE_AFTER_TRIES,
+    SUSPECT_AFTER,
+    TRIES_OF_THE_UNFORESEEN,
+    Change,
+    Ledger,
+    OpenEffect,
+)
 from tests.ledgers import bring_to_queued, emptied, job_id, migrated
 
 
@@ -172,3 +180,78 @@ def test_postponed_without_an_error__has_not_failed(ledger: Ledger, engine: Engi
     ledger.postpone(ledger.lease([Kind.WITNESS]), 30.0)
     (row,) = rows(engine, "SELECT attempts, failing_since, last_error FROM effects WHERE done_at IS NULL")
     assert tuple(row) == (0, None, None)
+
+
+def die_with(engine: Engine, ledger: Ledger) -> list[OpenEffect]:
+    """A worker takes what is due, and is gone."""
+    worker = Ledger(engine, "here", lambda _: None)
+    effects = worker.lease([Kind.WITNESS])
+    worker.holder.close()
+    free(ledger, engine)
+    return effects
+
+
+def free(ledger: Ledger, engine: Engine) -> None:
+    """Postgres gives the lock of a closed connection up in its own time."""
+
+    def freed() -> bool:
+        ledger.forgotten()
+        return not rows(engine, "SELECT 1 FROM effects WHERE lease IS NOT NULL")
+
+    wait_until(freed, "the leases of the dead to be free", 60.0, 0.01)
+
+
+def finish(ledger: Ledger, effects: Sequence[OpenEffect]) -> None:
+    ledger.record(*(Change(effect.job_id, SlurmWaiting("PENDING"), done=effect) for effect in effects))
+
+
+def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, *range(1, 21))
+    poison, deaths = job_id(13), list[int]()
+    while len(deaths) < TRIES_OF_THE_UNFORESEEN:
+        worker = Ledger(engine, "here", lambda _: None)
+        while effects := worker.lease([Kind.WITNESS]):
+            if any(effect.job_id == poison for effect in effects):
+                deaths.append(len(effects))
+                break
+            finish(worker, effects)
+        worker.holder.close()
+        free(ledger, engine)
+        with engine.begin() as connection:  # its time has come again
+            connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
+    assert deaths == [20] * SUSPECT_AFTER + [1] * (TRIES_OF_THE_UNFORESEEN - SUSPECT_AFTER)
+    parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
+    assert [row.job_id for row in parked] == [poison]
+    assert "its worker ended" in parked[0].last_error
+    assert parked[0].evidence["attempts"] == TRIES_OF_THE_UNFORESEEN
+    watch_effects(ledger)
+    assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
+
+
+def test_worker_killed_again_and_again_with_much_in_flight__nothing_is_parked(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, *range(1, 101))
+    sizes = [len(die_with(engine, ledger)) for _ in range(3 * TRIES_OF_THE_UNFORESEEN)]
+    assert sizes == [100] * SUSPECT_AFTER + [1] * (len(sizes) - SUSPECT_AFTER)
+    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
+    make_due(engine)
+    while effects := ledger.lease([Kind.WITNESS]):
+        finish(ledger, effects)
+    assert rows(engine, "SELECT 1 FROM effects WHERE failing_since IS NOT NULL AND done_at IS NULL") == []
+    assert len(rows(engine, "SELECT 1 FROM jobs WHERE looks >= 1")) == 100
+
+
+def test_suspects__one_at_a_time_whoever_takes_them(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1, 2, 3)
+    for _ in range(SUSPECT_AFTER):
+        die_with(engine, ledger)
+    bring_to_queued(ledger, 4)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+    other = Ledger(engine, "here", lambda _: None)
+    assert [effect.job_id for effect in other.lease([Kind.WITNESS])] == [job_id(4)]
+    suspect = other.lease([Kind.WITNESS])
+    assert len(suspect) == 1
+    assert ledger.lease([Kind.WITNESS]) == []
+    finish(other, suspect)
+    assert len(ledger.lease([Kind.WITNESS])) == 1
+    other.holder.close()
