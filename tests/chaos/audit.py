@@ -107,7 +107,9 @@ def expected(evidence: Evidence) -> Looked:
         job = evidence.jobs.get(job_id)
         status = job.status if job else "nowhere on chain"
         exit_code = row.get("exit_status")
-        if status not in row["ends"]:
+        if status == "PANICKED" and job_id in evidence.forgotten:
+            yield None
+        elif status not in row["ends"]:
             yield f"{job_id} is {status}; expected {' or '.join(row['ends'])}"
         elif job and exit_code is not None and job.exit_code != exit_code:
             yield f"{job_id} has exit status {job.exit_code}; expected {exit_code}"
@@ -119,7 +121,7 @@ def expected(evidence: Evidence) -> Looked:
 def not_given_up(evidence: Evidence) -> Looked:
     for job in evidence.ours:
         wanted = evidence.expected.get(job.job_id, {}).get("ends", ())
-        if job.status == "PANICKED" and "PANICKED" not in wanted:
+        if job.status == "PANICKED" and "PANICKED" not in wanted and job.job_id not in evidence.forgotten:
             yield f"{job.job_id} was panicked"
         elif job.job_id in evidence.refused and evidence.expected and "PENDING" not in wanted:
             yield f"{job.job_id} was refused"
@@ -129,12 +131,21 @@ def not_given_up(evidence: Evidence) -> Looked:
             yield None
 
 
+@check("I5", "what slurmctld was killed too early to remember ended at no cost: forgotten by SLURM")
+def forgotten_by_slurm(evidence: Evidence) -> Looked:
+    for job in evidence.ours:
+        if job.job_id in evidence.forgotten:
+            free = job.status in ("PANICKED", "CANCELLED") and job.final_cost_wei == 0
+            yield None if free else f"{job.job_id} is {job.status} for {job.final_cost_wei} wei; SLURM forgot it"
+
+
 @check("I1", "the contract says of each job what SLURM says of it")
 def right_status(evidence: Evidence) -> Looked:
     for job in _settled_by_us(evidence):
         seen = _decisive(evidence, job.job_id)
         if seen is None:
-            without = job.status in ("CANCELLED", "FAILED")
+            lost = job.status == "PANICKED" and job.job_id in evidence.forgotten
+            without = lost or job.status in ("CANCELLED", "FAILED")
             yield None if without else f"{job.job_id} is {job.status}, and SLURM never had it"
         elif STATUS_OF.get(seen.state) != job.status:
             yield f"{job.job_id} is {job.status}; SLURM says {seen.state} of {seen.slurm_id}"
@@ -187,7 +198,8 @@ def ran_once(evidence: Evidence) -> Looked:
         if len(ids) > 1:
             yield f"{job.job_id} ran as {sorted(ids)}"
         elif (runs == 1 or job.status == "FINISHED") and not ids:
-            yield f"{job.job_id} never ran"
+            lost = job.status == "PANICKED" and job.job_id in evidence.forgotten
+            yield None if lost else f"{job.job_id} never ran"
         elif runs == 0 and ids:
             yield f"{job.job_id} ran as {sorted(ids)}; it should not have"
         else:
@@ -334,7 +346,7 @@ def ledger_agrees(evidence: Evidence) -> Looked:
 def ledger_figures(evidence: Evidence) -> Looked:
     for row in evidence.ledger["jobs"]:
         seen = evidence.slurm.get(row["slurm_id"] or 0)
-        if row["slurm_id"] is None:
+        if row["slurm_id"] is None or row["job_id"] in evidence.forgotten:
             continue
         if seen is None or seen.job_id != row["job_id"]:
             yield f"{row['job_id']} has SLURM id {row['slurm_id']}, which SLURM gave to {seen and seen.job_id}"

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,7 +92,9 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that an audit compares."""
+    """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
+    start, and had no memory of.
+    """
 
     provider: str
     jobs: dict[str, OnChain]
@@ -111,6 +114,7 @@ class Evidence:
     ledger: dict[str, list[Row]]
     expected: dict[str, Row] = field(default_factory=dict)
     acknowledged: list[Row] = field(default_factory=list)
+    purged: Counter[int] = field(default_factory=Counter)
 
     @cached_property
     def ours(self) -> list[OnChain]:
@@ -122,6 +126,18 @@ class Evidence:
     def ledger_jobs(self) -> dict[str, Row]:
         """The ledger's rows of jobs."""
         return {row["job_id"]: row for row in self.ledger["jobs"]}
+
+    @cached_property
+    def forgotten(self) -> set[str]:
+        """The jobs that SLURM took, as its own log says, and has no record of whatever: it saves its memory every few seconds,
+        and was killed before. A job that SLURM has under any id, or that ended so that a hook was told, is not among them.
+        """
+        by_id = defaultdict(list)
+        for row in self.ledger["jobs"]:
+            known = self.slurm_jobs(row["job_id"])
+            if row["slurm_id"] is not None and not known and self.marks.get(row["job_id"], set()) <= {row["slurm_id"]}:
+                by_id[row["slurm_id"]].append(row["job_id"])
+        return {name for number, names in by_id.items() if len(names) <= self.purged[number] for name in names}
 
     def slurm_jobs(self, job_id: str) -> list[SlurmJob]:
         """All that SLURM ever had for a job of the grid."""
@@ -159,6 +175,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         ledger=_ledgers([environment["DATABASE_URL"], *other_ledgers]),
         expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
         acknowledged=list(_lines(folder / ACKNOWLEDGED)),
+        purged=purged(folder),
     )
 
 
@@ -301,6 +318,12 @@ def _slurm(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict
             named = job if GRID_JOB.fullmatch(job.job_id) or known is None else _renamed(job, known.job_id)
             jobs[job.slurm_id] = named if not (known and known.live) else known
     return {slurm_id: job for slurm_id, job in sorted(jobs.items()) if job.job_id}
+
+
+def purged(folder: Path) -> Counter[int]:
+    """What slurmctld's log says of batch jobs whose files it found at a start and that it does not know (SLURM 22.05)."""
+    log = (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
+    return Counter(int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", log))
 
 
 def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import OperationalError
 from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
-from tests.chaos import faults, jobs
+from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import Finding, audit
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.liars import lies, tell
@@ -65,6 +65,7 @@ MEANING = {
     "ledger_figures": MINUTES,
     "expected": ENDS,
     "not_given_up": ENDS,
+    "forgotten_by_slurm": ENDS,
     "right_status": ENDS,
 }
 
@@ -199,7 +200,8 @@ def main() -> None:
     with faults.Target.start(block_time_s=BLOCK_TIME_S, overrides=SETTINGS) as target:
         say(f"seed {seed}, grid in {target.grid.folder}")
         try:
-            Soak(target, seed, options.load, log).run(options.minutes * 60)
+            with operator.on_duty(target.grid):
+                Soak(target, seed, options.load, log).run(options.minutes * 60)
         finally:
             evidence = gather(target.grid.folder)
             result = summary(seed, options, log, evidence, audit(evidence))
@@ -235,6 +237,7 @@ def summary(
         "faults_by_kind": dict(sorted(log.faults.items())),
         "lies": dict(sorted(log.lies.items())),
         **{name.replace(" ", "_"): number for name, number in wrong.items()},
+        "forgotten_by_slurm": len(evidence.forgotten),
         "violations": [f"{found.check.name}: {line}" for found in findings for line in found.violations] + log.too_late,
         "recovery_s": {
             "p50": round(statistics.median(wait for wait, _ in waits), 1) if waits else 0.0,

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,10 @@ def test_audit__grid_at_rest__everything_looked_at_and_nothing_wrong(evidence: E
     findings = audit(evidence)
     assert violations(findings) == []
     without = {found.check.name for found in findings if not found.looked_at}
-    assert without <= {"acknowledged"}  # nobody called but the reporter
+    assert without <= {
+        "acknowledged",
+        "forgotten_by_slurm",
+    }  # nobody called but the reporter, and slurmctld was not killed
 
 
 def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Grid) -> None:
@@ -84,6 +88,46 @@ def with_job(evidence: Evidence, **changes: Any) -> Evidence:
 def with_slurm(evidence: Evidence, **changes: Any) -> Evidence:
     seen = replace(evidence.slurm_jobs(finished(evidence).job_id)[0], **changes)
     return replace(evidence, slurm={**evidence.slurm, seen.slurm_id: seen})
+
+
+def forgotten_by_slurm(evidence: Evidence, **changes: Any) -> Evidence:
+    """As if slurmctld had taken a job, forgotten it and purged its files; the job is panicked and costs nothing."""
+    job = finished(evidence)
+    slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
+    slurm = {number: seen for number, seen in evidence.slurm.items() if number != slurm_id}
+    marks = {job_id: ids for job_id, ids in evidence.marks.items() if job_id != job.job_id}
+    panicked = replace(job, **{"status": "PANICKED", "final_cost_wei": 0, **changes})
+    jobs_now = {**evidence.jobs, job.job_id: panicked}
+    return replace(evidence, slurm=slurm, marks=marks, jobs=jobs_now, purged=Counter([slurm_id]))
+
+
+GIVEN_UP = {"expected", "not_given_up", "right_status", "ran_once"}  # the checks that see a job which is panicked
+
+
+def test_panicked__forgotten_by_slurm__is_no_fault_of_ours(evidence: Evidence) -> None:
+    lost = forgotten_by_slurm(evidence)
+    assert GIVEN_UP.isdisjoint(wrong(lost))
+    assert {found.check.name: found.looked_at for found in audit(lost)}["forgotten_by_slurm"] == 1
+
+
+def test_panicked__slurm_never_said_that_it_forgot_the_job__is_ours(evidence: Evidence) -> None:
+    assert wrong(replace(forgotten_by_slurm(evidence), purged=Counter())) >= GIVEN_UP
+
+
+def test_panicked__slurm_forgot_one_job_and_two_have_its_id__both_are_ours(evidence: Evidence) -> None:
+    lost = forgotten_by_slurm(evidence)
+    row = next(row for row in lost.ledger["jobs"] if row["job_id"] == finished(evidence).job_id)
+    other = {**row, "job_id": "0x" + "9" * 64}
+    assert wrong(replace(lost, ledger={**lost.ledger, "jobs": [*lost.ledger["jobs"], other]})) >= GIVEN_UP
+
+
+def test_panicked__slurm_has_a_record_of_the_job__is_ours(evidence: Evidence) -> None:
+    lost = replace(forgotten_by_slurm(evidence), slurm=evidence.slurm)
+    assert wrong(lost) >= {"expected", "not_given_up", "right_status"}
+
+
+def wrong(evidence: Evidence) -> set[str]:
+    return {found.check.name for found in audit(evidence) if found.violations}
 
 
 def with_row(evidence: Evidence, table: str, **changes: Any) -> Evidence:
@@ -158,7 +202,9 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: replace(e, refused=[finished(e).job_id]),
         lambda e: replace(e, refused=[finished(e).job_id], expected={}),
     ],
+    "forgotten_by_slurm": [lambda e: forgotten_by_slurm(e, status="FINISHED")],
     "right_status": [
+        lambda e: replace(forgotten_by_slurm(e), purged=Counter()),
         lambda e: with_slurm(e, state="NODE_FAIL"),
         lambda e: with_slurm(e, exit_status=256),
         lambda e: replace(e, slurm={}),
