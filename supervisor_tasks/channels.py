@@ -11,6 +11,13 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from supervisor_tasks.errors import TransientError
 
 TIMEOUT_S = 5.0
+# gRPC waits up to two minutes between two tries to connect, and channels to one address share that wait. After an outage
+# everything moves again within seconds.
+RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth how long one attempt to connect may take
+]
 
 
 class ServiceDownError(TransientError):
@@ -28,11 +35,11 @@ class Channels:
     def open(self, address: str) -> grpc.Channel:
         """A channel to host:port. Raises ServiceDownError when an unverified service does not show its certificate."""
         if not self.tls:
-            return grpc.insecure_channel(address)
+            return grpc.insecure_channel(address, options=RECONNECT)
         if not self.verified:
             return _unverified(address)
         root = None if self.authority is None else self.authority.read_bytes()
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(root))
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), RECONNECT)
 
 
 def _unverified(address: str) -> grpc.Channel:
@@ -46,7 +53,7 @@ def _unverified(address: str) -> grpc.Channel:
         raise ServiceDownError(f"{address} shows no certificate: {error}") from error
     name = _name(x509.load_pem_x509_certificate(shown.encode()))
     credentials = grpc.ssl_channel_credentials(shown.encode())
-    return grpc.secure_channel(address, credentials, [("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, credentials, [*RECONNECT, ("grpc.ssl_target_name_override", name)])
 
 
 def _name(certificate: x509.Certificate) -> str:

@@ -52,6 +52,6 @@ def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float
         "nudge": 1.0,
         "scan": 5.0,
         "watch": 5.0,
-        "check_slurm": 20.0,
+        "check_slurm": 2.0,  # who does it knows whether SLURM is to be asked
         "sweep": 10.0,  # the ledger knows whether one is due
     }

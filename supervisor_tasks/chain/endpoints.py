@@ -90,9 +90,10 @@ class Endpoint:
         return time.monotonic() - self._looked_s > (LOOK_EVERY_S if well else LOOK_AGAIN_S)
 
     def look(self) -> None:
-        """Ask for chain and head, unless somebody is asking."""
+        """Ask for chain and head; where somebody is asking, wait for what they hear."""
         if not self._looking.acquire(blocking=False):
-            return
+            with self._looking:
+                return
         try:
             chain_id, head = map(require, self._looker.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
             self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()

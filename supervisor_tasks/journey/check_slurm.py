@@ -4,11 +4,12 @@ our settings say?
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.operator import AlarmName, finished
 from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
+CHECK_EVERY_S = 20.0  # while it answers; while it does not, whenever the clock says so: it is missed, and soon back
 SILENT_S = 60.0  # a restart of slurmctld is no alarm
 
 
@@ -16,7 +17,11 @@ def check_slurm(site: Site) -> None:
     """Write down that SLURM answers, or that it does not; one worker at a time asks. Raises SlurmUnavailableError or
     SshUnavailableError.
     """
-    drain(site.ledger, "check_slurm", lambda: _check(site))
+    answered_s = site.ledger.seconds_since(ANSWERED)
+    if answered_s is None or answered_s >= CHECK_EVERY_S:
+        drain(site.ledger, "check_slurm", lambda: _check(site))
+    else:
+        site.ledger.tick(finished("check_slurm"))
 
 
 def _check(site: Site) -> bool:

@@ -37,10 +37,11 @@ from supervisor_tasks.slurm.recognise import (
     submitted_as,
     worth_reading,
 )
-from supervisor_tasks.slurm.ssh import Ssh, our_clock_s
+from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 DAY_S = 86_400.0
+CONTROLLER_TIMEOUT_S = 15.0  # who waits longer to hear that slurmctld runs learns late that it is back
 LONGEST_TIME = 12  # digits of seconds since the epoch
 
 Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
@@ -248,13 +249,20 @@ class Cluster:
 
     def controller(self) -> Controller:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
-        answer = self._ask(commands.show_config(self.paths.scontrol))
+        answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
         return Controller(boot_time(answer), has_accounting(answer) and self.paths.sacct is None)
 
-    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, user: str | None = None) -> Answer:
+    def _ask(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        *,
+        user: str | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Answer:
         """Run something that may be run twice, as the admin user or another one."""
         try:
-            return self.ssh.run(user or self.admin, argv, stdin)
+            return self.ssh.run(user or self.admin, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 

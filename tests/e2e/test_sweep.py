@@ -261,8 +261,6 @@ def test_sweep__slurmctld_was_started_again__one_is_made(grid: Grid) -> None:
     before = last_sweep(grid)
     grid.processes.kill(grid.processes.find("slurmctld"))
     slurm_of(grid).start_controller()
-    with Celery(broker=grid.environment["BROKER_URL"]) as app:
-        app.send_task("supervisor_tasks.tasks.check_slurm", queue="devgrid.slurm")  # the clock would, in a while
     because = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE 'slurmctld runs since%' AND id > :before"
     wait_until(lambda: bool(rows(grid, because, before=before)), "the sweep", 90.0, 0.5)
 
