@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +16,10 @@ from tests.watching import wait_for_end
 
 LASTS_S = 2.0
 LONG_S = 10.0
+MINUTE_S = 60.0
 MANY = 100
+FEW = 20
+AT_ONCE = 8
 # slurmctld that is killed forgets what it took within its last seconds: the sweep finds that, and must not take long here.
 SETTINGS = {"SWEEP_EVERY_S": "30", "SWEEP_GRACE_S": "15"}
 # Slow parts, clocks and what differs little from its neighbours are left to `make chaos`.
@@ -41,7 +45,8 @@ def customer(target: faults.Target) -> Account:
 def hand_in(grid: Grid, customer: Account, number: int) -> list[str]:
     """Jobs that end in different ways, a third of them by failing."""
     kinds = (jobs.finishing, jobs.failing, jobs.finishing)
-    return [kinds[place % 3](grid, customer) for place in range(number)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda place: kinds[place % 3](grid, customer), range(number)))
 
 
 def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
@@ -71,4 +76,15 @@ def test_fault__under_a_load_of_100_jobs__all_end_right(target: faults.Target, c
     with faults.BY_NAME[name].on(target):
         job_ids += hand_in(target.grid, customer, MANY // 2)
         time.sleep(LONG_S)
+    assert_all_right(target.grid, job_ids, 300.0)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [f"{part} {how}" for part in ("postgres", "redis") for how in ("killed", "stopped")])
+def test_fault__that_lasts_a_minute__all_end_right(target: faults.Target, customer: Account, name: str) -> None:
+    job_ids = hand_in(target.grid, customer, FEW // 2)
+    with faults.BY_NAME[name].on(target):
+        job_ids += hand_in(target.grid, customer, FEW // 2)
+        time.sleep(MINUTE_S)
     assert_all_right(target.grid, job_ids, 300.0)
