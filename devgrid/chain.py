@@ -6,6 +6,7 @@ reverts. Amounts are in wei: credits x 1e18, or ether x 1e18.
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ BLOCK_GAS = 30_000_000
 FEES = {"maxFeePerGas": 200 * 10**9, "maxPriorityFeePerGas": 10**9}
 BETWEEN_BLOCKS_TRIES = 5
 MINED_TIMEOUT_S = 60.0
+BROADCASTING = threading.Lock()  # two threads that write for one account must not take the same nonce
 REPOSITORY = Path(__file__).resolve().parent.parent
 ANVIL = REPOSITORY / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
 BUILD = REPOSITORY / "devgrid/contracts/build"
@@ -387,6 +389,14 @@ class Chain:
             raise ChainError(f"the contracts were not deployed; failed transactions: {failed}")
 
     def _broadcast(self, account: Account, transactions: Iterable[dict[str, Any]]) -> list[str]:
+        with BROADCASTING:
+            answers = self.rpc.batch(self._signed(account, transactions))
+        for answer in answers:
+            if isinstance(answer, RpcError):
+                raise ChainError(f"the node refused a transaction of {account.address}: {answer}") from answer
+        return answers
+
+    def _signed(self, account: Account, transactions: Iterable[dict[str, Any]]) -> list[Call]:
         nonce = int(self.rpc.call("eth_getTransactionCount", account.address, "pending"), 16)
         calls: list[Call] = []
         for offset, transaction in enumerate(transactions):
@@ -402,11 +412,7 @@ class Chain:
                 full["to"] = to_checksum_address(full["to"])
             signed = Signer.sign_transaction(full, account.private_key)
             calls.append(("eth_sendRawTransaction", ("0x" + signed.raw_transaction.hex(),)))
-        answers = self.rpc.batch(calls)
-        for answer in answers:
-            if isinstance(answer, RpcError):
-                raise ChainError(f"the node refused a transaction of {account.address}: {answer}") from answer
-        return answers
+        return calls
 
     @contextmanager
     def _one_by_one_mining_held(self, wanted: bool) -> Iterator[None]:
