@@ -37,8 +37,10 @@ def claimed_again(job: Job, event: Claimed) -> Next:
         chain_at=event.at,
         chain_status=ChainStatus.SCHEDULED,
         time_limit_min=event.time_limit_min,
-        doubt_until=job.doubt_until if _doubtful(job) else None,
+        # Of a job that had been given back nothing is in doubt any more: what was is lost.
+        top_ups=job.top_ups if job.doubt_until is not None else _certain(job),
     )
+    again = replace(again, doubt_until=job.doubt_until if _doubtful(again) else None)
     if (job.customer, job.definition) != (event.customer, event.definition):
         given_back = replace(again, state=State.REFUSED, doubt_until=None)
         return given_back, (Effect(Kind.REFUSE), *stop_slurm(job))
@@ -57,10 +59,7 @@ def _begun_anew(job: Job) -> Job:
 
 def _without_lost_words(job: Job, event: Reorganised) -> Job:
     """The job as if nothing above the fork had been heard. Top-ups that were heard there are in doubt, or lost."""
-    if event.until is None:
-        top_ups = tuple(top_up for top_up in job.top_ups if top_up.block is not None)
-    else:
-        top_ups = tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
+    top_ups = _certain(job) if event.until is None else tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
     back = replace(
         job,
         chain_at=(event.seen, LAST_LOG),
@@ -132,6 +131,10 @@ def _rejected(job: Job) -> bool:
 
 def _doubted(top_up: TopUp, fork: int) -> TopUp:
     return replace(top_up, block=None) if top_up.block is not None and top_up.block > fork else top_up
+
+
+def _certain(job: Job) -> tuple[TopUp, ...]:
+    return tuple(top_up for top_up in job.top_ups if top_up.block is not None)
 
 
 def _doubtful(job: Job) -> bool:

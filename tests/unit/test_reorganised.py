@@ -185,6 +185,13 @@ def test_top_up_lost__counts_once_when_it_comes_again_and_not_at_all_when_it_doe
     assert advance(job, LimitApplied(10))[0] == replace(job, applied_limit_min=10)
 
 
+def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doubt() -> None:
+    given_back = (CLAIM, ToppedUp("tx:1", 1, (5, 0)), ChainSaw(ChainStatus.PENDING, (5, 1)), Submitted(SlurmId(7)))
+    lost = reorganised(ChainStatus.PENDING, ours=False, fork=4, until=20)
+    job, _ = lived(*given_back, lost, replace(CLAIM, at=(12, 0)))
+    assert (job.limit_min, job.doubt_until) == (10, None)
+
+
 def test_word_below_ours_without_a_place__is_left_to_the_scan() -> None:
     job, effects = lived(*TO_RUNNING, ChainSaw(ChainStatus.META_SCHEDULED))
     assert (job.state, effects) == (State.RUNNING, set())
