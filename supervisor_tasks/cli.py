@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import click
-from kombu.exceptions import OperationalError
 from sqlalchemy import Engine
 from sqlalchemy.exc import ProgrammingError
 
@@ -20,13 +19,14 @@ from supervisor_tasks import health as judgement
 from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import OperatorForgot, OperatorSettled
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, State, finished
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.overview import Overview, Snapshot
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import Sweeps
+from supervisor_tasks.ledger.sweeps import REWIND, Sweeps
 from supervisor_tasks.metrics import LedgerMetrics, oldest_due_s, serve
-from supervisor_tasks.queues import TASKS, periods_s
+from supervisor_tasks.queues import periods_s
 from supervisor_tasks.settings import Settings, load_or_exit
 from supervisor_tasks.show import Shown
 
@@ -66,14 +66,10 @@ class Desk:
         """The sweeps, and who asks for one."""
         return Sweeps(self._engine, self.settings.cluster_name)
 
-    def send(self, task: str, *args: object) -> None:
-        """Have a worker do something that takes more than the ledger."""
-        from supervisor_tasks import app  # which reads the settings as a process of Celery does
-
-        try:
-            app.send_task(f"{TASKS}.{task}", args=args)
-        except OperationalError as error:
-            raise click.ClickException(f"the broker does not answer ({error}): try again when it does") from error
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The blocks of the chain that are kept."""
+        return Blocks(self._engine, self.settings.cluster_name, self.settings.chain_confirmations)
 
     @cached_property
     def shown(self) -> Shown:
@@ -376,8 +372,11 @@ def chain() -> None:
 def rewind(desk: Desk, to_block: int | None, yes: bool) -> None:
     """After a reorganisation that was too deep: have a worker of the chain queue take back what was read of lost blocks."""
     target = "the last block in common" if to_block is None else f"block {to_block}"
+    refusal = None if to_block is None else desk.blocks.why_not_back_to(to_block)
+    if refusal is not None:
+        raise click.ClickException(refusal)
     _ask(yes, f"Take back what was read of the chain above {target}?")
-    desk.send("rewind", to_block)
+    desk.sweeps.learn(REWIND, "" if to_block is None else str(to_block))
     click.echo("asked; `supervisor alarms` and the log of the chain queue's worker tell what came of it")
 
 

@@ -26,7 +26,6 @@ TASKS = "supervisor_tasks.tasks"
 QUEUE_OF_TASK = {
     "claim": Queue.CHAIN,
     "scan": Queue.CHAIN,
-    "rewind": Queue.CHAIN,
     "accounts": Queue.CHAIN,
     "fetch": Queue.CHAIN,
     "report": Queue.CHAIN,

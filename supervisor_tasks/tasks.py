@@ -115,12 +115,6 @@ def nudge() -> None:
 
 
 @shared_task(base=SupervisorTask)
-def rewind(to_block: int | None) -> None:
-    """Take back what was read of lost blocks, by the operator's word."""
-    current_site().rewind(to_block)
-
-
-@shared_task(base=SupervisorTask)
 def watch() -> None:
     """Call the operator for what does not go on by itself."""
     current_site().watch()

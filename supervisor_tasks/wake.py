@@ -47,7 +47,7 @@ class Brim:
         try:
             with self._app.producer_or_acquire() as producer:
                 channel: Any = producer.channel
-                return int(channel.client.llen(queue))
+                return int(channel._size(queue))
         except (KombuError, RedisError, OSError):
             return 0
 

@@ -20,7 +20,7 @@ from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
-from supervisor_tasks.journey.reorganised import rewind
+from supervisor_tasks.journey.reorganised import rewind_as_asked
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
@@ -56,6 +56,7 @@ class Work:
     def scan(self) -> None:
         """Read the chain's logs, and tell those without a key whose jobs are ours."""
         self._introduce()
+        rewind_as_asked(self._site)
         scan(self._site)
 
     def _introduce(self) -> None:
@@ -106,10 +107,6 @@ class Work:
                 self._wake_ups.drain("track")
             if ledger.seconds_since(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
                 self._wake_ups.drain("check_slurm")
-
-    def rewind(self, to_block: int | None) -> None:
-        """Take back what was read of lost blocks."""
-        log.warning("chain_rewound", to_block=rewind(self._site, to_block))
 
     def watch(self) -> None:
         """Call the operator for effects that are parked or late."""

@@ -19,8 +19,8 @@ from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
 
 TABLES = (
-    "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, alarms, switches, sweeps, facts,"
-    " taken_marks, others_claims"
+    "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, blocks, alarms, switches, sweeps,"
+    " facts, taken_marks, others_claims"
 )
 
 

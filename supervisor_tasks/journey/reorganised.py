@@ -12,6 +12,7 @@ from supervisor_tasks.job import JobId
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.ledger.sweeps import REWIND
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -49,6 +50,18 @@ def end_doubts(site: Site, head: int) -> None:
         log.warning("doubt_over", jobs=job_ids[:20], number=len(job_ids), block=head)
 
 
+def rewind_as_asked(site: Site) -> None:
+    """Do what the operator asked for by a fact in the ledger; what cannot be done is told, and asked for no more."""
+    asked = site.ledger.sweeps.fact(REWIND)
+    if asked is None:
+        return
+    try:
+        log.warning("chain_rewound", to_block=rewind(site, int(asked[0]) if asked[0] else None))
+    except RewindError as error:
+        log.error("rewind_refused", error=str(error))
+    site.ledger.sweeps.forget(REWIND, asked[0])
+
+
 def rewind(site: Site, to_block: int | None = None) -> int:
     """For the operator, after a reorganisation deeper than was expected: take back everything above the last block that the
     ledger and the node have in common, or above an earlier one; returns that block. Raises RewindError.
@@ -63,6 +76,9 @@ def rewind(site: Site, to_block: int | None = None) -> int:
             raise RewindError(
                 f"found block {target}; expected one up to {common}, the last that ledger and node both have"
             )
+        refusal = None if to_block is None else site.chain.blocks.why_not_back_to(to_block)
+        if refusal is not None:
+            raise RewindError(refusal)
         undo(site, target, head)
         site.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
         return target

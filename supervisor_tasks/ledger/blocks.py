@@ -45,6 +45,17 @@ class Blocks:
         with self._engine.connect() as connection:
             return {row.number: row.hash for row in connection.execute(query)}
 
+    def why_not_back_to(self, block: int) -> str | None:
+        """Why what was read cannot be taken back to that block, or None: below the blocks that are kept nothing is known that
+        the node's could be compared with.
+        """
+        with self._engine.connect() as connection:
+            lowest = connection.scalar(select(func.min(BLOCKS.c.number)).where(BLOCKS.c.cluster == self._cluster))
+        if lowest is not None and block >= lowest:
+            return None
+        kept = "none is kept yet" if lowest is None else f"{lowest} is the first that is kept"
+        return f"found block {block}; expected one whose hash the ledger knows: {kept}"
+
     def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:
         """Write down, within a transaction, blocks that were read; those far below them are forgotten."""
         rows = [{"cluster": self._cluster, "number": number, "hash": known} for number, known in hashes.items()]

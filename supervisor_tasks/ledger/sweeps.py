@@ -20,6 +20,7 @@ KEPT = 500  # reports: five days
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 SLURM_BOOT = "slurmctld runs since"
+REWIND = "rewind wanted"  # the fact that the operator wants the chain read again from that block on, or from the last in common
 WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
 _JOBS = """
@@ -168,6 +169,12 @@ class Sweeps:
         ).returning(FACTS.c.name)
         with self._engine.begin() as connection:
             return connection.scalar(changed) is not None
+
+    def forget(self, name: str, value: str) -> None:
+        """A fact is none any more, unless it is another one by now."""
+        this = FACTS.c.cluster == self._cluster, FACTS.c.name == name, FACTS.c.value == value
+        with self._engine.begin() as connection:
+            connection.execute(delete(FACTS).where(*this))
 
     def fact(self, name: str) -> tuple[str, float] | None:
         """A fact, and for how many seconds it has been so."""

@@ -149,7 +149,8 @@ def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(gri
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     before = wait_for_end(grid, job_id)
     wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", "1", "--yes"]
+    block = str(grid.chain.block_number() - 40)
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", block, "--yes"]
     subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, check=True, capture_output=True, timeout=60)
     log = grid.folder / "log" / "worker.log"
     wait_until(lambda: "chain_rewound" in log.read_text(), "the rewind", 60.0, 0.2)

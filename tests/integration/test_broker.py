@@ -179,7 +179,7 @@ def test_queue_that_nobody_works_off__grows_no_further_and_goes_on_when_somebody
 
         def sent() -> bool:
             wake_ups.drain("track")
-            return redis.llen("nobody") > 0
+            return bool(redis.llen("nobody"))
 
         wait_until(sent, "the wake-ups to go on", 60.0, 0.1)
     app.close()

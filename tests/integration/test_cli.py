@@ -18,10 +18,11 @@ from supervisor_tasks.cli import main
 from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitted
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
-from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
+from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
 from supervisor_tasks.queues import periods_s
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
@@ -384,13 +385,16 @@ def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, le
     run("confirm-lost", held, "--yes", status=1)
 
 
-def test_rewind__broker_away__is_told(run: Run, servers: tuple[Engine, dict[str, str]]) -> None:
-    _, environment = servers
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--yes"]
-    away = environment | {"BROKER_URL": "redis://127.0.0.1:1/0"}
-    done = subprocess.run(argv, cwd=REPOSITORY, env=away, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: the broker does not answer")
+def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(run: Run, ledger: Ledger) -> None:
+    assert "none is kept yet" in run("chain", "rewind", "--to-block", "0", "--yes", status=1).stderr
+    with ledger.engine.begin() as connection:
+        Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
+    assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
+    assert ledger.sweeps.fact(REWIND) is None
+    run("chain", "rewind", "--to-block", "70", "--yes")
+    asked = ledger.sweeps.fact(REWIND)
+    assert asked is not None
+    assert asked[0] == "70"
 
 
 def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_asked_for(

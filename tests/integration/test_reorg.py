@@ -20,9 +20,9 @@ from supervisor_tasks.events import (
     Submitted,
 )
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, SlurmId, State
-from supervisor_tasks.journey.reorganised import RewindError
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import REWIND
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.wiring import Work, build
@@ -365,9 +365,17 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     assert alarm.name is AlarmName.REORGANISED_TOO_DEEP
     common = alarm.details["last_common_block"]
     assert common <= above
-    with pytest.raises(RewindError, match="expected one up to"):
-        play.work.rewind(above + 1)  # above the fork there is nothing in common
-    play.work.rewind(None)
+    for refused in (
+        str(above + 1),
+        "0",
+    ):  # above the fork there is nothing in common; below what is kept, nothing to compare
+        play.ledger.sweeps.learn(REWIND, refused)
+        play.work.scan()
+        assert play.ledger.sweeps.fact(REWIND) is None
+        assert play.job(job_id) == before
+        assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
+    play.ledger.sweeps.learn(REWIND, "")
+    play.work.scan()
     assert play.ledger.alarms.all() == []
     play.follow()
     play.ends_right(job_id)
