@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Event, Overlooked, SlurmLost
+from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Event, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.slurm.listing import Listed
@@ -32,6 +32,7 @@ STANDING_EFFECT = {
     State.ENDED: Kind.REPORT,
     State.REFUSED: Kind.REFUSE,
 }
+_NOT_ASKED = object()
 LOST_REASON = "SLURM does not know the job any more, and nobody knows how it ended"
 
 
@@ -45,6 +46,7 @@ class Found(StrEnum):
     LOST_END = "lost_end"  # SLURM has ended it, and nobody told the ledger
     MISSING = "missing"  # SLURM does not know it; asked again in a while
     LOST = "lost"  # SLURM did not know it before either: panicked
+    FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
     HELD = "held"  # too many are lost at once, or SLURM knows nothing at all: the operator decides
     CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
     ADOPTED = "adopted"  # SLURM had it before the ledger knew
@@ -54,6 +56,14 @@ class Found(StrEnum):
     RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
     DOUBLE = "double"  # a second SLURM job: cancelled when it is seen again
     STRAY = "stray"  # looks like ours, and is not known well enough to be cancelled
+
+
+class Trace(StrEnum):
+    """What is left of a job that waited, and that SLURM does not know any more."""
+
+    NONE = "none"  # slurmctld began anew after it was submitted, and nothing of it was ever seen anywhere
+    SOME = "some"  # it may have run
+    UNSURE = "unsure"  # nobody can tell, or it was forgotten too often
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,8 @@ class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
     read from the chain's logs, or taken over; `others` are those of other ledgers, with the ledger's mark. None stands for a
     side that did not answer. `asked` is what SLURM and accounting said when asked for those that SLURM does not list: None is
-    that nobody knows it, and a job of which nothing could be said is left out. `remembered` is what scripts and accounting
+    that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs that `waited`, as far
+    as they were looked for. `remembered` is what scripts and accounting
     say of those that are `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then,
     `steady_s` is how long slurmctld has been up.
     """
@@ -86,6 +97,7 @@ class View:
     block: int = 0
     slurm: Mapping[SlurmId, Listed] | None = None
     asked: Mapping[JobId, Seen | None] = field(default_factory=dict)
+    traces: Mapping[JobId, Trace] = field(default_factory=dict)
     remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
     suspects: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
@@ -125,6 +137,16 @@ def doubts(view: View, findings: Sequence[Finding]) -> dict[str, float]:
     }
 
 
+def held_now(
+    view: View, findings: Sequence[Finding], before: Mapping[JobId, SlurmId | None]
+) -> dict[JobId, SlurmId | None]:
+    """The jobs that the operator is to decide on; one that was held `before` stays so as long as it is in doubt."""
+    doubted = doubts(view, [finding for finding in findings if finding.kind is not Found.LOST])
+    kept = {job_id: slurm_id for job_id, slurm_id in before.items() if _doubt(Found.MISSING, job_id) in doubted}
+    held = (finding for finding in findings if finding.kind in (Found.HELD, Found.CONTRADICTED))
+    return kept | {finding.job_id: finding.slurm_id for finding in held}
+
+
 def compare(view: View) -> list[Finding]:
     """All that does not fit."""
     chain = list(_on_chain(view))
@@ -144,6 +166,21 @@ def missing(view: View) -> list[Known]:
         for job in view.jobs.values()
         if job.state in IN_SLURM and _row_of(job, view.slurm) is None and Kind.WITNESS not in job.parked
     ]
+
+
+def waited(view: View) -> list[Known]:
+    """The jobs that would be lost now, and that were never seen running: what is left of them is to be looked for."""
+    absent = (job for job in missing(view) if view.asked.get(job.job_id, _NOT_ASKED) is None)
+    return [job for job in absent if _never_ran(job) and not job.heard and _is_certain(job, view)]
+
+
+def _never_ran(job: Known) -> bool:
+    return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED and job.slurm_id is not None
+
+
+def _is_certain(job: Known, view: View) -> bool:
+    """Whether it was missed long enough, by a slurmctld that has had the time to hear from its nodes, and they from it."""
+    return view.again(Found.MISSING, job.job_id) and view.steady_s >= view.grace_s
 
 
 def never_seen(view: View) -> list[JobId]:
@@ -256,10 +293,23 @@ def _absent(job: Known, view: View) -> Iterator[Finding]:
         else:
             again = view.again(Found.MISSING, job.job_id)
             yield Finding(Found.CONTRADICTED if again else Found.MISSING, job.job_id, job.slurm_id)
-    elif view.again(Found.MISSING, job.job_id) and view.steady_s >= view.grace_s:
-        yield Finding(Found.LOST, job.job_id, job.slurm_id, (SlurmLost(job.slurm_id, LOST_REASON),))
+    elif _is_certain(job, view):
+        yield _gone(job, view)
     else:
         yield Finding(Found.MISSING, job.job_id, job.slurm_id, (Overlooked(Kind.WITNESS),))
+
+
+def _gone(job: Known, view: View) -> Finding:
+    """For good. What never ran is submitted again."""
+    if _never_ran(job) and job.slurm_id is not None:
+        trace = view.traces.get(job.job_id)
+        if trace is None:
+            return Finding(Found.MISSING, job.job_id, job.slurm_id)  # not looked for yet
+        if trace is Trace.NONE:
+            return Finding(Found.FORGOTTEN, job.job_id, job.slurm_id, (SubmissionForgotten(job.slurm_id),))
+        if trace is Trace.UNSURE:
+            return Finding(Found.HELD, job.job_id, job.slurm_id)
+    return Finding(Found.LOST, job.job_id, job.slurm_id, (SlurmLost(job.slurm_id, LOST_REASON),))
 
 
 def _held_back(view: View, found: Sequence[Finding]) -> list[Finding]:

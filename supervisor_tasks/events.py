@@ -177,6 +177,13 @@ class SlurmLost:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionForgotten:
+    """slurmctld was killed before it had saved that it took the job, which waited: nothing of it was ever seen anywhere."""
+
+    slurm_id: SlurmId
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """An effect was carried out and there is nothing to add: cancel asked for, lines handed to the logger."""
 
@@ -220,6 +227,7 @@ Event = (
     | Overlooked
     | Adopted
     | SlurmLost
+    | SubmissionForgotten
     | Reorganised
     | Carried
     | OperatorSettled

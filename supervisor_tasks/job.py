@@ -28,7 +28,8 @@ class State(StrEnum):
 
 
 # States are a partial order: no event moves a job to a lower rank. READY and SUBMITTING share one, because a submission
-# that certainly did not happen is made again.
+# that certainly did not happen is made again. So is one that slurmctld took and forgot before anything came of it: the one
+# way back, from QUEUED to READY.
 RANK = {
     State.CLAIMED: 0,
     State.READY: 1,
@@ -80,7 +81,7 @@ PURPOSEFUL = {
     State.SUBMITTING: {Kind.SUBMIT},
     State.QUEUED: {Kind.WITNESS, Kind.CANCEL, Kind.TOP_UP},
     State.RUNNING: {Kind.WITNESS, Kind.CANCEL, Kind.TOP_UP, Kind.REPORT},
-    State.ENDED: {Kind.REPORT, Kind.TELL_USER},
+    State.ENDED: {Kind.REPORT, Kind.TELL_USER},  # and CANCEL where SLURM may run the job on
     State.REFUSED: {Kind.REFUSE, Kind.TELL_USER, Kind.CANCEL},
     State.SETTLED: {Kind.CANCEL, Kind.TELL_USER},
 }
@@ -190,7 +191,7 @@ class Job:
 def closes(job: Job) -> frozenset[Kind]:
     """The kinds of effect that have no purpose, or none any more, in the job's state."""
     pointless = set(Kind) - PURPOSEFUL[job.state]
-    if job.settled_by_operator:
+    if job.settled_by_operator or _was_lost(job):
         pointless.discard(Kind.CANCEL)  # SLURM may run the job on
     if not path_to_goal(job):
         pointless.add(Kind.REPORT)
@@ -201,6 +202,10 @@ def closes(job: Job) -> frozenset[Kind]:
     if job.state in (State.QUEUED, State.RUNNING) and not job.cancel_requested:
         pointless.add(Kind.CANCEL)
     return frozenset(pointless)
+
+
+def _was_lost(job: Job) -> bool:
+    return job.outcome is not None and job.outcome.status is ChainStatus.PANICKED
 
 
 def finished(job: Job) -> bool:

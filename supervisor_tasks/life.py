@@ -29,6 +29,7 @@ from supervisor_tasks.events import (
     SlurmLost,
     SlurmStarted,
     SlurmWaiting,
+    SubmissionForgotten,
     SubmitNotFound,
     SubmitNotRun,
     SubmitRejected,
@@ -266,7 +267,17 @@ def _adopted(job: Job, event: Adopted) -> Next:
 def _slurm_lost(job: Job, event: SlurmLost) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING) or job.slurm_id != event.slurm_id:
         return job, ()
-    return _end(job, Outcome(status=ChainStatus.PANICKED, reason=event.reason))
+    ended, effects = _end(job, Outcome(status=ChainStatus.PANICKED, reason=event.reason))
+    return ended, (*effects, *stop_slurm(job))  # it may run all the same
+
+
+def _submission_forgotten(job: Job, event: SubmissionForgotten) -> Next:
+    """The one way back: of a job that ran, or of which the contract knows that it did, SLURM can forget nothing but the end."""
+    waits = job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
+    if not waits or job.slurm_id != event.slurm_id or job.claim_in_doubt:
+        return job, ()
+    again, effects = _submit_again(replace(job, slurm_id=None, slurm_submit_s=None))
+    return again, effects or (Effect(Kind.SUBMIT),)
 
 
 def _carried(job: Job, _: Carried) -> Next:
@@ -307,6 +318,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Overlooked: _overlooked,
     Adopted: _adopted,
     SlurmLost: _slurm_lost,
+    SubmissionForgotten: _submission_forgotten,
     Reorganised: reorganised,
     Carried: _carried,
     OperatorSettled: _operator_settled,

@@ -122,11 +122,16 @@ def _require_no_trace(site: Site, job: Job) -> None:
     proof, since anybody can write it, but it is not submitted again on its own. Raises PermanentError.
     """
     ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted) or 0.0
-    called = site.ledger.callbacks_since(job.job_id, ago_s)
-    logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
-    if called or logged:
-        traces = [f"a plugin called with SLURM id {row.slurm_id}" for row in called] + ["its log was written"] * logged
+    traces = traces_since(site, job, ago_s)
+    if traces:
         raise PermanentError(
             f"nobody knows whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
             f" and {' and '.join(traces)}"
         )
+
+
+def traces_since(site: Site, job: Job, ago_s: float) -> list[str]:
+    """What a job left in the last seconds elsewhere than with SLURM, in words."""
+    called = site.ledger.callbacks_since(job.job_id, ago_s)
+    logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
+    return [f"a plugin called with SLURM id {row.slurm_id}" for row in called] + ["its log was written"] * logged

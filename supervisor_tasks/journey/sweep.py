@@ -18,31 +18,38 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.comparison import (
     Finding,
     Found,
+    Trace,
     View,
     claimed,
     compare,
     doubts,
+    held_now,
     live,
     marked_names,
     missing,
     unexplained,
     unlisted,
+    waited,
 )
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import Claimed
-from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted
+from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.ours import by_whom
 from supervisor_tasks.journey.scan import BLOCKS, STREAM
+from supervisor_tasks.journey.submit import find, traces_since
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, finished
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.submissions import Submission
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import UndecidedError
 from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.identity import CLOCKS_APART_S
 from supervisor_tasks.slurm.output import Seen
 
 log = structlog.get_logger()
@@ -55,6 +62,8 @@ MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
 ASKED_AT_ONCE = 1000
+TRACED_AT_ONCE = 50
+FORGOTTEN_AT_MOST = 3  # times that a job is submitted again because slurmctld forgot it
 SHOWN = 200  # findings in a report
 SHOWN_TEXT = 500
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
@@ -116,9 +125,10 @@ def _sweep(site: Site, why: str) -> bool:
                 site.ledger.set_cursor(connection, HISTORY, history, "")
     with report.asking("cancelling"):
         _cancel(site, view, findings, report)
-    _alarm(site.ledger, view, findings)
+    held = held_now(view, findings, _held_before(site.ledger))
+    _alarm(site.ledger, view, findings, held)
     _wake(site, report)
-    told = _told(site, report, view, findings)
+    told = _told(site, report, view, findings) | {"held": held}
     site.ledger.sweeps.keep(begun, told, doubts(view, findings))
     log.info("swept", **{name: told[name] for name in IN_THE_LOG})
     return False
@@ -154,6 +164,8 @@ def _look(site: Site, begun: Begun, report: _Report) -> tuple[View, int | None]:
     elif view.slurm is not None:
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
+        with report.asking("traces"):
+            view = replace(view, traces=_traces(site, view, boot[0] if boot else ""))
     return view, history
 
 
@@ -230,6 +242,35 @@ def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
 
+def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
+    """Whether anything was ever seen of jobs that waited, and that SLURM has lost."""
+    absent = [job.job_id for job in waited(view)[:TRACED_AT_ONCE]]
+    if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
+        return {}  # slurmctld has just begun anew: another time
+    booted_s, jobs = int(booted), site.ledger.jobs(absent)
+    submissions = site.ledger.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
+    return {job_id: _trace(site, job, submissions.get(job_id), booted_s) for job_id, job in jobs.items()}
+
+
+def _trace(site: Site, job: Job, submission: Submission | None, booted_s: int) -> Trace:
+    """slurmctld forgets what waits only when it is killed: then it began anew after it had taken the job."""
+    if submission is None or _taken_s(job, submission) > booted_s:
+        return Trace.SOME
+    if site.ledger.times(job.job_id, SubmissionForgotten) >= FORGOTTEN_AT_MOST:
+        return Trace.UNSURE
+    try:
+        found = find(site, job)
+    except UndecidedError:
+        return Trace.UNSURE
+    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    return Trace.SOME if found or ago_s is None or traces_since(site, job, ago_s) else Trace.NONE
+
+
+def _taken_s(job: Job, submission: Submission) -> float:
+    """When SLURM took the job: by its own clock, or not long after this by the database's."""
+    return submission.answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
+
+
 def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
     """What batch scripts and accounting say of jobs that SLURM does not list by their names, and that may have run before the
     ledger knew of it.
@@ -277,16 +318,20 @@ def _cancel(site: Site, view: View, findings: Sequence[Finding], report: _Report
         report.cancelled += 1
 
 
-def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None:
-    held = [finding for finding in findings if finding.kind in (Found.HELD, Found.CONTRADICTED)]
+def _held_before(ledger: Ledger) -> dict[JobId, SlurmId | None]:
+    last = ledger.sweeps.last()
+    return last[0].report.get("held", {}) if last else {}
+
+
+def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mapping[JobId, SlurmId | None]) -> None:
     if held:
         ledger.alarms.on(
             AlarmName.SWEEP_CONTRADICTION,
             jobs=len(held),
-            some=[finding.job_id for finding in held[:20]],
+            some=list(held)[:20],
             advice="SLURM does not know jobs that it should have: look at slurmctld's state, then confirm that they are lost",
         )
-    elif view.slurm is not None:
+    elif not any(doubt.startswith(Found.MISSING) for doubt in doubts(view, findings)):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
     others = [finding.job_id for finding in findings if finding.kind is Found.ANOTHERS]
     if others:
@@ -317,9 +362,6 @@ def _told(site: Site, report: _Report, view: View, findings: Sequence[Finding]) 
     again_s = min(side.every_s, MORE_S if report.more else SOON_S if report.unseen else side.every_s)
     if doubts(view, findings):
         again_s = min(again_s, side.grace_s)
-    held = {
-        finding.job_id: finding.slurm_id for finding in findings if finding.kind in (Found.HELD, Found.CONTRADICTED)
-    }
     return {
         "why": report.why,
         "jobs": len(view.jobs),
@@ -328,7 +370,6 @@ def _told(site: Site, report: _Report, view: View, findings: Sequence[Finding]) 
         "block": view.block,
         "found": dict(Counter(finding.kind for finding in findings)),
         "findings": [_shown(finding) for finding in findings[:SHOWN]],
-        "held": held,
         "cancelled": report.cancelled,
         "stale": report.stale,
         "unseen": report.unseen,

@@ -355,6 +355,12 @@ class Ledger:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
+    def times(self, job_id: JobId, event: type[Event]) -> int:
+        """How often that has happened to the job."""
+        about = EVENTS.c.cluster == self.cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+        with self.engine.connect() as connection:
+            return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
+
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id
         a second time, also that of a job which it has lost and which is hot still: where the time is known, it tells.

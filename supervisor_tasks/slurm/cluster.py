@@ -73,8 +73,8 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A slurmctld that answers: since when it runs, in its own words, which are others after each restart; and whether it keeps
-    an accounting database that we do not ask.
+    """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
+    seconds since the epoch); and whether it keeps an accounting database that we do not ask.
     """
 
     booted: str

@@ -99,8 +99,8 @@ def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:
 
 
 def show_config(path: str) -> list[str]:
-    """Ask slurmctld for its configuration, which tells whether it answers too."""
-    return [path, "show", "config"]
+    """Ask slurmctld for its configuration, which tells whether it answers too, and since when it runs (Unix time)."""
+    return [*_UNIX_TIMES, path, "show", "config"]
 
 
 def _squeue(path: str) -> list[str]:

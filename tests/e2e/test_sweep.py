@@ -3,6 +3,7 @@
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -284,6 +285,38 @@ def until_found(grid: Grid, job_id: str, kind: str) -> dict[str, Any]:
 
     wait_until(seen, f"{job_id} to be {kind}", 120.0, GRACE_S)
     return reports[-1]
+
+
+def test_sweep__slurmctld_was_killed_before_it_saved_a_job__it_is_submitted_again_and_runs_once(
+    grid: Grid, customer: Account
+) -> None:
+    slurm, nodes = slurm_of(grid), "nodename=node[1-4]"
+    slurm.run("scontrol", "update", nodes, "state=drain", "reason=test")
+    state_folder, saved = slurm.layout.folder / "state", slurm.layout.folder / "saved"
+    wait_until(lambda: _copied(state_folder, saved), "a copy of slurmctld's state", 30.0, 0.2)
+    job_id = grid.submit_script(customer, "#!/bin/bash\ndate >> runs\n")
+    wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.05)
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    shutil.rmtree(state_folder)
+    saved.rename(state_folder)
+    slurm.start_controller()
+    slurm.run("scontrol", "update", nodes, "state=resume")
+    until_found(grid, job_id, "forgotten")
+    assert wait_for_end(grid, job_id, 90).status is ChainStatus.FINISHED
+    story = journal(grid, job_id)
+    assert (story.count("SubmissionForgotten"), story.count("Submitted")) == (1, 2)
+    assert len(slurm_ids(grid, job_id)) == 1
+    assert len((grid.users.home(customer.address) / "runs").read_text().splitlines()) == 1
+
+
+def _copied(folder: Path, to: Path) -> bool:
+    """slurmctld replaces files meanwhile."""
+    try:
+        shutil.copytree(folder, to, dirs_exist_ok=True)
+    except shutil.Error:
+        shutil.rmtree(to)
+        return False
+    return True
 
 
 def alarms(grid: Grid) -> set[str]:

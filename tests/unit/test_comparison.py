@@ -10,15 +10,18 @@ from supervisor_tasks.comparison import (
     FEW,
     Finding,
     Found,
+    Trace,
     View,
     compare,
     doubts,
+    held_now,
     missing,
     never_seen,
     unexplained,
     unlisted,
+    waited,
 )
-from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost
+from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.slurm.listing import Listed
@@ -193,6 +196,39 @@ def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() ->
     assert f"missing {name(1)}" in doubts(empty, compare(empty))
 
 
+def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
+    job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
+    away = replace(gone(job, age_s=GRACE_S, slurm={}), asked={})  # accounting does not answer
+    assert held_now(away, compare(away), before) == {name(1): SlurmId(1)}
+    blind = replace(away, slurm=None)
+    assert held_now(blind, compare(blind), before) == {name(1): SlurmId(1)}
+    lost = gone(job, age_s=GRACE_S)
+    assert held_now(lost, compare(lost), before) == {}
+    back = seeing(job, rows=[row()], suspects=away.suspects)
+    assert held_now(back, compare(back), before) == {}
+
+
+WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
+
+
+def test_compare__slurm_forgot_what_it_had_just_taken__submitted_again_only_when_nothing_was_seen() -> None:
+    waits, sure = known(**WAITS), GRACE_S * 2
+    view = gone(waits, age_s=sure, slurm={})  # also when it has lost all
+    assert [job.job_id for job in waited(view)] == [name(1)]
+    forgotten = only(replace(view, traces={name(1): Trace.NONE}))
+    assert (forgotten.kind, forgotten.events) == (Found.FORGOTTEN, (SubmissionForgotten(SlurmId(1)),))
+    assert only(replace(view, traces={name(1): Trace.UNSURE})).kind is Found.HELD
+    assert only(gone(waits, age_s=sure, traces={name(1): Trace.SOME})).kind is Found.LOST
+    assert (only(view).kind, only(view).events) == (Found.MISSING, ())  # not looked for yet
+    ran = gone(known(), age_s=sure, traces={name(1): Trace.NONE})
+    assert (waited(ran), only(ran).kind) == ([], Found.LOST)
+    for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, steady_s=GRACE_S - 1)):
+        assert waited(too_early) == []
+        assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is Found.MISSING
+    assert waited(gone(known(heard=True, **WAITS), age_s=sure)) == []
+    assert waited(replace(view, asked={})) == []
+
+
 def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
     suspects = {f"missing {name(1)}": 500.0, f"not_ours {name(2)}": 400.0}
     blind = seeing(known(1), known(2), suspects=suspects, slurm=None, chain=None)
@@ -354,11 +390,12 @@ CHAIN = st.dictionaries(
     max_size=8,
 )
 VIEWS = st.builds(
-    lambda jobs, rows, chain, old: seeing(
+    lambda jobs, rows, chain, old, traces: seeing(
         *jobs,
         rows=rows,
         chain=chain,
         asked={job.job_id: None for job in jobs},
+        traces=traces,
         suspects={
             doubt: GRACE_S
             for job in jobs
@@ -371,6 +408,7 @@ VIEWS = st.builds(
     st.lists(ROWS, max_size=8, unique_by=lambda listed: listed.slurm_id),
     CHAIN,
     st.booleans(),
+    st.dictionaries(st.integers(1, 6).map(name), st.sampled_from(Trace), max_size=6),
 )
 
 
@@ -404,3 +442,14 @@ def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(view: View) 
     lost = [found for found in compare(view) if found.kind is Found.LOST]
     assert len(lost) <= FEW
     assert view.slurm or not lost
+
+
+@given(VIEWS)
+def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: View) -> None:
+    for finding in compare(view):
+        if any(isinstance(event, SubmissionForgotten) for event in finding.events):
+            job = view.jobs[finding.job_id]
+            assert (job.state, job.chain_status, job.heard) == (State.QUEUED, ChainStatus.SCHEDULED, False)
+            assert view.traces[job.job_id] is Trace.NONE
+            assert view.again(Found.MISSING, job.job_id)
+            assert job in missing(view)

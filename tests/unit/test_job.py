@@ -23,6 +23,7 @@ from supervisor_tasks.events import (
     SlurmLost,
     SlurmStarted,
     SlurmWaiting,
+    SubmissionForgotten,
     SubmitNotFound,
     SubmitNotRun,
     SubmitRejected,
@@ -282,6 +283,28 @@ OUTCOMES = st.builds(
     exit_status=st.integers(0, 65_535),
     reason=st.sampled_from(["", "NODE_FAIL"]),
 )
+
+
+def test_advance__lost__is_panicked_and_what_slurm_may_run_on_is_cancelled() -> None:
+    lost, effects = lived(*TO_RUNNING, SlurmLost(SlurmId(7), "gone"))
+    assert lost.outcome is not None
+    assert (lost.state, lost.outcome.status) == (State.ENDED, ChainStatus.PANICKED)
+    assert Effect(Kind.CANCEL) in effects
+    assert Kind.CANCEL not in closes(lost)
+    assert Kind.CANCEL in closes(then(lived(*TO_RUNNING)[0], SlurmEnded(FINISHED)))
+
+
+def test_advance__slurmctld_forgot_what_waited__submitted_again_and_once() -> None:
+    again, effects = lived(*TO_QUEUED, SubmissionForgotten(SlurmId(7)))
+    assert (again.state, again.slurm_id, effects) == (State.READY, None, (Effect(Kind.SUBMIT),))
+    assert then(then(again, SubmitStarted(10)), Submitted(SlurmId(7))).state is State.QUEUED
+    cancelled = lived(*TO_QUEUED, CancelRequested(), SubmissionForgotten(SlurmId(7)))[0]
+    assert cancelled.outcome == Outcome(status=ChainStatus.CANCELLED)
+    for others in ((*TO_RUNNING,), (*TO_QUEUED, ChainSaw(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
+        assert lived(*others, SubmissionForgotten(SlurmId(7))) == (lived(*others)[0], ())
+    assert lived(*TO_QUEUED, SubmissionForgotten(SlurmId(8))) == (lived(*TO_QUEUED)[0], ())
+
+
 EVENTS = st.one_of(
     st.just(CLAIM),
     st.just(ScriptFetched("echo", "logger:1")),
@@ -301,6 +324,7 @@ EVENTS = st.one_of(
     st.builds(LimitApplied, st.integers(1, 500)),
     st.builds(Overlooked, st.sampled_from(Kind)),
     st.builds(Adopted, st.sampled_from([None, SlurmId(7), SlurmId(9)])),
+    st.builds(SubmissionForgotten, st.sampled_from([SlurmId(7), SlurmId(8)])),
     st.builds(SlurmLost, st.sampled_from([None, SlurmId(7), SlurmId(8)]), st.just("gone")),
     st.builds(ChainSaw, st.sampled_from(ChainStatus), st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
 )
@@ -321,7 +345,12 @@ class AnyOrder(RuleBasedStateMachine):
         after, effects = advance(before, event)
         assert before is not None
         assert after is not None
-        assert RANK[after.state] >= RANK[before.state], "no event moves a job back"
+        if isinstance(event, SubmissionForgotten) and after.state is not before.state:
+            assert before.state is State.QUEUED, "only what waits is submitted again"
+            assert before.chain_status is ChainStatus.SCHEDULED
+            assert after.slurm_id is None
+        else:
+            assert RANK[after.state] >= RANK[before.state], "no event moves a job back"
         if before.outcome is not None:
             assert after.outcome == before.outcome, "an end is decided once"
         if finished(before):

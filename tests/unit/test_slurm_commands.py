@@ -89,4 +89,5 @@ def test_scancel__names_one_job_and_whose_it_must_be() -> None:
 
 
 def test_show_config__asks_the_controller() -> None:
-    assert commands.show_config("/usr/bin/scontrol") == ["/usr/bin/scontrol", "show", "config"]
+    asked = ["env", "SLURM_TIME_FORMAT=%s", "/usr/bin/scontrol", "show", "config"]
+    assert commands.show_config("/usr/bin/scontrol") == asked
