@@ -85,8 +85,7 @@ def _not_ours(job: Job, event: Reorganised) -> Next:
     given_back = job.state is State.REFUSED and finished(job)
     status = event.status if event.status < ChainStatus.SCHEDULED else ChainStatus.PENDING
     if given_back:
-        sure = tuple(top_up for top_up in job.top_ups if top_up.block is not None)  # with a new claim they are heard anew
-        return replace(job, chain_status=status, doubt_until=None, top_ups=sure), ()
+        return replace(job, chain_status=status, doubt_until=None), ()
     if event.until is None:
         lost = replace(job, state=State.REFUSED, chain_status=status, doubt_until=None)
         return lost, stop_slurm(job)
