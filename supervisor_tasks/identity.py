@@ -4,6 +4,7 @@ An account that exists (result 68) and a member that exists (result 20) are succ
 """
 
 import re
+import secrets
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,13 +14,20 @@ from typing import Any
 
 from ldap3 import BASE, MODIFY_ADD, NONE, SUBTREE, Connection, Server, Tls
 from ldap3.core.exceptions import LDAPBindError, LDAPCommunicationError, LDAPException
-from ldap3.core.results import RESULT_ATTRIBUTE_OR_VALUE_EXISTS, RESULT_ENTRY_ALREADY_EXISTS, RESULT_SUCCESS
+from ldap3.core.results import (
+    RESULT_ATTRIBUTE_OR_VALUE_EXISTS,
+    RESULT_ENTRY_ALREADY_EXISTS,
+    RESULT_NO_SUCH_OBJECT,
+    RESULT_SUCCESS,
+)
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.job import Address
 
 TIMEOUT_S = 10
+TRIES = 10  # to get a number that nobody else takes at the same moment
+NUMBERS_APART = 50
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin puts a free number in its place
 BUSY = {3, 11, 51, 52, 80}  # time limit, administrative limit, busy, unavailable, other: it may go by
@@ -73,6 +81,11 @@ class Directory:
     verified: bool
     form: AccountForm
 
+    @property
+    def name(self) -> str:
+        """Where uid numbers are assigned: one at a time may do that, whichever cluster he works for."""
+        return f"directory {self.url} {self.form.people_dn}"
+
     @contextmanager
     def open(self) -> Iterator["Session"]:
         """A connection, bound. Raises DirectoryUnavailableError or DirectoryRefusedError."""
@@ -104,21 +117,57 @@ class Session:
     connection: Connection
     form: AccountForm
     _highest: int | None = None
+    _skipped: int = 0  # numbers that are left out, so that two who collide part
 
     def ensure(self, customer: Address) -> None:
-        """The customer has an account and is a member of the group. Raises DirectoryUnavailableError or
-        DirectoryRefusedError.
+        """The customer has an account with a number of its own and is a member of the group. An account that is no member yet
+        was never used. Raises DirectoryUnavailableError or DirectoryRefusedError.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):
+            if self._exists(dn) and not self._is_member(dn) and self._shares_number(dn):
+                self._delete(dn)  # whoever added it ended before he had looked
             if not self._exists(dn):
-                self._add(dn, customer)
+                self._add_with_own_number(dn, customer)
             with around(Point.LDAP_MEMBER):
                 self.connection.modify(self.form.group_dn, {"member": [(MODIFY_ADD, [dn])]})  # type: ignore[no-untyped-call]
             self._require(f"member {dn} of {self.form.group_dn}", RESULT_ATTRIBUTE_OR_VALUE_EXISTS)
 
     def _exists(self, dn: str) -> bool:
         return bool(self.connection.search(dn, "(objectClass=*)", BASE, attributes=["1.1"]))
+
+    def _is_member(self, dn: str) -> bool:
+        return bool(self.connection.compare(self.form.group_dn, "member", dn))  # type: ignore[no-untyped-call]
+
+    def _add_with_own_number(self, dn: str, customer: Address) -> None:
+        """Others may assign numbers here too, with another ledger: so the number is looked for after it was taken. Two that
+        took the same one both give it back, and take others at random distances.
+        """
+        for _ in range(TRIES):
+            self._add(dn, customer)
+            if not self._shares_number(dn):
+                return
+            self._delete(dn)
+            self._highest = None
+            self._skipped += secrets.randbelow(NUMBERS_APART)
+        raise DirectoryUnavailableError(f"entry {dn}: others took the same uid number {TRIES} times")
+
+    def _shares_number(self, dn: str) -> bool:
+        """Whether another entry has the number of this one. Where the server assigns them, it is the server that sees to it."""
+        if self.form.first_uid_number is None:
+            return False
+        self.connection.search(dn, "(uidNumber=*)", BASE, attributes=["uidNumber"])
+        numbers = [int(value) for entry in self.connection.response or [] for value in _values(entry)]
+        return any(self._entries_with(number) > 1 for number in numbers)
+
+    def _entries_with(self, number: int) -> int:
+        self.connection.search(self.form.people_dn, f"(uidNumber={number})", SUBTREE, attributes=["1.1"])
+        self._require(f"entries with uidNumber {number}")
+        return sum(entry["type"] == "searchResEntry" for entry in self.connection.response or [])
+
+    def _delete(self, dn: str) -> None:
+        self.connection.delete(dn)  # type: ignore[no-untyped-call]
+        self._require(f"delete {dn}", RESULT_NO_SUCH_OBJECT)
 
     def _add(self, dn: str, customer: Address) -> None:
         attributes = self.form.attributes(customer, self._free_number())
@@ -138,7 +187,7 @@ class Session:
                 self.form.people_dn, "(uidNumber=*)", SUBTREE, attributes=["uidNumber"], paged_size=500, generator=True
             )
             taken = [int(value) for entry in found for value in _values(entry)]
-            self._highest = max([first - 1, *taken])
+            self._highest = max([first - 1, *taken]) + self._skipped
         self._highest += 1
         return self._highest
 

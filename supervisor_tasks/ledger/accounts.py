@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, func, select, update
+from sqlalchemy import Connection, Engine, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import Address
@@ -12,6 +12,23 @@ from supervisor_tasks.ledger.models import AccountRow
 ACCOUNTS = AccountRow.metadata.tables["accounts"]
 MOST = 200  # at a time
 
+# The accounts that were tried in vain: those that were refused, with the first of them, and the others that wait for long.
+TROUBLE = text(
+    """
+    SELECT count(*) FILTER (WHERE refused) AS refused,
+        (array_agg(customer ORDER BY requested_at) FILTER (WHERE refused))[1] AS customer,
+        (array_agg(last_error ORDER BY requested_at) FILTER (WHERE refused))[1] AS error,
+        count(*) FILTER (WHERE late) AS late,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - requested_at)) FILTER (WHERE late), 0)::float8 AS late_s,
+        (array_agg(last_error ORDER BY requested_at) FILTER (WHERE late))[1] AS late_error
+    FROM (
+        SELECT *, starts_with(last_error, :refused) AS refused,
+            NOT starts_with(last_error, :refused) AND requested_at < now() - :away_s * interval '1 second' AS late
+        FROM accounts WHERE cluster = :cluster AND done_at IS NULL AND last_error IS NOT NULL
+    ) AS failing
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class WantedAccount:
@@ -19,6 +36,18 @@ class WantedAccount:
 
     customer: Address
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The accounts that were refused, and those that wait for a directory that does not answer."""
+
+    refused: int
+    customer: str | None
+    error: str | None
+    late: int
+    late_s: float
+    late_error: str | None
 
 
 class Accounts:
@@ -40,6 +69,12 @@ class Accounts:
         query = select(ACCOUNTS.c.customer, ACCOUNTS.c.attempts).where(*waiting).order_by(ACCOUNTS.c.due_at).limit(MOST)
         with self._engine.connect() as connection:
             return [WantedAccount(Address(row.customer), row.attempts) for row in connection.execute(query)]
+
+    def trouble(self, refused: str, away_s: float) -> Trouble:
+        """What was tried in vain: refused, if the last error begins so, or late, after so many seconds."""
+        parameters = {"cluster": self._cluster, "refused": refused, "away_s": away_s}
+        with self._engine.connect() as connection:
+            return Trouble(**connection.execute(TROUBLE, parameters).mappings().one())
 
     def made(self, customer: Address) -> None:
         """He has one."""

@@ -32,6 +32,7 @@ class AlarmName(StrEnum):
     EFFECT_PARKED = "effect_parked"
     EFFECT_LATE = "effect_late"
     DIRECTORY_REFUSES = "directory_refuses"
+    DIRECTORY_AWAY = "directory_away"
     SWEEP_CONTRADICTION = "sweep_contradiction"
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ldap3 import SUBTREE, Connection, Server, Tls
+from sqlalchemy import create_engine, text
 
 from devgrid.chain import JobDefinition
 from devgrid.grid import Grid
@@ -122,6 +123,34 @@ def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_uniqu
     assert len(numbers) == len(set(numbers)) > 120
 
 
+def test_ensure__two_who_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
+    """As two clusters of one site do, each with a ledger of its own."""
+    first, second = directory_of(ldap), directory_of(ldap)
+    with first.open() as one, second.open() as other:
+        for _ in range(5):  # each remembers the highest number that it has seen
+            one.ensure(customer())
+            other.ensure(customer())
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda directory: ensure(directory, *(customer() for _ in range(8))), [first, second, first]))
+    numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
+    assert len(numbers) == len(set(numbers))
+    assert {f"uid={entry['uid'][0]},{PEOPLE}" for entry in entries(ldap, "(uidNumber=*)")} <= set(members(ldap))
+
+
+def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap: Ldap) -> None:
+    one, two = customer(), customer()
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    with directory_of(ldap).open() as session:
+        session.connection.add(  # type: ignore[no-untyped-call]
+            FORM.dn(two), list(FORM.object_classes), FORM.attributes(two, entry["uidNumber"])
+        )
+    ensure(directory_of(ldap), two)
+    (other,) = entries(ldap, f"(uid={two})")
+    assert other["uidNumber"] != entry["uidNumber"]
+    assert entries(ldap, f"(uid={one})") == [entry]
+
+
 @pytest.mark.parametrize(
     "name", ["0x12", "0x" + "G" * 40, "x,dc=run", "0x" + "A" * 40, "0x" + "1" * 40 + "\n", "*)(uid=*"]
 )
@@ -180,6 +209,13 @@ def accounts(grid: Grid, search: str = "(uidNumber=*)") -> list[dict[str, Any]]:
     return found(environment["LDAP_URL"], environment["LDAP_BIND_PASSWORD"], ca, PEOPLE, search)
 
 
+def change(grid: Grid, statement: str) -> None:
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
 def request_jobs(grid: Grid, number: int) -> list[str]:
     """That many customers ask for a job each that no provider here has room for."""
     customers = [grid.chain.new_account() for _ in range(number)]
@@ -204,11 +240,34 @@ def test_fleet__customers_ask_while_the_directory_is_away__all_get_accounts_with
     customers = request_jobs(grid, 8)
     left = "SELECT customer FROM accounts WHERE done_at IS NULL AND attempts > 0"
     wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
+    change(grid, "UPDATE accounts SET requested_at = now() - interval '10 min' WHERE done_at IS NULL")
+    alarm = "SELECT details FROM alarms WHERE name = 'directory_away'"
+    wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     grid.processes.start_again("slapd")
     wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
     numbers = [entry["uidNumber"] for entry in accounts(grid)]
     assert len(numbers) == len(set(numbers))
     wait_until(lambda: not rows(grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the ledger to know", 30.0, 0.1)
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
+
+
+def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
+    change(
+        grid,
+        "INSERT INTO accounts (cluster, customer, attempts, last_error, due_at)"
+        " SELECT cluster, 'somebody', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
+    )
+    alarm = "SELECT raised_at, details FROM alarms WHERE name = 'directory_refuses'"
+    wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
+    before = rows(grid, alarm)
+    assert before[0].details["error"] == "refused: no"
+    (one,) = request_jobs(grid, 1)
+    wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
+    done = "SELECT 1 FROM accounts WHERE customer = :one AND done_at IS NOT NULL"
+    wait_until(lambda: bool(rows(grid, done, one=one)), "the ledger to know", 60.0, 0.1)
+    assert rows(grid, alarm) == before
+    change(grid, "DELETE FROM accounts WHERE customer = 'somebody'")
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
 
 
 def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
