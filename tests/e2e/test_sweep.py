@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 from sqlalchemy import text
 
 from devgrid.chain import Account
@@ -15,6 +16,7 @@ from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger.store import Ledger
+from tests.ends import scontrol
 from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
@@ -90,7 +92,8 @@ def running_job(grid: Grid, customer: Account, script: str = LONG) -> str:
 
 
 def live(grid: Grid, job_id: str) -> list[int]:
-    shown = ["squeue", "--noheader", "--states=RUNNING,PENDING", f"--name={job_id}", "--format=%A"]
+    states = "--states=RUNNING,PENDING,CONFIGURING"  # the last one while the start hook runs
+    shown = ["squeue", "--noheader", states, f"--name={job_id}", "--format=%A"]
     return [int(number) for number in slurm_of(grid).run(*shown).stdout.split()]
 
 
@@ -353,6 +356,8 @@ def test_sweep__slurm_lost_its_memory_and_accounting_did_not__ends_with_accounti
     grid.fleet.start_worker()
     job_id = running_job(grid, customer)
     drop_effects(grid, job_id)
+    known = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--format=JobName"]
+    wait_until(lambda: job_id in slurm_of(grid).run(*known).stdout, "accounting to know its name", 60.0, 0.2)
     lose_state(grid)
     other = running_job(grid, customer)
     until_found(grid, job_id, "lost_end")
@@ -361,9 +366,53 @@ def test_sweep__slurm_lost_its_memory_and_accounting_did_not__ends_with_accounti
     shown = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--jobs={row.slurm_id}"]
     told = slurm_of(grid).run(*shown, "--format=JobName,State,ElapsedRaw").stdout
     assert job.status in (ChainStatus.FAILED, ChainStatus.CANCELLED), told
-    (line,) = [line for line in told.splitlines() if line.startswith(job_id)]
+    mine = [line for line in told.splitlines() if line.startswith(job_id)]
+    assert len(mine) == 1, (row, told)
+    (line,) = mine
     assert line.rpartition("|")[2] == str(row.elapsed_s)
     end(grid, customer, other)
+
+
+def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_does_that_is_woken(
+    grid: Grid, customer: Account
+) -> None:
+    """The default queue is not served: nobody but the sweep looks for what was forgotten."""
+    gate = grid.users.home(customer.address) / "go"
+    ends = running_job(grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n")
+    scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
+    waits = grid.submit_script(customer, LONG)
+    wait_until(lambda: "Recognised" in journal(grid, waits), "a look", 60.0, 0.1)
+    sent = "SELECT 1 FROM transactions WHERE job_id = :id AND purpose = 'report FINISHED' AND state = :state"
+    grid.chain.rpc.call("evm_setIntervalMining", 0)
+    try:
+        gate.touch()
+        wait_until(lambda: bool(rows(grid, sent, id=ends, state="SENT")), "a transaction", 60.0, 0.1)
+        grid.processes.kill(grid.fleet.find("worker"))
+    finally:
+        grid.chain.rpc.call("anvil_setIntervalMining", 1)
+    scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
+    unread = "SELECT 1 FROM callbacks WHERE job_id = :id AND read_at IS NULL"
+    wait_until(lambda: bool(rows(grid, unread, id=waits)), "a callback", 60.0, 0.1)
+    assert wait_for_end(grid, ends).status is ChainStatus.FINISHED
+    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
+        broker.flushall()
+    execute(
+        grid,
+        "UPDATE callbacks SET received_at = received_at - interval '2 minutes' WHERE read_at IS NULL",
+        "UPDATE transactions SET created_at = created_at - interval '2 minutes' WHERE state = 'SENT'",
+    )
+    before = last_sweep(grid)
+    grid.fleet.start_worker("worker", "--queues", "devgrid.slurm,devgrid.chain")
+    try:
+        wait_for(grid, waits, {ChainStatus.RUNNING})
+        wait_until(lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1)
+    finally:
+        grid.processes.kill(grid.fleet.find("worker"))
+        grid.fleet.start_worker()
+    stale = [row.report["stale"] for row in rows(grid, "SELECT report FROM sweeps WHERE id > :id", id=before)]
+    assert stale[0]["callbacks"] >= 1
+    assert stale[0]["transactions"] >= 1
+    end(grid, customer, waits)
 
 
 def test_sweep__at_its_end__nothing_is_parked(grid: Grid) -> None:
