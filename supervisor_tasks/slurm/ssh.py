@@ -25,6 +25,7 @@ from supervisor_tasks.slurm.output import Answer
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
+CUT_LATER_S = 1.0  # than a command's own time-out, which can tell what it waited for
 ALIVE_EVERY_S = 5  # how often a silent connection is asked whether the other end is still there
 DEAD_AFTER_MS = 15_000  # bytes that the other end does not acknowledge for so long are lost
 MOST_CONNECTIONS = 64
@@ -87,7 +88,8 @@ class Ssh:
         with self._using(user) as line, line.channels:
             channel = self._open_channel(user, line)
             try:
-                return _run(channel, shlex.join(argv), stdin, timeout_s)
+                with _cut_after(channel, timeout_s + CUT_LATER_S):
+                    return _run(channel, shlex.join(argv), stdin, timeout_s)
             except BROKEN as error:
                 self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
@@ -230,6 +232,25 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+
+
+@contextmanager
+def _cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
+    """Close the channel then, whatever is waited for: paramiko waits for the answer to `exec` without a time-out, and the other
+    end may stand still just there.
+    """
+
+    def cut() -> None:
+        with suppress(*BROKEN):  # it is marked as closed before the other end is told
+            channel.close()
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:

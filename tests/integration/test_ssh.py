@@ -1,14 +1,17 @@
 """Commands on a login node that is full, noisy, silent or hostile."""
 
+import signal
 import threading
 from collections.abc import Iterator
 
+import paramiko
 import pytest
 
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy
 from devgrid.sshd import Sshd
 from supervisor_tasks.slurm import ssh as module
+from supervisor_tasks.slurm.output import Answer
 from supervisor_tasks.slurm.ssh import SshCutError, SshUnavailableError
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
 
@@ -96,4 +99,35 @@ def test_words__reach_the_command_as_they_are(login: Login) -> None:
     words = ["a b", "$(id)", "`id`", "'", '"', "\\", "*", "~", "é\n", ""]
     ssh = login.ssh(login.sshd)
     assert ssh.run(CUSTOMER, ["printf", "%s|", *words]).stdout == "|".join(words) + "|"
+    ssh.close()
+
+
+def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_time(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, run = login.ssh(login.sshd), module._run
+    sshd = login.processes.find("sshd")
+
+    def frozen(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:
+        login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
+        return run(channel, command, stdin, timeout_s)
+
+    monkeypatch.setattr(module, "_run", frozen)
+    ends: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            ssh.run(CUSTOMER, ["true"], timeout_s=1.0)
+        except SshCutError as error:
+            ends.append(error)
+
+    caller = threading.Thread(target=call, daemon=True)
+    try:
+        caller.start()
+        caller.join(20.0)
+        assert len(ends) == 1
+    finally:
+        login.processes.signal_tree(sshd, signal.SIGCONT)
+    monkeypatch.undo()
+    assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
     ssh.close()
