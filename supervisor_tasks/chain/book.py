@@ -1,17 +1,19 @@
 """The wallet's part of the ledger: transactions, all their signatures, and the mark by which the ledger knows its own."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from supervisor_tasks.chain.fees import Fees
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.signed import MARK_BYTES
 from supervisor_tasks.ledger.models import MarkRow, SignatureRow, TransactionRow
+from supervisor_tasks.ledger.rows import storable
 
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 SIGNATURES = SignatureRow.metadata.tables["signatures"]
@@ -27,7 +29,8 @@ NODE_HAS_IT = (Refusal.ALREADY_KNOWN, Refusal.NONCE_TOO_LOW)
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A transaction that is not known to be mined; `hashes` are those of all its signatures, `raw` and `hash` of the last.
+    """A transaction that is not known to be mined; `hashes` are those of all its signatures, oldest first, `raw` and `hash` of
+    the present one.
     Ages in seconds: see remedies.Pending.
     """
 
@@ -78,6 +81,16 @@ class Mined:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class OldestOpen:
+    """The transaction that all others wait behind."""
+
+    id: int
+    nonce: int
+    purpose: str
+    address: str
+
+
 class Book:
     """The transactions of one cluster on one chain."""
 
@@ -105,6 +118,27 @@ class Book:
         )
         with self._engine.connect() as connection:
             return set(intents) - set(connection.scalars(query))
+
+    def reverted(self, intents: Mapping[str, str]) -> dict[str, int]:
+        """How many transactions of these intents (with the job of each) were mined and reverted; none is left out."""
+        columns = TRANSACTIONS.c
+        of_jobs = columns.job_id == func.any(bindparam("job_ids", sorted(set(intents.values()))))
+        any_of = columns.intent == func.any(bindparam("intents", list(intents)))
+        query = select(columns.intent, func.count().label("times")).where(
+            columns.cluster == self._cluster, of_jobs, any_of, columns.state == "REVERTED"
+        )
+        with self._engine.connect() as connection:
+            return {row.intent: row.times for row in connection.execute(query.group_by(columns.intent))}
+
+    def oldest_open(self) -> OldestOpen | None:
+        """The transaction that has been open for longest."""
+        columns = TRANSACTIONS.c
+        query = select(columns.id, columns.nonce, columns.purpose, columns.address).where(
+            columns.cluster == self._cluster, columns.state.in_(OPEN)
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query.order_by(columns.id).limit(1)).first()
+        return None if row is None else OldestOpen(row.id, row.nonce, row.purpose, row.address)
 
     def next_nonce(self, address: str) -> int | None:
         """The nonce behind the last one that was ever signed with; None when none was. Clusters may share a wallet."""
@@ -149,7 +183,8 @@ class Book:
         columns, signed = TRANSACTIONS.c, SIGNATURES.c
         each = SIGNATURES.alias()
         of_it = each.c.transaction_id == columns.id
-        hashes = select(func.array_agg(each.c.hash)).where(of_it).correlate(TRANSACTIONS).scalar_subquery()
+        by_age = func.array_agg(aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash))
+        hashes = select(by_age).where(of_it).correlate(TRANSACTIONS).scalar_subquery()
         present = signed.hash == columns.hash
         query = (
             select(
@@ -168,15 +203,26 @@ class Book:
             return [_sent(row) for row in connection.execute(query)]
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
-        """Write down what the node said of signatures (by hash): None when it took them."""
+        """Write down what the node said of signatures (by hash): None when it took them. A signature that was replaced
+        meanwhile is left alone.
+        """
         marks = [
-            {"b_hash": tx_hash, "b_state": _state_after(words), "b_error": None if words is None else words[:SAID]}
+            {
+                "b_hash": tx_hash,
+                "b_state": _state_after(words),
+                "b_error": None if words is None else storable(words)[:SAID],
+            }
             for tx_hash, words in answers
         ]
+        signed = SIGNATURES.c.hash == bindparam("b_hash")
+        its_id = (
+            select(SIGNATURES.c.transaction_id).where(signed).scalar_subquery()
+        )  # there is no index of present hashes
+        present = TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None)
         with self._engine.begin() as connection:
             connection.execute(
                 update(TRANSACTIONS)
-                .where(TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None))
+                .where(TRANSACTIONS.c.id == its_id, *present)
                 .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
                 marks,
             )
@@ -190,7 +236,7 @@ class Book:
                 "b_block": result.block_number,
                 "b_block_hash": result.block_hash,
                 "b_hash": result.hash,
-                "b_error": errors.get(result.sent.id),
+                "b_error": storable(errors[result.sent.id]) if result.sent.id in errors else None,
             }
             for result in mined
         ]

@@ -109,8 +109,9 @@ class Contract:
         )
 
     def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
-        """The status of jobs on chain, and whose they are (lowercase provider address), all at one block. Raises
-        RpcUnavailableError when the node does not have the block `not_before` yet: what it says is of the past.
+        """The status of jobs on chain, and whose they are (lowercase provider address), all at one block. One that the contract
+        does not have is left out. Raises RpcUnavailableError when the node does not have the block `not_before` yet: what it
+        says is of the past.
         """
         head = int(self.rpc.call("eth_blockNumber"), 16)
         if head < not_before:
@@ -119,8 +120,9 @@ class Contract:
         calls = [_view(self.addresses.jobs, call, head) for call in data]
         found = {}
         for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
-            (_, status, _, provider, *_), *_ = GET_JOB.decode(require(answer))
-            found[job_id] = ChainStatus(status), provider.lower()
+            if not (isinstance(answer, RpcError) and answer.reverted):
+                (_, status, _, provider, *_), *_ = GET_JOB.decode(require(answer))
+                found[job_id] = ChainStatus(status), provider.lower()
         return found
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChain]:

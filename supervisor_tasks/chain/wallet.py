@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 GAS_MARGIN = 1.3  # on an estimate: the state may have changed by the time the transaction is mined
 FILLER_GAS = 21_000  # of a transaction that does nothing
-MOST_HASHES = BATCH - 1  # of one transaction, asked for in one request with a block
+MOST_HASHES = BATCH - 1  # asked for in one request with a block
 DEFAULT_CAP_WEI = 10**12  # 1,000 gwei a gas
 
 
@@ -212,7 +212,11 @@ class Wallet:
         """Whether a node that has the block at which the state was read knows no receipt of any signature. What a node does not
         have yet, or refuses to say, is not certain.
         """
-        calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in sent.hashes[-MOST_HASHES:]]
+        starts = range(0, len(sent.hashes), MOST_HASHES)
+        return all(self._not_mined(sent.hashes[start : start + MOST_HASHES], state) for start in starts)
+
+    def _not_mined(self, hashes: Sequence[str], state: AccountState) -> bool:
+        calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
         block, *receipts = self._rpc.batch([("eth_getBlockByNumber", (hex(state.head), False)), *calls])
         knows_block = isinstance(block, dict) and block["hash"] == state.head_hash
         return knows_block and all(receipt is None for receipt in receipts)

@@ -5,29 +5,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from supervisor_tasks.chain.book import OldestOpen
 from supervisor_tasks.chain.contract import Offer, WrongChainError
 from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.rpc import RpcUnavailableError
+from supervisor_tasks.chain.wallet import WalletEmptyError
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
 
+ANSWERED = "chain"  # the tick that is there when the chain has answered
+SILENT_S = 60.0  # a node that is started anew is no alarm
+OLDEST_OPEN = "oldest open transaction"  # the fact that all others wait behind it
+STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
 FOREIGN_QUIET_S = 3600.0  # a foreign writer that was not seen for so long is gone
 
 
 @contextmanager
 def chain_watched(site: Site) -> Iterator[None]:
-    """Call the operator while the chain does not answer, or an endpoint serves another chain, and not any more after that."""
-    alarms = site.ledger.alarms
+    """Call the operator when the chain has not answered for a while, or an endpoint serves another chain, and not any more
+    after that.
+    """
     try:
         yield
     except (RpcUnavailableError, WrongChainError) as error:
         if isinstance(error, WrongChainError):
-            alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
-        alarms.on(AlarmName.CHAIN_NOT_ANSWERING, error=str(error)[:500])
-        _watch_endpoints(site)
+            site.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
+        _silent(site, str(error))
         raise
-    alarms.off(AlarmName.CHAIN_NOT_ANSWERING)
+    except WalletEmptyError:
+        _answered(site)
+        raise
+    _answered(site)
+
+
+def _silent(site: Site, error: str) -> None:
+    ledger = site.ledger
+    silent_s = ledger.seconds_since(ANSWERED)
+    if silent_s is None or silent_s > SILENT_S:
+        shown_s = None if silent_s is None else round(silent_s)
+        ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING, silent_s=shown_s, error=error[:500])
+        ledger.sweeps.learn(OLDEST_OPEN, "")  # it is the chain that stands still
+    _watch_endpoints(site)
+
+
+def _answered(site: Site) -> None:
+    site.ledger.tick(ANSWERED)
+    site.ledger.alarms.off(AlarmName.CHAIN_NOT_ANSWERING)
     _watch_endpoints(site)
 
 
@@ -59,9 +83,33 @@ def wallet_watched(site: Site, offer: Offer) -> set[AlarmName]:
         alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)
     if AlarmName.FOREIGN_WRITER in on and _age_s(on[AlarmName.FOREIGN_WRITER]) > FOREIGN_QUIET_S:
         alarms.off(AlarmName.FOREIGN_WRITER)
-    if not site.ledger.has_open_transactions():
-        alarms.off(AlarmName.TRANSACTION_STUCK)
+    _watch_oldest(site, AlarmName.TRANSACTION_STUCK in on)
     return {alarm.name for alarm in alarms.all()}
+
+
+def _watch_oldest(site: Site, alarmed: bool) -> None:
+    """A transaction that stays open for long stands for something that is wrong, whatever it is."""
+    oldest = site.chain.wallet.book.oldest_open()
+    site.ledger.sweeps.learn(OLDEST_OPEN, "" if oldest is None else str(oldest.id))
+    if oldest is None:
+        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+        return
+    open_s = _stands_still_s(site, oldest)
+    if open_s > STUCK_S and not alarmed:
+        about = {"nonce": oldest.nonce, "purpose": oldest.purpose, "address": oldest.address, "open_s": round(open_s)}
+        site.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
+
+
+def calm(site: Site) -> None:
+    """No transaction is stuck for want of a price: nothing is wrong, unless one has been open for long all the same."""
+    if _stands_still_s(site, site.chain.wallet.book.oldest_open()) <= STUCK_S:
+        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+
+
+def _stands_still_s(site: Site, oldest: OldestOpen | None) -> float:
+    """For how long this has been the oldest open one while the chain answered."""
+    known = site.ledger.sweeps.fact(OLDEST_OPEN)
+    return known[1] if oldest is not None and known is not None and known[0] == str(oldest.id) else 0.0
 
 
 def _asked_wei(details: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """Report: the contract says of each job what is true, by the shortest path that it accepts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -16,10 +16,13 @@ from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
+Plans = dict[OpenEffect, list[Write]]
+
 FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # when no transaction of a report was seen mined by then
 UNEXPLAINED = 3  # refusals in a row that what the contract says does not explain; a node may be between two blocks
+MOST_REVERTED = 3  # transactions of one step that were mined and reverted; each was paid for
 # A step that follows one which is not mined yet cannot be estimated.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
@@ -40,14 +43,45 @@ def _report(site: Site) -> bool:
 
 
 def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
-    wallet = site.chain.wallet
     jobs = site.ledger.jobs({effect.job_id for effect in effects})
     plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
-    missing = wallet.missing([write.intent for plan in plans.values() for write in plan])
-    firsts = [(effect, plan[0]) for effect, plan in plans.items() if plan and plan[0].intent in missing]
+    missing = site.chain.wallet.missing([write.intent for plan in plans.values() for write in plan])
+    reverted = _reverted(site, plans, missing)
+    hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
+    rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
+    refused = _send(site, rest, missing, reverted.keys())
+    _reconcile(site, jobs, refused)
+    for effect, times in hopeless.items():
+        wanted = [write.purpose for write in plans[effect]]
+        park(site, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+
+
+def _reverted(site: Site, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
+    """How often the next transaction of each was mined and reverted, and was paid for in vain. What has not failed since the
+    operator's word is left out: it is tried once more.
+    """
+    again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.unforeseen}
+    intents = {write.intent: write.job_id or "" for write in again.values() if write}
+    times = site.chain.wallet.book.reverted(intents) if intents else {}
+    found = {effect: times.get(write.intent, 0) for effect, write in again.items() if write}
+    return {effect: number for effect, number in found.items() if number}
+
+
+def _first(plan: list[Write], missing: set[str]) -> Write | None:
+    """The next step, unless it is on its way."""
+    return plan[0] if plan and plan[0].intent in missing else None
+
+
+def _send(
+    site: Site, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
+) -> list[tuple[OpenEffect, RevertedError]]:
+    """Write what is missing; returns the effects whose next step the contract would refuse, and why."""
+    wallet = site.chain.wallet
+    firsts = [(effect, write) for effect, plan in plans.items() if (write := _first(plan, missing))]
     estimates = wallet.estimate([write for _, write in firsts])
     refused: list[tuple[OpenEffect, RevertedError]] = []
     gas: dict[str, int] = {}
+    plans = dict(plans)
     for (effect, write), estimate in zip(firsts, estimates, strict=True):
         if isinstance(estimate, RevertedError):
             refused.append((effect, estimate))
@@ -59,8 +93,22 @@ def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
         log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
     if plans:
         site.chain.wake_tracker()
-    site.ledger.postpone(list(plans), REPORT_AGAIN_S)
-    _reconcile(site, jobs, refused)
+    _wait(site, plans, missing, reverted)
+    return refused
+
+
+def _wait(site: Site, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
+    """Until the receipts are there. What was sent before, or has reverted, does not progress: for how long is remembered."""
+    again = [effect for effect in plans if effect in reverted]
+    waiting = [
+        effect
+        for effect, plan in plans.items()
+        if plan and effect not in again and not any(write.intent in missing for write in plan)
+    ]
+    fresh = [effect for effect in plans if effect not in again and effect not in waiting]
+    site.ledger.postpone(fresh, REPORT_AGAIN_S)
+    site.ledger.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
+    site.ledger.postpone(again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
 
 
 def _path(job: Job, kind: Kind) -> list[Write]:
@@ -96,11 +144,14 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
     seen_block = max(jobs[effect.job_id].chain_at[0] for effect, _ in refused)
     statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
     for effect, error in refused:
-        status, _ = statuses[effect.job_id]
-        before = jobs[effect.job_id]
-        after = site.ledger.record(Change(effect.job_id, ChainSaw(status)))[effect.job_id]
-        log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=status.name)
-        if status < before.chain_status and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
+        before = after = jobs[effect.job_id]
+        status, _ = statuses.get(effect.job_id, (None, ""))  # none: its request was in a block that is lost
+        if status is not None:
+            after = site.ledger.record(Change(effect.job_id, ChainSaw(status)))[effect.job_id]
+        on_chain = None if status is None else status.name
+        log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
+        taken_back = status is None or status < before.chain_status
+        if taken_back and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
             site.ledger.postpone([effect], FORK_SHOWS_WITHIN_S, str(error))  # a block may be lost; the scan finds that
         elif after != before:
             site.ledger.postpone([effect], 0.0)
@@ -108,4 +159,4 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
             site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
         else:
             wanted = [step.status.name for step in path_to_goal(before)]
-            park(site, effect, str(error), on_chain=status.name, wanted=wanted)
+            park(site, effect, str(error), on_chain=on_chain, wanted=wanted)

@@ -10,6 +10,7 @@ from supervisor_tasks.chain.refusals import Refusal
 from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Pending, Remedy, Rules, remedy, stale
 from supervisor_tasks.chain.wallet import AccountState
 from supervisor_tasks.job import Kind
+from supervisor_tasks.journey.chain_watch import calm
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
 
@@ -25,12 +26,12 @@ def tend(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
     """Give each transaction without a receipt what it needs. Those of a former key are sent again and never signed anew."""
     plan = _plan(site, waiting, state)
     wallet = site.chain.wallet
-    capped = plan[Remedy.CAPPED] + wallet.replace(plan[Remedy.REPLACE], state.market, state.head)
+    given_back = wallet.replace(plan[Remedy.REPLACE], state.market, state.head)
     for entry in plan[Remedy.REPLACE]:
-        log.info(
-            "transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, was_wei_per_gas=entry.fees.max_fee_wei
-        )
-    _alarm(site, capped, plan[Remedy.PAUSE], state)
+        if entry not in given_back:
+            about = {"purpose": entry.purpose, "nonce": entry.nonce}
+            log.info("transaction_replaced", **about, was_wei_per_gas=entry.fees.max_fee_wei)
+    _alarm(site, plan[Remedy.CAPPED] + given_back, plan[Remedy.PAUSE], state)
     _send_again(site, waiting, plan)
     _give_nonces_up(site, plan, state)
     _fill(site, waiting, state)
@@ -127,6 +128,6 @@ def _alarm(site: Site, capped: Sequence[Sent], unpaid: Sequence[Sent], state: Ac
             most_wei_per_gas=wallet.cap_wei,
         )
     else:
-        alarms.off(AlarmName.TRANSACTION_STUCK)
+        calm(site)
     if unpaid:
         wallet.alarm_of_empty(state.balance_wei, wallet.open_cost_wei())

@@ -76,11 +76,13 @@ def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> N
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
-        site.ledger.hurry(again, (Kind.REPORT, Kind.REFUSE))
+        site.ledger.hurry(again, (Kind.REPORT, Kind.REFUSE), "its transaction was mined and reverted")
 
 
 def _true_statuses(site: Site, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[Change]:
-    """What the contract says now of the jobs whose transaction it refused."""
+    """What the contract says now of the jobs whose transaction it refused. It has nothing to say of one that it does not have:
+    the job's request was in a block that is lost, which the scan finds.
+    """
     for result in mined:
         log.info(
             "transaction_mined" if result.success else "transaction_reverted",

@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import Address
 from supervisor_tasks.ledger.models import AccountRow
+from supervisor_tasks.ledger.rows import storable
 
 ACCOUNTS = AccountRow.metadata.tables["accounts"]
 MOST = 200  # at a time
@@ -83,7 +84,7 @@ class Accounts:
     def postpone(self, wanted: WantedAccount, due_in_s: float, error: str) -> None:
         """It did not work; again in a while."""
         later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, due_in_s)
-        self._set(wanted.customer, due_at=later, last_error=error, attempts=ACCOUNTS.c.attempts + 1)
+        self._set(wanted.customer, due_at=later, last_error=storable(error), attempts=ACCOUNTS.c.attempts + 1)
 
     def _set(self, customer: Address, **values: object) -> None:
         his = ACCOUNTS.c.cluster == self._cluster, ACCOUNTS.c.customer == customer

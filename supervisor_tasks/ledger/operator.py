@@ -10,6 +10,7 @@ from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.ledger.models import AlarmRow, SwitchRow
+from supervisor_tasks.ledger.rows import storable_json
 
 log = structlog.get_logger()
 
@@ -66,8 +67,9 @@ class Alarms:
 
     def on(self, name: AlarmName, **details: Any) -> None:
         """Call the operator. The log has it once, however often it is raised; the details are the last ones."""
-        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=details)
-        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"details": details})
+        kept = storable_json(details)
+        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=kept)
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"details": kept})
         with self._engine.begin() as connection:
             # now() is the transaction's time: only a row of this transaction has it
             fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))

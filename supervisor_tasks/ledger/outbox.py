@@ -125,11 +125,11 @@ FORGOTTEN = text(
 )
 
 # Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
-# nothing has failed, and the count of failures begins anew.
+# nothing has failed, and the count of failures begins anew. What waits is not counted, but for how long it has.
 POSTPONE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
-        attempts = CASE WHEN CAST(:error AS text) IS NULL THEN 0 ELSE attempts END,
+        attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
         unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 WHEN CAST(:error AS text) IS NULL THEN 0 ELSE unforeseen END,
         failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.wakes = given.wakes
@@ -188,7 +188,10 @@ FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND i
 # Brings forward what waits for its next try: what it waited for has turned out otherwise.
 HURRY = text(
     """
-    UPDATE effects SET due_at = LEAST(due_at, now()), wakes = wakes + 1, woken_at = NULL
+    UPDATE effects SET due_at = LEAST(due_at, now()), wakes = wakes + 1, woken_at = NULL,
+        last_error = COALESCE(CAST(:error AS text), last_error),
+        unforeseen = CASE WHEN CAST(:error AS text) IS NULL THEN unforeseen ELSE unforeseen + 1 END,
+        failing_since = CASE WHEN CAST(:error AS text) IS NULL THEN failing_since ELSE COALESCE(failing_since, now()) END
     WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
     """
 )

@@ -1,4 +1,4 @@
-"""Between the ledger's rows and the job that `advance` knows."""
+"""Between the ledger's rows and the job that `advance` knows; and what of a stranger's words Postgres can hold."""
 
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
@@ -8,6 +8,24 @@ from sqlalchemy import RowMapping
 
 from supervisor_tasks.events import Event, ScriptFetched
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
+
+LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
+
+
+def storable(text: str) -> str:
+    """A text that Postgres can hold, and not more of it than an operator reads."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")[:LONGEST_TEXT]
+
+
+def storable_json(value: Any) -> Any:
+    """What JSON has of a value, with all texts in it such that Postgres can hold them."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {storable(str(key)): storable_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [storable_json(entry) for entry in value]
+    return storable(str(value))
 
 
 def job_from_row(row: RowMapping) -> Job:

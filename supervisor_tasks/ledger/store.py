@@ -35,7 +35,7 @@ from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.operator import Alarms, Switches
 from supervisor_tasks.ledger.others import Others
-from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job
+from supervisor_tasks.ledger.rows import details, job_from_row, row_from_job, storable
 from supervisor_tasks.ledger.submissions import Submission, submissions
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.life import advance
@@ -51,7 +51,6 @@ TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 
 LEASE_S = 120.0  # longer than any step takes; the lease of a dead holder is free at once
 WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
-LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
 LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
@@ -251,10 +250,16 @@ class Ledger:
             return _effects(rows)
 
     def postpone(
-        self, effects: Sequence[OpenEffect], due_in_s: float, error: str | None = None, *, unforeseen: bool = False
+        self,
+        effects: Sequence[OpenEffect],
+        due_in_s: float,
+        error: str | None = None,
+        *,
+        unforeseen: bool = False,
+        waits: bool = False,
     ) -> None:
         """Give effects back, to be tried again in a while. Failures are counted from the first one in a row; without an
-        error nothing has failed.
+        error nothing has failed. What `waits` has not failed, but nothing progresses either, and the error says what for.
         """
         if not effects:
             return
@@ -263,6 +268,7 @@ class Ledger:
             "due_in_s": due_in_s,
             "error": None if error is None else storable(error),
             "unforeseen": unforeseen,
+            "waits": waits,
         }
         with around(Point.POSTPONE), self.engine.begin() as connection:
             rows = list(connection.execute(outbox.POSTPONE, parameters))
@@ -270,9 +276,16 @@ class Ledger:
         if soon:
             self.wake(soon)
 
-    def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind]) -> None:
-        """Bring effects forward that wait for something which will not come; the clock wakes them."""
-        parameters = {"cluster": self.cluster, "job_ids": list(job_ids), "kinds": [kind.value for kind in kinds]}
+    def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind], error: str | None = None) -> None:
+        """Bring effects forward that wait for something which will not come; the clock wakes them. With an error it has come
+        to nothing in a way that nobody foresaw.
+        """
+        parameters = {
+            "cluster": self.cluster,
+            "job_ids": list(job_ids),
+            "kinds": [kind.value for kind in kinds],
+            "error": None if error is None else storable(error),
+        }
         with self.engine.begin() as connection:
             connection.execute(outbox.HURRY, parameters)
 
@@ -539,11 +552,6 @@ def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
         )
         for row in rows
     ]
-
-
-def storable(text: str) -> str:
-    """A text that Postgres can hold, and not more of it than an operator reads."""
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")[:LONGEST_TEXT]
 
 
 def _evidence(value: object) -> object:

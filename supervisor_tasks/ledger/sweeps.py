@@ -1,6 +1,5 @@
 """What the sweep reads and writes: many jobs at once without their scripts, its reports, its doubts, and a few facts."""
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.models import FactRow, SweepRow
+from supervisor_tasks.ledger.rows import storable_json
 
 SWEEPS = SweepRow.metadata.tables["sweeps"]
 FACTS = FactRow.metadata.tables["facts"]
@@ -127,7 +127,7 @@ class Sweeps:
             suspects={name: now_s - age_s for name, age_s in suspects.items()},
         )
         with self._engine.begin() as connection:
-            connection.execute(row, {"report": json.loads(json.dumps(report))})
+            connection.execute(row, {"report": storable_json(report)})
             connection.execute(_PRUNE, {"cluster": self._cluster, "kept": KEPT})
 
     def last(self, most: int = 1) -> list[Swept]:

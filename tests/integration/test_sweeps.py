@@ -135,3 +135,9 @@ def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_
     others.forget([job_id(1)])
     assert set(others.all()) == {job_id(2)}
     assert Ledger(ledger.engine, "there", wake=lambda _: None).others.all() == {}
+
+
+def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Ledger) -> None:
+    report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
+    ledger.sweeps.keep(ledger.sweeps.begin("again"), report, {})
+    assert ledger.sweeps.last()[0].report["unseen"] == {"chain": "no\\x00 \\ud800"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, Node, Prices, start_anvil
 from devgrid.process import Processes, free_port, wait_until
@@ -158,6 +158,10 @@ def test_endpoint_of_another_chain__is_never_used_and_alarms(
     alone = Fleet.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
     with pytest.raises(RpcUnavailableError, match="serves chain 1, the settings want 179188"):
         claim(alone.site)
+    assert alone.alarms() == {AlarmName.WRONG_CHAIN}
+    _silent_for_long(engine)
+    with pytest.raises(RpcUnavailableError):
+        claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN, AlarmName.CHAIN_NOT_ANSWERING}
     fleet.site.chain.contract.rpc.call("eth_chainId")
     claim(Fleet.of(chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)).site)
@@ -169,6 +173,29 @@ def _answers(url: str) -> bool:
         return bool(Rpc.at(url).call("eth_chainId"))
     except RpcUnavailableError:
         return False
+
+
+def _silent_for_long(engine: Engine) -> None:
+    """As when that much time has passed."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ticks SET succeeded_at = now() - interval '70 seconds' WHERE name = 'chain'"))
+
+
+def test_chain_silent_for_a_moment__is_no_alarm(chain: Chain, provider: Account, engine: Engine) -> None:
+    with proxied(chain) as (proxy, url):
+        fleet = Fleet.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
+        claim(fleet.site)
+        proxy.fault(Fault.REFUSE)
+        with pytest.raises(RpcUnavailableError):
+            claim(fleet.site)
+        assert fleet.alarms() == set()
+        _silent_for_long(engine)
+        with pytest.raises(RpcUnavailableError):
+            claim(fleet.site)
+        assert fleet.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
+        proxy.fault(None)
+        claim(fleet.site)
+        assert fleet.alarms() == set()
 
 
 def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
