@@ -34,6 +34,32 @@ CONNECT = {
     "keepalives_count": 2,
 }
 
+MOST = 1000  # different callbacks about one job under one SLURM id; plugins say a few
+
+# The pairs of job and SLURM id of which enough was said.
+FULL = text(
+    """
+    SELECT job_id, slurm_id FROM (
+        SELECT DISTINCT * FROM unnest(CAST(:job_ids AS text[]), CAST(:slurm_ids AS bigint[])) AS given(job_id, slurm_id)
+    ) AS wanted
+    WHERE (
+        SELECT count(*) FROM (
+            SELECT FROM callbacks AS kept WHERE kept.cluster = :cluster AND kept.job_id = wanted.job_id
+                AND kept.slurm_id = wanted.slurm_id LIMIT :most
+        ) AS found
+    ) >= :most
+    """
+)
+# Whether a callback may be acknowledged although it is not stored: it is there already, or nothing said of the job counts.
+NEEDLESS = text(
+    """
+    SELECT EXISTS (
+        SELECT FROM callbacks WHERE cluster = :cluster AND job_id = :job_id AND slurm_id = :slurm_id AND status = :status
+            AND duration_s = :duration_s AND exit_code = :exit_code
+    ) OR EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND job_id = :job_id AND state = 'SETTLED')
+    """
+)
+
 Row = dict[str, Any]
 Entry = tuple[Row | None, "Future[None]"]  # without a row: only a question whether the database is there
 
@@ -42,11 +68,16 @@ class InboxClosedError(TransientError):
     """The database does not take it; the caller shall come again."""
 
 
+class InboxFullError(TransientError):
+    """Enough was said of the job, and this was not stored: the caller keeps it, and shall come again when the job is over."""
+
+
 class Inbox:
     """Where callbacks of one cluster are kept. Threads may share it."""
 
-    def __init__(self, database_url: str, cluster: str) -> None:
+    def __init__(self, database_url: str, cluster: str, most: int = MOST) -> None:
         self._cluster = cluster
+        self._most = most
         self._engine: Engine = create_engine(database_url, pool_size=1, max_overflow=0, connect_args=CONNECT)
         self._insert = insert(CALLBACKS).on_conflict_do_nothing(constraint="callbacks_content")
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
@@ -55,7 +86,7 @@ class Inbox:
         self._thread.start()
 
     def store(self, report: StatusReport, peer: str) -> None:
-        """Commit a callback; a repeat changes nothing. Raises InboxClosedError (come again)."""
+        """Commit a callback; a repeat changes nothing. Raises InboxClosedError or InboxFullError (come again)."""
         row = {
             "cluster": self._cluster,
             "job_id": report.job_id,
@@ -101,13 +132,16 @@ class Inbox:
             batch = [first, *self._also_waiting()]
             wanted = [(row, done) for row, done in batch if done.set_running_or_notify_cancel()]
             self._busy_since_s = time.monotonic()
-            failure = self._commit([row for row, _ in wanted if row is not None])
+            refused = list[Row]()
+            failure = self._commit([row for row, _ in wanted if row is not None], refused)
             self._busy_since_s = None
-            for _, done in wanted:
-                if failure is None:
-                    done.set_result(None)
-                else:
+            for row, done in wanted:
+                if failure is not None:
                     done.set_exception(failure)
+                elif row is not None and row in refused:
+                    done.set_exception(InboxFullError(f"more than {self._most} callbacks about one job"))
+                else:
+                    done.set_result(None)
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
@@ -122,12 +156,14 @@ class Inbox:
             entries.append(entry)
         return entries
 
-    def _commit(self, rows: list[Row]) -> SQLAlchemyError | None:
-        """What went wrong, if anything. A connection that was kept over a restart of the database fails once."""
+    def _commit(self, rows: list[Row], refused: list[Row]) -> SQLAlchemyError | None:
+        """What went wrong, if anything; `refused` gets those for which there is no room. A connection that was kept over a
+        restart of the database fails once.
+        """
         for attempt in (1, 2):
             try:
                 with _point_of(rows), self._engine.begin() as connection:
-                    self._execute(connection, rows)
+                    refused[:] = self._execute(connection, rows)
             except SQLAlchemyError as error:
                 if attempt == 1 and getattr(error, "connection_invalidated", False):
                     continue
@@ -135,11 +171,23 @@ class Inbox:
             return None
         raise AssertionError("the second attempt returns")
 
-    def _execute(self, connection: Connection, rows: list[Row]) -> None:
-        if rows:
-            connection.execute(self._insert, rows)
-        else:
+    def _execute(self, connection: Connection, rows: list[Row]) -> list[Row]:
+        """Store what there is room for; returns the others."""
+        if not rows:
             connection.execute(text("SELECT 1 FROM callbacks LIMIT 1"))
+            return []
+        parameters = {
+            "cluster": self._cluster,
+            "most": self._most,
+            "job_ids": [row["job_id"] for row in rows],
+            "slurm_ids": [row["slurm_id"] for row in rows],
+        }
+        full = {(pair.job_id, pair.slurm_id) for pair in connection.execute(FULL, parameters)}
+        fitting = [row for row in rows if (row["job_id"], row["slurm_id"]) not in full]
+        if fitting:
+            connection.execute(self._insert, fitting)
+        others = [row for row in rows if (row["job_id"], row["slurm_id"]) in full]
+        return [row for row in others if not connection.scalar(NEEDLESS, row)]
 
 
 def _point_of(rows: list[Row]) -> AbstractContextManager[None]:

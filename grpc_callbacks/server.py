@@ -8,7 +8,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from grpc_callbacks.bell import Bell
-from grpc_callbacks.inbox import Inbox, InboxClosedError
+from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError
 from grpc_callbacks.sparing import Sparing
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
@@ -32,7 +32,9 @@ class JobApi(services.JobAPIServicer):
     def SetJobStatus(
         self, request: messages.SetJobStatusRequest, context: grpc.ServicerContext
     ) -> messages.SetJobStatusResponse:
-        """INVALID_ARGUMENT for what no plugin would say, UNAVAILABLE when it could not be stored."""
+        """INVALID_ARGUMENT for what no plugin would say, UNAVAILABLE when it could not be stored, RESOURCE_EXHAUSTED when
+        so much was said of the job that only a liar can have more to say: a plugin keeps it, and comes again.
+        """
         peer = context.peer()
         try:
             report = validate(request.name, request.id, request.duration, request.status, request.exit_code)
@@ -42,6 +44,9 @@ class JobApi(services.JobAPIServicer):
         except MalformedCallbackError as error:
             log.warning("callback_malformed", peer=peer, error=str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except InboxFullError as error:
+            log.warning("callback_too_many", peer=peer, job_id=request.name, error=str(error))
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; come again")
         except InboxClosedError as error:
             log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
             context.abort(grpc.StatusCode.UNAVAILABLE, f"{error}; come again")

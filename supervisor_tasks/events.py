@@ -75,7 +75,11 @@ class SubmitNotFound:
 
 @dataclass(frozen=True, slots=True)
 class CalledBack:
-    """A plugin said something: a hint to look, whatever it said."""
+    """A plugin said something: a hint to look, whatever it said. At once, or, where so much was said already that it can be
+    no plugin, in a while.
+    """
+
+    look_in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,11 @@ def _submit_again(job: Job) -> Next:
     return replace(job, state=State.READY, looks=0), ()
 
 
-def _called_back(job: Job, _: CalledBack) -> Next:
+def _called_back(job: Job, event: CalledBack) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
+    if event.look_in_s > 0:
+        return job, (Effect(Kind.WITNESS, event.look_in_s),)
     return replace(job, looks=0), (Effect(Kind.WITNESS),)
 
 

@@ -112,6 +112,9 @@ class Work:
         """Call the operator for effects that are parked or late."""
         with ticking(self._site.ledger, "watch"):
             watch_effects(self._site.ledger)
+            gone = self._site.ledger.forget_strange_callbacks()
+            if gone:
+                log.info("strange_callbacks_forgotten", callbacks=gone)
 
     def close(self) -> None:
         """Let go of connections."""

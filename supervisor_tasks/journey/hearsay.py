@@ -22,6 +22,17 @@ KILL_DELAY_S = 120  # SLURM ends a job that late after its limit, at most
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 
 
+HINTS_AT_ONCE = 4  # of one job under one SLURM id; hook and SPANK plugin say two things
+LONGEST_GAP_S = 30.0
+
+
+def look_in_s(heard: int) -> float:
+    """When to look because of a callback, if so many different ones came about the job: whoever makes them up drives no more
+    than two questions a minute.
+    """
+    return 0.0 if heard <= HINTS_AT_ONCE else min(2.0 ** min(heard - HINTS_AT_ONCE - 1, 10), LONGEST_GAP_S)
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A callback: the figures of a plugin, and when they arrived (Unix time)."""

@@ -8,7 +8,7 @@ import structlog
 from supervisor_tasks.events import CalledBack, Event, Recognised, SlurmEnded, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
-from supervisor_tasks.journey.hearsay import Said, believed
+from supervisor_tasks.journey.hearsay import Said, believed, look_in_s
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
 from supervisor_tasks.ledger.submissions import Submission
@@ -39,11 +39,12 @@ def _read_inbox(site: Site) -> bool:
     if not callbacks:
         return False
     jobs = site.ledger.jobs({callback.job_id for callback in callbacks})
+    heard = site.ledger.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
     hinted, strange = dict[JobId, Change](), list[CallbackSeen]()
     for callback in callbacks:
         job = jobs.get(callback.job_id)
         if job is not None and job.slurm_id == callback.slurm_id:
-            hinted[job.job_id] = Change(job.job_id, CalledBack())
+            hinted[job.job_id] = Change(job.job_id, CalledBack(look_in_s(heard[job.job_id, callback.slurm_id])))
         elif job is None or job.slurm_id is not None:
             strange.append(callback)
         # Else it came before sbatch's answer: the first look follows that in a moment, and what was said stays in the inbox.

@@ -21,6 +21,7 @@ from sqlalchemy import (
     exists,
     func,
     select,
+    text,
     tuple_,
     update,
 )
@@ -42,6 +43,16 @@ from supervisor_tasks.life import advance
 
 log = structlog.get_logger()
 
+_STRANGE = text(
+    """
+    DELETE FROM callbacks WHERE cluster = :cluster AND read_at < now() - :kept_s * interval '1 second'
+        AND NOT EXISTS (
+            SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
+                AND (jobs.slurm_id IS NULL OR jobs.slurm_id = callbacks.slurm_id)
+        )
+    """
+)
+
 JOBS = JobRow.metadata.tables["jobs"]
 EVENTS = EventRow.metadata.tables["events"]
 CALLBACKS = Callback.metadata.tables["callbacks"]
@@ -56,6 +67,9 @@ LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
 TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
+STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick
+FORGET_EVERY_S = 3600.0
+STRANGE_KEPT_S = 86_400.0
 SHOWN_JOBS = 5  # in a line of the log
 MOST = 1000  # effects and callbacks that are taken at a time
 TICK_S = 1.0  # two ticks of one name within that time are one
@@ -420,6 +434,26 @@ class Ledger:
     def _exists(self, table: Table, condition: ColumnElement[bool]) -> bool:
         with self.engine.connect() as connection:
             return bool(connection.scalar(select(exists().where(table.c.cluster == self.cluster, condition))))
+
+    def heard(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
+        """How many different callbacks came of each of these jobs under these SLURM ids."""
+        mine = CALLBACKS.c.cluster == self.cluster, tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(about))
+        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, func.count().label("number")).where(*mine)
+        with self.engine.connect() as connection:
+            rows = connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id))
+            return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
+
+    def forget_strange_callbacks(self) -> int:
+        """Once an hour: what was read a day ago and is about no job of ours under its SLURM id was a stranger's. Returns how
+        many went.
+        """
+        ago_s = self.seconds_since(STRANGE_FORGOTTEN)
+        if ago_s is not None and ago_s < FORGET_EVERY_S:
+            return 0
+        with self.engine.begin() as connection:
+            gone = connection.execute(_STRANGE, {"cluster": self.cluster, "kept_s": STRANGE_KEPT_S}).rowcount
+        self.tick(STRANGE_FORGOTTEN)
+        return gone
 
     def callbacks_of(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
         """All that plugins said of these jobs under these SLURM ids, oldest first."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from redis import Redis
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, insert, text
 
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.process import Processes, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
+from grpc_callbacks.inbox import Inbox, InboxFullError
+from grpc_callbacks.validation import StatusReport
 from supervisor_tasks import embedded
 from supervisor_tasks.ledger.models import Base
 
@@ -309,3 +311,34 @@ def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path:
     ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert ended.stderr.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
+
+
+def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plugin_until_the_job_is_settled(
+    site: Site,
+) -> None:
+    inbox = Inbox(site.environment["DATABASE_URL"], "here", most=3)
+    said = [StatusReport(NAME, 7, 7, duration_s, 0) for duration_s in range(1, 6)]
+    for report in said[:3]:
+        inbox.store(report, "test")
+    with pytest.raises(InboxFullError):
+        inbox.store(said[3], "test")
+    inbox.store(said[0], "test")  # which is on disk
+    inbox.store(replace(said[3], slurm_id=8), "test")
+    assert [row[1:4] for row in site.rows()] == [(7, 7, 1), (7, 7, 2), (7, 7, 3), (8, 7, 4)]
+    job = {
+        "cluster": "here",
+        "job_id": NAME,
+        "state": "SETTLED",
+        "top_ups": [],
+        "definition": {},
+        "cancel_requested": False,
+    }
+    texts = dict.fromkeys(("customer", "provider", "claim_key", "grid_logger_url", "message"), "")
+    numbers = dict.fromkeys(("time_limit_min", "chain_status", "chain_block", "chain_log_index", "looks"), 0)
+    with site.engine.begin() as connection:
+        connection.execute(insert(Base.metadata.tables["jobs"]).values(**job, **texts, **numbers))
+    inbox.store(said[3], "test")
+    assert len(site.rows()) == 4
+    with site.engine.begin() as connection:
+        connection.execute(text("DELETE FROM jobs"))
+    inbox.close()

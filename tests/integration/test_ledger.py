@@ -241,6 +241,27 @@ def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) 
     assert "fetch" in open_kinds(engine)
 
 
+def test_inbox__strangers__are_counted_and_forgotten_a_day_after_they_were_read(ledger: Ledger, engine: Engine) -> None:
+    bring_to_queued(ledger)
+    said = (
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)"
+        " SELECT 'here', :job, :slurm_id, 7, number, 0, 'test', now() - :age_s * interval '1 s'"
+        " FROM generate_series(1, 3) AS number"
+    )
+    day_s = 86_500
+    ours = {"job": JOB, "slurm_id": ledger.jobs([JOB])[JOB].slurm_id, "age_s": day_s}
+    strange = {"job": "0x" + "9" * 64, "slurm_id": 7, "age_s": day_s}
+    with engine.begin() as connection:
+        connection.execute(
+            text(said), [ours, ours | {"slurm_id": 4711}, strange, strange | {"slurm_id": 8, "age_s": 60}]
+        )
+    about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
+    assert ledger.heard(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
+    assert ledger.forget_strange_callbacks() == 6
+    assert ledger.forget_strange_callbacks() == 0  # not again within the hour
+    assert ledger.heard(about) == dict.fromkeys([about[0], about[2]], 3)  # type: ignore[arg-type]
+
+
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
     bring_to_queued(ledger)
     with engine.begin() as connection:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome
-from supervisor_tasks.journey.hearsay import KILL_DELAY_S, Said, believed
+from supervisor_tasks.journey.hearsay import KILL_DELAY_S, LONGEST_GAP_S, Said, believed, look_in_s
 
 CALLED_S = 1_795_285_686.0
 JOB = Job(
@@ -67,3 +67,8 @@ def test_believed__finished_with_an_exit_status__was_no_success() -> None:
 def test_believed__ended_by_slurm__has_no_exit_status() -> None:
     outcome = believed(JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)])
     assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)
+
+
+def test_look_in_s__plugins_at_once_and_whoever_says_more_ever_later() -> None:
+    assert [look_in_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
+    assert look_in_s(10**6) == LONGEST_GAP_S

@@ -266,6 +266,11 @@ def test_advance__callback__only_makes_us_look() -> None:
     assert effects == (Effect(Kind.WITNESS),)
 
 
+def test_advance__one_callback_too_many__makes_us_look_later_and_changes_nothing() -> None:
+    job, _ = lived(*TO_QUEUED, SlurmWaiting("PENDING"), SlurmWaiting("PENDING"))
+    assert advance(job, CalledBack(look_in_s=8.0)) == (job, (Effect(Kind.WITNESS, 8.0),))
+
+
 def test_advance__no_news__looks_less_and_less_often() -> None:
     job, _ = lived(*TO_QUEUED)
     waits = []
@@ -315,7 +320,7 @@ EVENTS = st.one_of(
     st.just(SubmitUnclear("cut")),
     st.just(SubmitNotFound()),
     st.just(SubmitNotRun("late")),
-    st.just(CalledBack()),
+    st.sampled_from([CalledBack(), CalledBack(look_in_s=8.0)]),
     st.just(SlurmWaiting("PENDING")),
     st.just(SlurmStarted()),
     st.builds(SlurmEnded, OUTCOMES),
