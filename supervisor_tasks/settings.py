@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.urls import url_keys
 
 CREDIT = 10**18
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # secp256k1; keys are below it
@@ -314,7 +315,9 @@ class Settings(BaseSettings):
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
         urls = [url for value in values if isinstance(value, str) and "://" in value for url in _split_urls(value)]
         forms = [form for secret in secrets for form in _forms(secret)]
-        return forms + [password for url in urls for password in _passwords(url)]
+        chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws]
+        keys = [key for url in chain_urls for key in url_keys(url)]
+        return forms + [password for url in urls for password in _passwords(url)] + keys
 
 
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
@@ -447,14 +450,15 @@ def _passwords(url: str) -> list[str]:
 
 def _line(error: Any, given: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
-    found = "a value that is not shown" if name in NOT_SHOWN else repr(_without_password(given.get(name, "")))
+    found = "a value that is not shown" if name in NOT_SHOWN else repr(_without_password(name, given.get(name, "")))
     expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{name.upper()}: found {found}; expected {expected}"
 
 
-def _without_password(text: str) -> str:
-    """What is no URL, and so malformed, may still hold a password."""
-    return re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
+def _without_password(name: str, text: str) -> str:
+    """What is no URL, and so malformed, may still hold a password, or a key behind the host."""
+    text = re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
+    return re.sub(r"(?<![:/])([/?])[^\s,]{8,}", r"\1(not shown)", text) if "endpoint" in name else text
 
 
 def _state_folder() -> Path:

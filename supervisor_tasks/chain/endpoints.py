@@ -24,6 +24,8 @@ LOOK_AGAIN_S = 5.0  # at one that does not, or that serves another chain
 LOOK_DEADLINE_S = 3.0
 LEAST_SHARE_S = 5.0  # of the time for a request, that each of several endpoints has
 BEHIND_BLOCKS = 5  # looks are not taken at the same moment
+LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for somebody else's look: to connect, and to be answered
+LOOKS_ALONE = 30  # so often in a row may an endpoint be alone far ahead of others; then they are believed
 MEMORY_S = 60.0  # so long the head of an endpoint that is gone counts for what the others should have
 
 
@@ -33,6 +35,7 @@ class Health(StrEnum):
     UNKNOWN = "unknown"
     ALIVE = "alive"
     BEHIND = "behind"
+    AHEAD = "ahead"
     UNREACHABLE = "unreachable"
     WRONG_CHAIN = "wrong chain"
 
@@ -45,12 +48,43 @@ class Seen:
     chain_id: int = 0
     head: int = 0
     head_age_s: float = 0.0
+    disbelieved: bool = False  # see Alone
 
 
 def healths(seen: Sequence[Seen], chain_id: int) -> list[Health]:
     """What the looks say of the endpoints, compared with each other."""
-    heads = [look.head for look in seen if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
+    believed = [look for look in seen if not look.disbelieved]
+    heads = [look.head for look in believed if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
     return [_health(look, chain_id, max(heads, default=0)) for look in seen]
+
+
+def far_behind(place: int, seen: Sequence[Seen], chain_id: int) -> int | None:
+    """The head of the others when they are far behind the endpoint at that place, and at one with each other. None when they
+    are not, or not two: of two endpoints nobody can say which one is right.
+    """
+    others = [look for number, look in enumerate(seen) if number != place and look.answered]
+    heads = [look.head for look in others if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
+    if len(heads) < 2 or max(heads) - min(heads) > BEHIND_BLOCKS or seen[place].head <= max(heads) + BEHIND_BLOCKS:
+        return None
+    return max(heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """How often in a row an endpoint was alone far ahead of the others, where these were at first, and where they are."""
+
+    looks: int = 0
+    others_then: int = 0
+    others_now: int = 0
+
+    def seen_again(self, others: int | None) -> "Alone":
+        """After another look at it, with the head of the others if they are far behind."""
+        return Alone() if others is None else Alone(self.looks + 1, self.others_then if self.looks else others, others)
+
+    @property
+    def disbelieved(self) -> bool:
+        """Whether the others have gone on all the time without it. Others that stand still are behind."""
+        return self.looks >= LOOKS_ALONE and self.others_now > self.others_then
 
 
 def _health(look: Seen, chain_id: int, best: int) -> Health:
@@ -60,6 +94,8 @@ def _health(look: Seen, chain_id: int, best: int) -> Health:
         return Health.UNREACHABLE
     if look.chain_id != chain_id:
         return Health.WRONG_CHAIN
+    if look.disbelieved:
+        return Health.AHEAD
     return Health.BEHIND if look.head < best - BEHIND_BLOCKS else Health.ALIVE
 
 
@@ -74,6 +110,7 @@ class Endpoint:
         self.rpc = Rpc.at(url, deadline_s)
         self._looker = Rpc.at(url, LOOK_DEADLINE_S)
         self._looking = threading.Lock()
+        self.alone = Alone()
         self._answered: bool | None = None
         self._chain_id = 0
         self._head = 0
@@ -82,18 +119,22 @@ class Endpoint:
 
     def seen(self) -> Seen:
         """The last look."""
-        return Seen(self._answered, self._chain_id, self._head, time.monotonic() - self._head_s)
+        head_age_s = time.monotonic() - self._head_s
+        return Seen(self._answered, self._chain_id, self._head, head_age_s, self.alone.disbelieved)
 
     def due(self, chain_id: int) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time to look again, and nobody does."""
+        if self._looking.locked():
+            return False
         well = self._answered and self._chain_id == chain_id
         return time.monotonic() - self._looked_s > (LOOK_EVERY_S if well else LOOK_AGAIN_S)
 
     def look(self) -> None:
         """Ask for chain and head; where somebody is asking, wait for what they hear."""
         if not self._looking.acquire(blocking=False):
-            with self._looking:
-                return
+            if self._looking.acquire(timeout=LOOK_WAIT_S):
+                self._looking.release()
+            return
         try:
             chain_id, head = map(require, self._looker.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
             self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
@@ -140,20 +181,26 @@ class Endpoints(Rpc):
 
     def _look(self) -> None:
         """Look at whatever is due, without waiting for it; only one that was never looked at is waited for, below."""
+        alone = len(self._endpoints) == 1
         for endpoint in self._endpoints:
-            if endpoint.seen().answered is not None and endpoint.due(self._chain_id):
-                threading.Thread(target=endpoint.look, name=f"look at {endpoint.name}", daemon=True).start()
+            if endpoint.due(self._chain_id) and not (alone and endpoint.seen().answered is None):
+                threading.Thread(
+                    target=self._look_at, args=(endpoint,), name=f"look at {endpoint.name}", daemon=True
+                ).start()
+
+    def _look_at(self, endpoint: Endpoint) -> None:
+        endpoint.look()
+        seen = [other.seen() for other in self._endpoints]
+        endpoint.alone = endpoint.alone.seen_again(far_behind(self._endpoints.index(endpoint), seen, self._chain_id))
 
     def _next(self, asked: Sequence[Endpoint]) -> Endpoint | None:
         """The best that was not asked yet. Those that did not answer last time come last, and have to say first which
-        chain they serve.
+        chain they serve; also one that somebody else's look has just found alive is taken.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
         for usable in (Health.ALIVE, Health.UNKNOWN, Health.UNREACHABLE):
             for endpoint in left:
-                if self._health_of(endpoint) is not usable:
-                    continue
-                if usable is not Health.ALIVE:
+                if usable is not Health.ALIVE and self._health_of(endpoint) is usable:
                     endpoint.look()
                 if self._health_of(endpoint) is Health.ALIVE:
                     return endpoint

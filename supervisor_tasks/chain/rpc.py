@@ -9,6 +9,7 @@ from web3.types import RPCEndpoint
 
 from supervisor_tasks.chain.http import session
 from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.urls import without_keys
 
 BATCH = 100  # calls in one HTTP request; nodes limit it
 TIMEOUT_S = 10.0  # to connect and to send
@@ -67,10 +68,33 @@ class Rpc:
                 [(RPCEndpoint(method), list(params)) for method, params in calls]
             )
         except (requests.RequestException, ValueError) as error:
-            raise RpcUnavailableError(f"the RPC endpoint does not answer: {error}") from error
+            # Not `from error`: its words, and with them the URL, would be in every traceback.
+            raise RpcUnavailableError(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
         if not isinstance(response, list) or len(response) != len(calls):
-            raise RpcUnavailableError(f"the RPC endpoint answered {str(response)[:200]!r} to {len(calls)} calls")
-        return [_answer(cast(dict[str, Any], entry)) for entry in response]
+            said = self._without_key(str(response))[:200]
+            raise RpcUnavailableError(f"the RPC endpoint answered {said!r} to {len(calls)} calls")
+        return [self._answer(cast(dict[str, Any], entry)) for entry in response]
+
+    def _answer(self, entry: dict[str, Any]) -> Any:
+        error = entry.get("error")
+        if error is None:
+            return entry.get("result")
+        data = error.get("data", "") if isinstance(error, dict) else ""
+        if isinstance(data, dict):  # some nodes wrap it once more
+            data = data.get("data", "")
+        said = self._without_key(str(error.get("message", error)))
+        return RpcError(int(error.get("code", 0)), said, data if isinstance(data, str) else "")
+
+    def _without_key(self, text: str) -> str:
+        return without_keys(text, str(self._provider.endpoint_uri))
+
+
+def _why(error: Exception) -> str:
+    """What went wrong; requests would name the URL."""
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP status {error.response.status_code}"
+    inner = error.args[0] if error.args else error
+    return str(getattr(inner, "reason", None) or inner)
 
 
 def require(answer: Any) -> Any:
@@ -82,13 +106,3 @@ def require(answer: Any) -> Any:
             raise answer
         raise RpcUnavailableError(f"the RPC endpoint refused: {answer}") from answer
     return answer
-
-
-def _answer(entry: dict[str, Any]) -> Any:
-    error = entry.get("error")
-    if error is None:
-        return entry.get("result")
-    data = error.get("data", "") if isinstance(error, dict) else ""
-    if isinstance(data, dict):  # some nodes wrap it once more
-        data = data.get("data", "")
-    return RpcError(int(error.get("code", 0)), str(error.get("message", error)), data if isinstance(data, str) else "")

@@ -16,8 +16,13 @@ log = structlog.get_logger()
 
 SLURM_ANSWERED_WITHIN_S = 90.0
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
-# While one of these is on, no new job is claimed: it could not be reported, or not be paid for.
-STANDING = {AlarmName.CONTRACT_RETIRED, AlarmName.WALLET_EMPTY, AlarmName.TRANSACTION_STUCK}
+# While one of these is on, no new job is claimed: it could not be reported or paid for, or may not exist.
+STANDING = {
+    AlarmName.CONTRACT_RETIRED,
+    AlarmName.WALLET_EMPTY,
+    AlarmName.TRANSACTION_STUCK,
+    AlarmName.REORGANISED_TOO_DEEP,
+}
 CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
 MORE_GAS = 20_000  # than the next claim needs: the ones behind it may carry longer definitions
 

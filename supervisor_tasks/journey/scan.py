@@ -16,6 +16,8 @@ from supervisor_tasks.site import Site
 log = structlog.get_logger()
 
 STREAM = "contract"
+STANDS_STILL = "the scan stands still at"  # the fact; no block: it does not
+BEHIND_S = 180.0  # a node that is behind for so long will not catch up by itself
 BLOCKS = 1000  # in one question; nodes limit the range
 
 
@@ -31,8 +33,9 @@ def _scan(site: Site) -> bool:
     chain, ledger = site.chain, site.ledger
     head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursor(STREAM)
     if blocks.is_behind(head, known):
-        log.info("node_behind", head=head, read_up_to=max(known))
+        _stand_still(site, head, max(known))
         return False
+    _go_on(site)
     if known and not look_for_fork(site, head, known):
         return max(known) > max(chain.blocks.known(), default=0)
     last = head if cursor is None else min(head, cursor[0] + BLOCKS)
@@ -44,6 +47,22 @@ def _scan(site: Site) -> bool:
     if last == head:
         end_doubts(site, head)
     return last < head
+
+
+def _stand_still(site: Site, head: int, read_up_to: int) -> None:
+    """Nothing is read while the node has less than was read already. When that lasts, somebody has to look at the node."""
+    ledger = site.ledger
+    log.info("node_behind", head=head, read_up_to=read_up_to)
+    ledger.sweeps.learn(STANDS_STILL, str(read_up_to))
+    known = ledger.sweeps.fact(STANDS_STILL)
+    if known is not None and known[1] > BEHIND_S:
+        about = {"head": head, "read_up_to": read_up_to, "for_s": round(known[1])}
+        ledger.alarms.on(AlarmName.NODE_BEHIND, **about, advice="the chain's events are not read: look at the node")
+
+
+def _go_on(site: Site) -> None:
+    site.ledger.sweeps.learn(STANDS_STILL, "")
+    site.ledger.alarms.off(AlarmName.NODE_BEHIND)
 
 
 def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -> None:

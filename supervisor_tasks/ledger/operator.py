@@ -30,6 +30,7 @@ class AlarmName(StrEnum):
     ANOTHER_LEDGERS_JOBS = "another_ledgers_jobs"
     CONTRACT_RETIRED = "contract_retired"
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
+    NODE_BEHIND = "node_behind"
     EFFECT_PARKED = "effect_parked"
     EFFECT_LATE = "effect_late"
     DIRECTORY_REFUSES = "directory_refuses"

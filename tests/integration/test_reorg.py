@@ -105,6 +105,10 @@ class Play:
         with self.engine.connect() as connection:
             return list(connection.execute(text(query), parameters))
 
+    def execute(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement))
+
     def journal(self, job_id: JobId) -> list[str]:
         return [row.name for row in self.rows("SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id)]
 
@@ -346,6 +350,12 @@ def test_node_that_is_behind__is_no_reorganisation(play: Play) -> None:
     assert play.job(job_id) == before
     assert play.rows("SELECT * FROM cursors") == snapshot
     assert play.ledger.alarms.all() == []
+    play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
+    play.work.scan()
+    assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.NODE_BEHIND]
+    play.chain.mine(21)
+    play.work.scan()
+    assert play.ledger.alarms.all() == []
 
 
 def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: Play) -> None:
@@ -363,6 +373,10 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     assert play.job(job_id) == before
     (alarm,) = play.ledger.alarms.all()
     assert alarm.name is AlarmName.REORGANISED_TOO_DEEP
+    play.assign(play.request()[0])
+    sent = play.rows("SELECT id FROM transactions")
+    play.claim()
+    assert play.rows("SELECT id FROM transactions") == sent  # nobody knows on which chain
     common = alarm.details["last_common_block"]
     assert common <= above
     for refused in (

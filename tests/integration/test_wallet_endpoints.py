@@ -1,10 +1,13 @@
 """Several endpoints as one: real nodes that are killed, hang, drip, lag or serve another chain."""
 
+import json
 import socketserver
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,57 @@ def dripping(headers: bytes) -> Iterator[str]:
             ended.set()
             server.shutdown()
             thread.join()
+
+
+KEYED = "/v3/0123456789abcdef?apikey=fedcba9876543210"
+
+
+class _Unauthorized(BaseHTTPRequestHandler):
+    status = 401
+
+    def do_POST(self) -> None:
+        """Says no, and to whom."""
+        body = f"no project at {self.path}".encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class _Talkative(_Unauthorized):
+    status = 200
+
+    def do_POST(self) -> None:
+        """An error of JSON-RPC that names the key."""
+        call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))[0]
+        error = {"code": -32000, "message": f"no project at {self.path}"}
+        body = json.dumps([{"jsonrpc": "2.0", "id": call["id"], "error": error}]).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize("handler", [None, _Unauthorized, _Talkative])
+def test_key_in_the_url__is_in_no_error_and_no_traceback(handler: type[BaseHTTPRequestHandler] | None) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Unauthorized)
+    url = f"http://127.0.0.1:{server.server_address[1]}{KEYED}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    if handler is None:
+        server.shutdown()
+        server.server_close()
+    for rpc in (Rpc.at(url), Endpoints([url], CHAIN_ID)):
+        with pytest.raises((RpcError, RpcUnavailableError)) as caught:
+            rpc.call("eth_chainId")
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "0123456789abcdef" not in shown
+        assert "fedcba9876543210" not in shown
+    if handler is not None:
+        server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,25 @@ def test_secret_values__url_without_password__adds_nothing() -> None:
     assert load(environment=environment).secret_values() == []
 
 
+KEYED = "https://user-of-ours:a%20password@h:8545/v3/0123456789abcdef?apikey=fedcba9876543210&x=1"
+
+
+def test_secret_values__key_in_an_rpc_url__is_one_of_them() -> None:
+    urls = {
+        "METASCHEDULER_ENDPOINT_RPC": f"http://h/rpc,{KEYED}",
+        "METASCHEDULER_ENDPOINT_WS": "wss://h/ws/0f0f0f0f0f0f",
+    }
+    values = set(load(environment=urls).secret_values())
+    assert {"0123456789abcdef", "fedcba9876543210", "0f0f0f0f0f0f", "v3/0123456789abcdef"} <= values
+    assert not {"rpc", "v3", "x=1", "apikey"} & values
+
+
+def test_load__rpc_url_malformed__its_key_is_not_shown() -> None:
+    (line,) = lines(METASCHEDULER_ENDPOINT_RPC=KEYED.replace("https", "htps"))
+    assert "(not shown)@h:8545/(not shown)" in line
+    assert not any(part in line for part in ("0123456789abcdef", "fedcba9876543210", "password"))
+
+
 def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
     program = "from supervisor_tasks.settings import *; load_or_exit(Need.WALLET)"
     environment = {"CHAIN_ID": "x", "PATH": "/usr/bin:/bin"}

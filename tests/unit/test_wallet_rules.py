@@ -7,7 +7,16 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.chain.endpoints import BEHIND_BLOCKS, MEMORY_S, Health, Seen, healths
+from supervisor_tasks.chain.endpoints import (
+    BEHIND_BLOCKS,
+    LOOKS_ALONE,
+    MEMORY_S,
+    Alone,
+    Health,
+    Seen,
+    far_behind,
+    healths,
+)
 from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.remedies import CERTAIN_S, SEND_AGAIN_S, STUCK_BLOCKS, Pending, Remedy, Rules, remedy
@@ -203,3 +212,44 @@ def test_healths__the_best_is_gone__the_other_has_to_catch_up_for_a_while() -> N
 
 def test_healths__one_alone__is_never_behind() -> None:
     assert healths([seen(0)], HERE) == [Health.ALIVE]
+
+
+FAR = BEHIND_BLOCKS + 1
+
+
+@pytest.mark.parametrize(
+    ("heads", "place", "others"),
+    [
+        ([100 + FAR, 100, 99], 0, 100),
+        ([99, 100 + FAR, 100], 1, 100),
+        ([100 + BEHIND_BLOCKS, 100, 99], 0, None),  # not far
+        ([100 + FAR, 100], 0, None),  # word against word
+        ([200, 100, 150], 0, None),  # the others are not at one
+        ([100 + FAR, 100 + FAR, 100], 0, None),
+    ],
+)
+def test_far_behind__only_where_two_or_more_are_at_one(heads: list[int], place: int, others: int | None) -> None:
+    assert far_behind(place, [seen(head) for head in heads], HERE) == others
+
+
+def test_far_behind__those_of_another_chain_or_that_do_not_answer__do_not_count() -> None:
+    looks = [seen(200), seen(100), seen(100, chain_id=1), seen(100, answered=False), seen(100, age_s=MEMORY_S + 1)]
+    assert far_behind(0, looks, HERE) is None
+
+
+def test_alone__far_ahead_for_long_while_the_others_go_on__is_not_believed() -> None:
+    alone = Alone()
+    for look in range(LOOKS_ALONE):
+        assert not alone.disbelieved
+        alone = alone.seen_again(100 + look)
+    assert alone.disbelieved
+    liar = Seen(True, HERE, 10**9, 0.0, disbelieved=True)
+    assert healths([liar, seen(100), seen(99)], HERE) == [Health.AHEAD, Health.ALIVE, Health.ALIVE]
+    assert not alone.seen_again(None).disbelieved
+
+
+def test_alone__others_that_stand_still__are_behind() -> None:
+    alone = Alone()
+    for _ in range(2 * LOOKS_ALONE):
+        alone = alone.seen_again(100)
+    assert not alone.disbelieved
