@@ -17,7 +17,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from supervisor_tasks import health as judgement
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import OperatorForgot, OperatorSettled
+from supervisor_tasks.events import OperatorDenied, OperatorForgot, OperatorSettled
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, State, finished
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
@@ -259,6 +259,27 @@ def _refuse_absurd(desk: Desk, job: Job, outcome: Outcome, force: bool) -> None:
         raise click.ClickException(
             f"found {outcome.minutes} minutes for a job of which no SLURM id is known; expected 0 (--force)"
         )
+
+
+@main.command("not-in-slurm")
+@click.argument("job_id", metavar="JOB")
+@click.option("--reason", required=True, help="How you know.")
+@WITHOUT_QUESTION
+@click.pass_obj
+def not_in_slurm(desk: Desk, job_id: str, reason: str, yes: bool) -> None:
+    """Say that SLURM neither has nor had a job whose submission was cut off and is parked: it is submitted again."""
+    found = desk.job(job_id)
+    parked_here = [
+        row for row in desk.overview.parked() if row["job_id"] == found.job_id and row["kind"] == Kind.SUBMIT
+    ]
+    if found.state is not State.SUBMITTING or not parked_here:
+        raise click.ClickException(
+            f"found {found.state}, and {len(parked_here)} parked submissions; expected SUBMITTING and one: what is not parked"
+            " is looked for still, see `supervisor parked`"
+        )
+    _ask(yes, f"{found.job_id} is submitted again: if SLURM has or had it, the customer's script runs twice. Sure?")
+    after = desk.ledger.record(Change(found.job_id, OperatorDenied(reason)))[found.job_id]
+    click.echo(f"{after.job_id} is {after.state}")
 
 
 @main.group()

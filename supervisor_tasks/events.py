@@ -99,7 +99,9 @@ class SlurmWaiting:
 
 @dataclass(frozen=True, slots=True)
 class SlurmStarted:
-    """SLURM runs the job."""
+    """SLURM runs the job; `seen` is the state that it shows, which may be SUSPENDED."""
+
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,13 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorDenied:
+    """SLURM does not have the job, by the operator's word: of a submission of which nobody else can tell."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSettled:
     """How the job ended, by the operator's word."""
 
@@ -234,6 +243,7 @@ Event = (
     | SubmissionForgotten
     | Reorganised
     | Carried
+    | OperatorDenied
     | OperatorSettled
     | OperatorForgot
 )

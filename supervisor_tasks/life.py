@@ -18,6 +18,7 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    OperatorDenied,
     OperatorForgot,
     OperatorSettled,
     Overlooked,
@@ -286,6 +287,13 @@ def _carried(job: Job, _: Carried) -> Next:
     return job, ()
 
 
+def _operator_denied(job: Job, _: OperatorDenied) -> Next:
+    if job.state is not State.SUBMITTING:
+        return job, ()
+    again, effects = _submit_again(job)
+    return again, effects or (Effect(Kind.SUBMIT),)
+
+
 def _operator_settled(job: Job, event: OperatorSettled) -> Next:
     """What SLURM may still hold of the job is cancelled: after an unclear submission when it can no longer arrive."""
     if finished(job):
@@ -323,6 +331,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     SubmissionForgotten: _submission_forgotten,
     Reorganised: reorganised,
     Carried: _carried,
+    OperatorDenied: _operator_denied,
     OperatorSettled: _operator_settled,
     OperatorForgot: _operator_forgot,
 }

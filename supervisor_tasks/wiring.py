@@ -40,6 +40,8 @@ from supervisor_tasks.wake import WakeUps
 
 log = structlog.get_logger()
 
+SENSIBLE_GRACE_S = 60.0  # a site whose sweeps end jobs sooner mistakes a restart of slurmctld for a loss
+
 
 class Work:
     """What the tasks of a worker do, each in one call."""
@@ -190,6 +192,8 @@ def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: WakeUps) -> SweepSide:
     def contract_of(provider: Address) -> Contract:
         return Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, provider)
 
+    if settings.sweep_grace_s < SENSIBLE_GRACE_S:
+        log.warning("sweep_grace_is_short", sweep_grace_s=settings.sweep_grace_s, expected_s=SENSIBLE_GRACE_S)
     return SweepSide(
         contract_of=contract_of,
         wake=wake_ups.drain,

@@ -20,6 +20,7 @@ def drain(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
     """
     left = True
     while left:
+        ledger.holder.number()  # who stands still with the guard is ended as a holder
         with single_flight(ledger.engine, f"{ledger.cluster} {name}") as mine:
             if not mine:
                 return

@@ -43,10 +43,13 @@ class Said:
     received_s: float
 
 
-def believed(job: Job, called_s: float, heard: Iterable[Said]) -> Outcome | None:
+def believed(job: Job, called_s: float, heard: Iterable[Said], *, suspended: bool = False) -> Outcome | None:
     """How the job ended, if what was heard under its name and id leaves one possibility. `called_s` is when sbatch was
-    called.
+    called. Of a job that was seen `suspended`, nothing: a plugin's seconds go from its start to its end, and those in which it
+    was suspended are not to be paid. (A suspension that no look fell into is not known.)
     """
+    if suspended:
+        return None
     outcomes = [outcome for said in heard for outcome in [_outcome(job, called_s, said)] if outcome is not None]
     different = {(outcome.status, outcome.minutes, outcome.exit_status) for outcome in outcomes}
     return outcomes[-1] if len(different) == 1 else None

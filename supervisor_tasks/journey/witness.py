@@ -137,7 +137,7 @@ def _what(seen: Seen | None, said: Outcome | None) -> Event:
         return SlurmWaiting("not listed") if said is None else SlurmEnded(said)
     if seen.phase is Phase.ENDED:
         return SlurmEnded(seen.outcome())
-    return SlurmStarted() if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
+    return SlurmStarted(seen.state) if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
 
 
 def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome]:
@@ -149,11 +149,12 @@ def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome]:
         return {}
     heard = site.ledger.callbacks_of(asked)
     submissions = site.ledger.submissions(set(asked.values()))
+    suspended = site.ledger.ever_suspended(asked)
     found = dict[JobId, Outcome]()
     for job in forgotten:
         called_s = submissions.get(job.job_id, ANY_TIME).called_s
         said = [Said(row.status, row.duration_s, row.exit_code, row.received_s) for row in heard.get(job.job_id, ())]
-        outcome = believed(job, called_s, said)
+        outcome = believed(job, called_s, said, suspended=job.job_id in suspended)
         if outcome is not None:
             log.warning("callback_believed", job_id=job.job_id, slurm_id=job.slurm_id, elapsed_s=outcome.elapsed_s)
             found[job.job_id] = outcome

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 import structlog
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError
 
@@ -44,7 +44,7 @@ OTHERS = text(
     "SELECT pid, backend_start::text AS since, state_change::text AS last_word FROM pg_stat_activity WHERE pid IN ("
     " SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    ") AND pid <> pg_backend_pid()"
+    ") AND pid <> pg_backend_pid() AND state_change IS NOT NULL"  # which Postgres shows of one's own role only
 ).bindparams(holders=HOLDERS)
 
 # The connection that holds the lock, and all others of its process, which database.py gives one name of its own.
@@ -121,8 +121,7 @@ class Holder:
             self._checked_s = time.monotonic()
             others = [(row.pid, row.since, row.last_word) for row in rows]
             for pid, since, last_word in self._silence.too_long(others, self._checked_s):
-                ended = connection.scalar(END_PROCESS, {"pid": pid, "since": since, "last_word": last_word})
-                log.warning("holder_stands_still", backend=pid, silent_s=STANDS_STILL_S, connections_ended=ended)
+                _end_process(connection, pid, since, last_word)
         except GONE:
             self._let_go(connection)
             return False
@@ -132,6 +131,15 @@ class Holder:
         self._connection = None
         connection.invalidate()
         connection.close()
+
+
+def _end_process(connection: Connection, pid: int, since: str, last_word: str) -> None:
+    try:
+        ended = connection.scalar(END_PROCESS, {"pid": pid, "since": since, "last_word": last_word})
+    except ProgrammingError as error:  # another role's, which ours may not end: nothing is wrong with our connection
+        log.error("holder_stands_still_and_may_not_be_ended", backend=pid, error=str(error.orig))
+        return
+    log.warning("holder_stands_still", backend=pid, silent_s=STANDS_STILL_S, connections_ended=ended)
 
 
 @contextmanager

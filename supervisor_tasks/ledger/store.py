@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.events import Claimed, Event, OperatorForgot, SlurmLost
+from supervisor_tasks.events import Claimed, Event, OperatorForgot, SlurmLost, SlurmStarted
 from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, State, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
@@ -387,6 +387,13 @@ class Ledger:
         about = EVENTS.c.cluster == self.cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
         with self.engine.connect() as connection:
             return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
+
+    def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
+        """Which of these jobs SLURM has shown as SUSPENDED at a look."""
+        about = EVENTS.c.cluster == self.cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        seen = EVENTS.c.name == SlurmStarted.__name__, EVENTS.c.details["seen"].astext == "SUSPENDED"
+        with self.engine.connect() as connection:
+            return {JobId(name) for name in connection.scalars(select(EVENTS.c.job_id).where(*about, *seen).distinct())}
 
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id

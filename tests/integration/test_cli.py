@@ -270,6 +270,21 @@ def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
     assert said(run("status", "--json"))["wallet"] == {"address": "0x1", "chain_id": 1, "next_nonce": 5}
 
 
+def test_not_in_slurm__parked_submission__is_made_again(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.events import ScriptFetched, SubmitStarted
+
+    ledger.record(*(Change(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    words = ("not-in-slurm", job_id(1), "--reason", "slurmctld.log")
+    assert "0 parked submissions" in run(*words, "--yes", status=1).stderr
+    park_one(ledger, Kind.SUBMIT, "its log was written")
+    run(*words, typed="n\n", status=1)
+    assert job_of(ledger, 1).state is State.SUBMITTING
+    run(*words, "--yes")
+    assert job_of(ledger, 1).state is State.READY
+    assert open_kinds(ledger, 1) == {"submit"}
+    assert "expected SUBMITTING" in run(*words, "--yes", status=1).stderr
+
+
 def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     witness = park_one(ledger)

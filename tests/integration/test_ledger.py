@@ -22,6 +22,7 @@ from supervisor_tasks.events import (
     Recognised,
     ScriptFetched,
     SlurmEnded,
+    SlurmStarted,
     SlurmWaiting,
     SubmitRejected,
     SubmitStarted,
@@ -29,7 +30,9 @@ from supervisor_tasks.events import (
     ToppedUp,
 )
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
-from supervisor_tasks.ledger.leases import single_flight
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.ledger import leases
+from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder, single_flight
 from supervisor_tasks.ledger.store import WORKER_ENDED, Change, LeaseLostError, Ledger, OpenEffect
 
 JOB = JobId("0x" + "5" * 64)
@@ -390,3 +393,46 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger
                 assert mine
         finally:
             other.kill()
+
+
+def test_who_holds_a_guard__is_a_holder_too(ledger: Ledger) -> None:
+    def alive() -> bool:
+        with ledger.engine.connect() as connection:
+            seen.append(len(list(connection.scalars(ALIVE_HOLDERS))))
+        return False
+
+    seen: list[int] = []
+    with ledger.engine.connect() as connection:
+        before = len(list(connection.scalars(ALIVE_HOLDERS)))
+    drain(ledger, "work", alive)  # without a lease before
+    assert seen == [before + 1]
+
+
+def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connection(
+    ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "STANDS_STILL_S", 0.0)
+    with engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS watcher"))
+        connection.execute(text("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"))
+    # A session of the tests' role that says nothing, as that of a holder would.
+    with engine.connect() as silent:
+        silent.execute(text(f"SELECT pg_advisory_lock({leases.HOLDERS}, 7)"))
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+            watcher.execute(text("SET ROLE watcher"))
+            holder = Holder(engine)
+            assert holder._beat(watcher)
+            assert holder._beat(watcher)
+            assert watcher.scalar(text("SELECT current_user")) == "watcher"
+            watcher.execute(text("RESET ROLE"))
+        assert silent.scalar(text("SELECT 1")) == 1
+    with engine.begin() as connection:
+        connection.execute(text("DROP ROLE watcher"))
+
+
+def test_ever_suspended__as_the_looks_saw_it(ledger: Ledger) -> None:
+    bring_to_queued(ledger)
+    ledger.record(Change(JOB, SlurmStarted("RUNNING")))
+    assert ledger.ever_suspended([JOB]) == set()
+    ledger.record(Change(JOB, SlurmStarted("SUSPENDED")), Change(JOB, SlurmStarted("RUNNING")))
+    assert ledger.ever_suspended([JOB]) == {JOB}

@@ -72,3 +72,7 @@ def test_believed__ended_by_slurm__has_no_exit_status() -> None:
 def test_look_in_s__plugins_at_once_and_whoever_says_more_ever_later() -> None:
     assert [look_in_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
     assert look_in_s(10**6) == LONGEST_GAP_S
+
+
+def test_believed__of_a_job_that_was_suspended__is_nothing() -> None:
+    assert believed(JOB, CALLED_S, [SAID], suspended=True) is None
