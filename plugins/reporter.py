@@ -126,7 +126,7 @@ class Reporter:
     def _deliver(self, file: Path) -> bool:
         """Whether nothing is left to do for that file."""
         try:
-            with around("event-spooled"):
+            with around("event-read"):
                 event = spool.read(file)
             reason = self._tell(event)
             if reason is not None:

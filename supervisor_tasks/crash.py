@@ -31,6 +31,7 @@ class Point(StrEnum):
     LDAP_ADD = "ldap-add"
     LDAP_MEMBER = "ldap-member"
     REORGANISED = "reorganised"
+    EVENT_READ = "event-read"
     EVENT_SPOOLED = "event-spooled"
     EVENT_DELIVERED = "event-delivered"
 

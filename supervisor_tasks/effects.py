@@ -4,8 +4,21 @@ from supervisor_tasks.job import Effect, Job, Kind, State
 
 FIRST_LOOK_S = 0.5
 LONGEST_LOOK_S = 900.0
-# When a submission can change nothing any more, with SLURM's default MessageTimeout of 10 s.
-BEFORE_SECOND_SEARCH_S = 23.0
+
+IN_TIME_S = 10.0  # from the moment a submission begins until sbatch must have ended
+KILLED_AFTER_S = 1  # sbatch that does not end when it is told to
+MARGIN_S = 2.0  # a clock that counts whole seconds, and what it takes to kill
+MESSAGE_TIMEOUT_S = 10.0  # SLURM's default
+
+
+def settled_after_s(message_timeout_s: float) -> float:
+    """How long after its beginning a submission can change nothing any more: sbatch was killed, and what it had sent
+    slurmctld has taken or dropped.
+    """
+    return IN_TIME_S + KILLED_AFTER_S + message_timeout_s + MARGIN_S
+
+
+BEFORE_SECOND_SEARCH_S = settled_after_s(MESSAGE_TIMEOUT_S)
 
 
 def look(job: Job) -> Effect:

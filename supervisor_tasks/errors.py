@@ -15,3 +15,11 @@ class PermanentError(SupervisorError):
 
 class OutcomeUnknownError(SupervisorError):
     """The request may or may not have been carried out; look before doing anything."""
+
+
+class DirectoryUnavailableError(TransientError):
+    """The directory does not answer, or not now; again later."""
+
+
+class DirectoryRefusedError(PermanentError):
+    """The directory says no: its own words, and what was asked. Somebody has to change its settings or ours."""

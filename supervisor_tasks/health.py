@@ -7,7 +7,7 @@ alarm and no illness of ours.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor_tasks.ledger.operator import finished
+from supervisor_tasks.ledger.operator import finished_tick
 from supervisor_tasks.queues import QUEUE_OF_TASK, Queue
 
 MISSED = 10  # so many intervals without a tick are an illness
@@ -35,7 +35,7 @@ class Periodic:
 
 def complaints(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float) -> list[str]:
     """What is wrong, a line each: what was found, what was expected, what to do. Nothing when all is well."""
-    stale = [work for work in periodic if ticks_s.get(finished(work.name), float("inf")) > work.patience_s]
+    stale = [work for work in periodic if ticks_s.get(finished_tick(work.name), float("inf")) > work.patience_s]
     if periodic and len(stale) == len(periodic):
         return [
             f"nothing periodic comes to an end ({_ages(stale, ticks_s)}): see whether beat, the broker and workers run"
@@ -57,5 +57,5 @@ def _ages(stale: list[Periodic], ticks_s: Mapping[str, float]) -> str:
 
 
 def _age(work: Periodic, ticks_s: Mapping[str, float]) -> str:
-    age_s = ticks_s.get(finished(work.name))
+    age_s = ticks_s.get(finished_tick(work.name))
     return "never ended" if age_s is None else f"last ended {age_s:.0f} s ago"

@@ -22,7 +22,7 @@ from ldap3.core.results import (
 )
 
 from supervisor_tasks.crash import Point, around
-from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
 from supervisor_tasks.job import Address
 
 TIMEOUT_S = 10
@@ -32,14 +32,6 @@ ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin puts a free number in its place
 BUSY = {3, 11, 51, 52, 80}  # time limit, administrative limit, busy, unavailable, other: it may go by
 SURNAMED = {"person", "organizationalperson", "inetorgperson"}  # classes that ask for `sn`
-
-
-class DirectoryUnavailableError(TransientError):
-    """The directory does not answer, or not now; again later."""
-
-
-class DirectoryRefusedError(PermanentError):
-    """The directory says no: its own words, and what was asked. Somebody has to change its settings or ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

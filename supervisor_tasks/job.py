@@ -210,8 +210,13 @@ def _was_lost(job: Job) -> bool:
 
 def finished(job: Job) -> bool:
     """Whether nothing more is to be decided about the job: the contract is cold, or the job is not ours any more."""
-    given_back = job.state is State.REFUSED and job.chain_status < ChainStatus.SCHEDULED
-    return job.state is State.SETTLED or given_back
+    return decided(job.state, job.chain_status)
+
+
+def decided(state: State, chain_status: ChainStatus) -> bool:
+    """Whether nothing more is to be decided about a job that stands so."""
+    given_back = state is State.REFUSED and chain_status < ChainStatus.SCHEDULED
+    return state is State.SETTLED or given_back
 
 
 @dataclass(frozen=True, slots=True)

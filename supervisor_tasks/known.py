@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
+from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State, decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,7 @@ class Known:
     @property
     def finished(self) -> bool:
         """Whether nothing more is to be decided: the contract is cold, or the job is not ours any more."""
-        given_back = self.state is State.REFUSED and self.chain_status < ChainStatus.SCHEDULED
-        return self.state is State.SETTLED or given_back
+        return decided(self.state, self.chain_status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,10 @@ Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
 Price = Annotated[int, Field(ge=0, lt=2**256)]  # a uint256 on chain
 LinuxUser = Annotated[str, _pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
+_RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
+Dn = Annotated[str, _pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
+_CLASS = "[A-Za-z][A-Za-z0-9-]*"
+ObjectClasses = Annotated[str, _pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names of object classes with commas between")]
 DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
@@ -235,13 +239,13 @@ class Settings(BaseSettings):
 
     # the customers' accounts
     ldap_url: Annotated[str, _url("ldap", "ldaps", "ldapi")] | None = None
-    ldap_bind_dn: str | None = None
+    ldap_bind_dn: Dn | None = None
     ldap_bind_password: SecretStr | None = None
     ldap_ca_path: File | None = None
     ldap_insecure: bool = False
-    ldap_people_dn: str = "ou=people,dc=hpc,dc=deepsquare,dc=run"
-    ldap_group_dn: str = "cn=cluster-users,ou=groups,dc=hpc,dc=deepsquare,dc=run"
-    ldap_object_classes: str = "nsPerson,nsOrgPerson,nsAccount,posixAccount"
+    ldap_people_dn: Dn = "ou=people,dc=hpc,dc=deepsquare,dc=run"
+    ldap_group_dn: Dn = "cn=cluster-users,ou=groups,dc=hpc,dc=deepsquare,dc=run"
+    ldap_object_classes: ObjectClasses = "nsPerson,nsOrgPerson,nsAccount,posixAccount"
     ldap_gid_number: int = Field(1600, ge=0, lt=2**31)
     ldap_home_directory: str = "/dev/shm"  # noqa: S108  as in the field
     ldap_first_uid_number: int | None = Field(None, gt=0, lt=2**31)  # none: -1, which 389ds's DNA plugin replaces

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.identity import Directory
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.slurm.cluster import Cluster
+
+if TYPE_CHECKING:
+    from supervisor_tasks.identity import Directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Site:
     chain_side: ChainSide | None
     slurm_side: SlurmSide | None
     sweep_side: SweepSide | None = None
-    directory: Directory | None = None
+    directory: "Directory | None" = None
 
     @property
     def chain(self) -> ChainSide:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from functools import cache
+from typing import TYPE_CHECKING
 
 import structlog
 from celery import Celery
@@ -13,7 +14,6 @@ from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.identity import AccountForm, Directory
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.accounts import make_accounts
@@ -37,6 +37,9 @@ from supervisor_tasks.site import ChainSide, Site, SlurmSide, SweepSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from supervisor_tasks.wake import WakeUps
+
+if TYPE_CHECKING:
+    from supervisor_tasks.identity import Directory
 
 log = structlog.get_logger()
 
@@ -166,9 +169,11 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps)
     )
 
 
-def _directory(settings: Settings) -> Directory | None:
+def _directory(settings: Settings) -> "Directory | None":
     if settings.ldap_url is None:
         return None
+    from supervisor_tasks.identity import AccountForm, Directory  # ldap3, which costs each worker 0.4 s
+
     password = settings.ldap_bind_password
     return Directory(
         url=settings.ldap_url,

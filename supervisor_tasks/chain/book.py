@@ -20,7 +20,7 @@ SIGNATURES = SignatureRow.metadata.tables["signatures"]
 MARKS = MarkRow.metadata.tables["marks"]
 
 OPEN = ("SIGNED", "SENT")
-FREE = ("REVERTED", "FOREIGN")  # the intent may be written again
+INTENT_FREE = ("REVERTED", "FOREIGN")  # the intent may be written again
 SAID = 500  # characters of a node's words that are kept
 
 # After a node's refusal it is still known to have the transaction, or one that took its place.
@@ -114,7 +114,7 @@ class Book:
         """Those of the intents for which there is no open or mined transaction."""
         any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
         query = select(TRANSACTIONS.c.intent).where(
-            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(FREE)
+            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(INTENT_FREE)
         )
         with self._engine.connect() as connection:
             return set(intents) - set(connection.scalars(query))

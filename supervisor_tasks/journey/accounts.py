@@ -1,16 +1,20 @@
 """Accounts: whoever asks the grid for a job gets an account in the site's directory, whichever provider will run it."""
 
+from typing import TYPE_CHECKING
+
 import structlog
 
 from supervisor_tasks.chain import blocks
-from supervisor_tasks.errors import TransientError
-from supervisor_tasks.identity import Directory, DirectoryRefusedError
+from supervisor_tasks.errors import DirectoryRefusedError, TransientError
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
+
+if TYPE_CHECKING:
+    from supervisor_tasks.identity import Directory
 
 log = structlog.get_logger()
 
@@ -60,7 +64,7 @@ def _listen(site: Site, accounts: Accounts) -> bool:
     return last < head
 
 
-def _make(accounts: Accounts, directory: Directory) -> None:
+def _make(accounts: Accounts, directory: "Directory") -> None:
     """The first one that does not work ends the batch and waits; the others are tried again at the next tick."""
     due = accounts.due()
     if not due:

@@ -4,7 +4,7 @@ our settings say?
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.ledger.operator import AlarmName, finished
+from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
@@ -21,7 +21,7 @@ def check_slurm(site: Site) -> None:
     if answered_s is None or answered_s >= CHECK_EVERY_S:
         drain(site.ledger, "check_slurm", lambda: _check(site))
     else:
-        site.ledger.tick(finished("check_slurm"))
+        site.ledger.tick(finished_tick("check_slurm"))
 
 
 def _check(site: Site) -> bool:

@@ -8,7 +8,7 @@ import structlog
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.leases import single_flight
-from supervisor_tasks.ledger.operator import AlarmName, finished
+from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Ledger, OpenEffect
 
 log = structlog.get_logger()
@@ -36,9 +36,9 @@ def ticking(ledger: Ledger, name: str) -> Iterator[None]:
     try:
         yield
     except TransientError:
-        ledger.tick(finished(name))
+        ledger.tick(finished_tick(name))
         raise
-    ledger.tick(finished(name), name)
+    ledger.tick(finished_tick(name), name)
 
 
 @contextmanager
@@ -53,14 +53,20 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
         ledger.postpone(effects, again_s, str(error))
         log.warning("batch_postponed", jobs=len(effects), error=str(error))
     except Exception as error:
-        if len(effects) == 1 and effects[0].unforeseen + 1 >= TRIES_OF_THE_UNFORESEEN:
-            park(ledger, effects[0], repr(error), error=type(error).__name__)
-        else:
-            ledger.postpone(effects, again_s, repr(error), unforeseen=True)
+        give_back_unforeseen(ledger, effects, error)
         raise
     except BaseException as error:  # the worker is told to end: nobody's failure
         ledger.postpone(effects, again_s, repr(error))
         raise
+
+
+def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
+    """What nobody foresaw: the effects are soon due again, and one that failed so alone and again and again is parked."""
+    if len(effects) == 1 and effects[0].unforeseen + 1 >= TRIES_OF_THE_UNFORESEEN:
+        park(ledger, effects[0], repr(error), error=type(error).__name__, **seen)
+    else:
+        again_s = wait_s(max(effect.attempts for effect in effects))
+        ledger.postpone(effects, again_s, repr(error), unforeseen=True)
 
 
 def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:

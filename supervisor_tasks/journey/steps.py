@@ -16,7 +16,7 @@ from supervisor_tasks.journey.submit import submit
 from supervisor_tasks.journey.tell_user import tell_user
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Change, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.store import Change, LeaseLostError, OpenEffect
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -51,10 +51,7 @@ def carry_out(site: Site, effect_id: int) -> None:
     except PermanentError as error:
         park(site, effect, str(error), error=type(error).__name__, state=job.state, slurm_id=job.slurm_id)
     except Exception as error:  # the edge of a step: whatever it was, the effect is not lost
-        if effect.unforeseen + 1 >= TRIES_OF_THE_UNFORESEEN:
-            park(site, effect, repr(error), error=type(error).__name__, state=job.state, slurm_id=job.slurm_id)
-        else:
-            site.ledger.postpone([effect], wait_s(effect.attempts), repr(error), unforeseen=True)
+        drain.give_back_unforeseen(site.ledger, [effect], error, state=job.state, slurm_id=job.slurm_id)
         raise
     else:
         _conclude(site, effect, event)

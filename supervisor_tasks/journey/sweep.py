@@ -41,7 +41,7 @@ from supervisor_tasks.journey.submit import find, traces_since
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.leases import one_at_a_time
-from supervisor_tasks.ledger.operator import AlarmName, finished
+from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.submissions import Submission
@@ -108,7 +108,7 @@ def sweep(site: Site, why: str = "") -> None:
     if why or site.ledger.sweeps.due():
         drain(site.ledger, "sweep", lambda: _sweep(site, why))
     else:
-        site.ledger.tick(finished("sweep"))
+        site.ledger.tick(finished_tick("sweep"))
 
 
 def _sweep(site: Site, why: str) -> bool:

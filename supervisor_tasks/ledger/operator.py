@@ -45,7 +45,7 @@ class Switch(StrEnum):
     DRAINED = "drained"  # nothing new is claimed; what is under way goes on
 
 
-def finished(name: str) -> str:
+def finished_tick(name: str) -> str:
     """The name of the tick that periodic work leaves whenever it comes to an end, also when somebody did not answer."""
     return f"{name} finished"
 

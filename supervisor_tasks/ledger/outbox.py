@@ -87,7 +87,7 @@ LEASE = text(
 # a failure that nobody foresaw; not where the database itself was away, which ends all holders. After two of them an effect is
 # a suspect, and of the suspects one is carried out at a time: so whoever kills workers makes many suspects, but parks only an
 # effect that is there each time. A suspect that was there waits, and the others go first.
-FREE = text(
+FREE_LEASES = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL,
         unforeseen = unforeseen + counts, failing_since = COALESCE(failing_since, now()),

@@ -357,7 +357,7 @@ class Ledger:
             "bound": TRIES_OF_THE_UNFORESEEN,
             "error": WORKER_ENDED,
         }
-        freed = list(connection.execute(outbox.FREE, parameters))
+        freed = list(connection.execute(outbox.FREE_LEASES, parameters))
         if freed:
             log.warning("effects_freed", effects=len(freed), jobs=[row.job_id for row in freed[:SHOWN_JOBS]])
         for row in freed:

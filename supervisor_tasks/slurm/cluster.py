@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from supervisor_tasks.crash import Point, around
+from supervisor_tasks.effects import IN_TIME_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands, once
@@ -95,7 +96,7 @@ class Cluster:
     @property
     def settled_after_s(self) -> float:
         """How long after its beginning a submission can change nothing in SLURM any more."""
-        return once.settled_after_s(self.message_timeout_s)
+        return settled_after_s(self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
         """The login node's clock, as this user sees it. Raises SshUnavailableError when the login node does not let us in."""
@@ -114,8 +115,8 @@ class Cluster:
             public_address=self.public_address,
         )
         script = commands.batch_script(job_id, request.script)
-        until_login_s, mark = clock.at(begun_s + once.IN_TIME_S), _new_mark()
-        if our_clock_s() >= begun_s + once.IN_TIME_S:
+        until_login_s, mark = clock.at(begun_s + IN_TIME_S), _new_mark()
+        if our_clock_s() >= begun_s + IN_TIME_S:
             raise once.TooLateError("this worker stood still; nothing was sent")
         with around(Point.SBATCH):
             guarded = once.guarded(argv, script, until_login_s)

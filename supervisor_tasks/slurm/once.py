@@ -13,14 +13,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.slurm.output import Answer
 
-IN_TIME_S = 10.0  # from the moment a submission begins until sbatch must have ended
 ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
-KILLED_AFTER_S = 1  # sbatch that does not end when it is told to
 NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
-MARGIN_S = 2.0  # a clock that counts whole seconds, and what it takes to kill
 
 _GUARD = (
     'n=$1 until=$2; shift 2; IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
@@ -45,13 +43,6 @@ class LoginClock:
     def at(self, our_s: float) -> int:
         """What the login node's clock shows when ours shows that, or a moment earlier; never later."""
         return self.login_s + int(our_s - self.our_s)
-
-
-def settled_after_s(message_timeout_s: float) -> float:
-    """How long after its beginning a submission can change nothing any more: sbatch was killed, and what it had sent
-    slurmctld has taken or dropped.
-    """
-    return IN_TIME_S + KILLED_AFTER_S + message_timeout_s + MARGIN_S
 
 
 def guarded(argv: Sequence[str], script: bytes, until_login_s: int) -> list[str]:

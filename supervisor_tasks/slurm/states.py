@@ -70,8 +70,3 @@ def phase(state: str) -> Phase:
 def end(state: str) -> End:
     """What an end state means. Raises KeyError for a state that is none."""
     return _ENDED[state]
-
-
-def end_status(state: str) -> ChainStatus:
-    """What an end state is called on the contract. Raises KeyError for a state that is none."""
-    return _ENDED[state].status

@@ -19,12 +19,11 @@ from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.crash import Point
-from supervisor_tasks.job import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.chaos.keeper import Keeper
-from tests.watching import rows, wait_for
+from tests.watching import rows
 
 # LDAP needs a directory, and a chain that is reorganised is a grid of its own.
 ELSEWHERE = {Point.LDAP_ADD, Point.LDAP_MEMBER, Point.REORGANISED}
@@ -48,7 +47,6 @@ exec {hook}
 """
 # Only these jobs pass such a point for certain.
 NEEDS = {
-    Point.REORGANISED: "lasting",
     Point.SCANCEL: "cancelled",
     Point.TIME_LIMIT: "topped_up",
     Point.POSTPONE: "finishing",
@@ -87,8 +85,6 @@ def plan(seed: int, place: str | None = None) -> Run:
     where = place or PLACES[seed % len(PLACES)]
     point = Point(where.partition("-")[2])
     first = NEEDS.get(point) or chance.choice(KINDS[:2] if point is Point.SBATCH else KINDS[:4])
-    if point is Point.REORGANISED:
-        return Run(seed, where, 1, (first,))
     more = [chance.choice(KINDS) for _ in range(chance.randrange(2))]
     return Run(seed, where, chance.randint(1, OFTEN.get(point, 1)), (first, *more))
 
@@ -144,9 +140,6 @@ class Battlefield:
         job_ids = [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
         self._asked += job_ids
 
-        if run.place.endswith(Point.REORGANISED):
-            self._reorganise(job_ids)
-
         def decided() -> bool:
             return not self._order.exists() or jobs.ended(self.grid, job_ids)
 
@@ -171,12 +164,6 @@ class Battlefield:
         jobs.wait_for_end(self.grid, self._long, timeout_s=200.0)
         self._long = []
         return self._wrong()
-
-    def _reorganise(self, job_ids: Sequence[str]) -> None:
-        """The last blocks are lost, with what was read in them; what customers wrote is in earlier ones."""
-        for job_id in job_ids:
-            wait_for(self.grid, job_id, {ChainStatus.RUNNING})
-        self.grid.chain.rpc.call("anvil_reorg", 2, [])
 
     def _arm(self, run: Run) -> None:
         draft = self._order.with_suffix(".new")

@@ -106,7 +106,6 @@ RUNNING = {ChainStatus.RUNNING}
 Asked = Callable[[Grid, Account, random.Random], str]
 KINDS: dict[str, Asked] = {
     "finishing": lambda grid, customer, _: finishing(grid, customer),
-    "lasting": lambda grid, customer, _: finishing(grid, customer, seconds=3),
     "failing": lambda grid, customer, _: failing(grid, customer),
     "cancelled": lambda grid, customer, _: cancelled(grid, customer, RUNNING),
     "cancelled_sometime": cancelled_sometime,

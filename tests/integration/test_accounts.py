@@ -17,12 +17,8 @@ from devgrid.ldap import ADMIN, FIRST_UID, GROUP, PEOPLE, Ldap
 from devgrid.process import wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
-from supervisor_tasks.identity import (
-    AccountForm,
-    Directory,
-    DirectoryRefusedError,
-    DirectoryUnavailableError,
-)
+from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
+from supervisor_tasks.identity import AccountForm, Directory
 from supervisor_tasks.job import Address
 from tests.watching import rows
 

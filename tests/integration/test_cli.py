@@ -19,7 +19,7 @@ from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitte
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.blocks import Blocks
-from supervisor_tasks.ledger.operator import AlarmName, Switch, finished
+from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
 from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
@@ -80,7 +80,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.tick(*(finished(name) for name in periods_s(1.0)))
+    ledger.tick(*(finished_tick(name) for name in periods_s(1.0)))
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:

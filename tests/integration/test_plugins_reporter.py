@@ -219,8 +219,8 @@ def test_reporter__numbers_against_the_clock__are_what_counts(processes: Process
 
 
 PLACES = {  # and what is told of the start there
-    "before-event-spooled": [START],
-    "after-event-spooled": [START],
+    "before-event-read": [START],
+    "after-event-read": [START],
     "before-event-delivered": [START, START],  # it was acknowledged, and its file is still there
     "after-event-delivered": [START],
 }

@@ -12,13 +12,13 @@ from sqlalchemy import text
 
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
+from supervisor_tasks.effects import IN_TIME_S
 from supervisor_tasks.job import JobId, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
 from supervisor_tasks.journey.submit import find
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Cluster
-from supervisor_tasks.slurm.once import IN_TIME_S
 from tests.submitting import CUSTOMER, PATHS, PATIENCE_S, World
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces

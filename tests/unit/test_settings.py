@@ -113,6 +113,10 @@ MALFORMED = {
     "SBATCH_ENDPOINT": ("::1:443", "an address as host:port"),
     "CLUSTER_NAME": ("a.b", "letters, digits, - and _"),
     "LOG_LEVEL": ("loud", "debug, info, warning or error"),
+    "LDAP_PEOPLE_DN": ("people", "a name in a directory, such as ou=people,dc=example,dc=org"),
+    "LDAP_GROUP_DN": ("cn=users,,dc=run", "a name in a directory, such as ou=people,dc=example,dc=org"),
+    "LDAP_BIND_DN": ("cn=", "a name in a directory, such as ou=people,dc=example,dc=org"),
+    "LDAP_OBJECT_CLASSES": ("person,,posixAccount", "names of object classes with commas between"),
     "LDAP_URL": ("ldap://here:x", "a URL whose host, port and path can be told apart"),
 }
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S
+from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.slurm.once import (
     LoginClock,
@@ -17,7 +17,6 @@ from supervisor_tasks.slurm.once import (
     guarded,
     guards_answer,
     marked,
-    settled_after_s,
 )
 from supervisor_tasks.slurm.output import Answer
 
@@ -121,7 +120,7 @@ def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
 
 
 def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
-    assert settled_after_s(10.0) == BEFORE_SECOND_SEARCH_S
+    assert settled_after_s(10.0) == BEFORE_SECOND_SEARCH_S == 23.0
 
 
 def test_tools_of_the_guard__are_here() -> None:

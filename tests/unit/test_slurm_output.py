@@ -21,7 +21,7 @@ from supervisor_tasks.slurm.output import (
     submitted_id,
     wait_status,
 )
-from supervisor_tasks.slurm.states import Phase, end_status, phase
+from supervisor_tasks.slurm.states import Phase, end, phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 
@@ -287,10 +287,10 @@ NOT_FAILED = {
 def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status(wanted: Phase, state: str) -> None:
     assert phase(state) is wanted
     if wanted is Phase.ENDED:
-        assert end_status(state) is NOT_FAILED.get(state, ChainStatus.FAILED)
+        assert end(state).status is NOT_FAILED.get(state, ChainStatus.FAILED)
     else:
         with pytest.raises(KeyError):
-            end_status(state)
+            end(state)
 
 
 def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
