@@ -14,15 +14,18 @@ from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Ledger, OpenE
 log = structlog.get_logger()
 
 
-def drain(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
+def drain(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     """Do `work` until it says that nothing is left, unless another worker is at it. A wake-up that comes while the other
-    one finishes is not lost: `work` looks once more after the guard was given back. Who did it leaves a tick.
+    one finishes is not lost: `work` looks once more after the guard was given back. Who did it leaves a tick;
+    of what takes long, who finds another one at it, too.
     """
     left = True
     while left:
         ledger.holder.number()  # who stands still with the guard is ended as a holder
         with single_flight(ledger.engine, f"{ledger.cluster} {name}") as mine:
             if not mine:
+                if takes_long:
+                    ledger.tick(finished(name))
                 return
             with ticking(ledger, name):
                 left = work()

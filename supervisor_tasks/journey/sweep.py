@@ -57,6 +57,7 @@ log = structlog.get_logger()
 HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
 HISTORY_S = 30 * 86_400.0  # how far back accounting is asked for jobs that the ledger does not know
 HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
+HISTORY_AT_ONCE_S = 20.0  # between sweeps
 SOON_S = 60.0  # when something could not be seen
 MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
@@ -104,9 +105,11 @@ class ProviderUnknownError(TransientError):
 
 
 def sweep(site: Site, why: str = "") -> None:
-    """Compare and mend, unless another worker is at it. Without a reason only when it is due."""
+    """Compare and mend, unless another worker is at it. Without a reason only when it is due; else older claims are read."""
     if why or site.ledger.sweeps.due():
-        drain(site.ledger, "sweep", lambda: _sweep(site, why))
+        drain(site.ledger, "sweep", lambda: _sweep(site, why), takes_long=True)
+    elif _is_history_left(site):
+        drain(site.ledger, "sweep", lambda: _read_history(site), takes_long=True)
     else:
         site.ledger.tick(finished_tick("sweep"))
 
@@ -121,8 +124,7 @@ def _sweep(site: Site, why: str) -> bool:
         _record(site.ledger, findings)
         _read_again(site.ledger, view, findings)
         if history is not None and view.slurm is not None and view.remembered is not None:
-            with site.ledger.engine.begin() as connection:
-                site.ledger.set_cursor(connection, HISTORY, history, "")
+            _keep_history(site.ledger, history)
     with report.asking("cancelling"):
         _cancel(site, view, findings, report)
     held = held_now(view, findings, _held_before(site.ledger))
@@ -132,6 +134,39 @@ def _sweep(site: Site, why: str) -> bool:
     site.ledger.sweeps.keep(begun, told, doubts(view, findings))
     log.info("swept", **{name: told[name] for name in IN_THE_LOG})
     return False
+
+
+# --- older claims -------------------------------------------------------------------------------------------------------
+
+
+def _is_history_left(site: Site) -> bool:
+    read, provider = site.ledger.cursor(HISTORY), site.ledger.sweeps.fact(PROVIDER)
+    return provider is not None and read is not None and read[0] > site.sweep.start_block
+
+
+def _read_history(site: Site) -> bool:
+    """Read older claims as long as there is time and none of them matters: for the first that does, a sweep is asked for, which
+    reads it again. SLURM is asked for nothing.
+    """
+    ledger, provider = site.ledger, site.ledger.sweeps.fact(PROVIDER)
+    contract = site.sweep.contract_of(Address(provider[0] if provider else ""))
+    until_s = time.monotonic() + HISTORY_AT_ONCE_S
+    while _is_history_left(site) and time.monotonic() < until_s and not ledger.sweeps.due():
+        claims, others, first = _history(site, contract, _Report(""))
+        found = claims.keys() | others.keys()
+        unknown = found - ledger.sweeps.named(found, ()).keys()
+        block = int(contract.rpc.call("eth_blockNumber"), 16)
+        view = View(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
+        if any(claimed(job_id, view) for job_id in unknown):
+            ledger.sweeps.ask("a claim from before this ledger's first scan")
+        elif first is not None:
+            _keep_history(ledger, first)
+    return False
+
+
+def _keep_history(ledger: Ledger, first: int) -> None:
+    with ledger.engine.begin() as connection:
+        ledger.set_cursor(connection, HISTORY, first, "")
 
 
 # --- looking ------------------------------------------------------------------------------------------------------------
@@ -231,7 +266,6 @@ def _history(
                 claims.setdefault(entry.job_id, entry.event)
         for other in reversed(strange):
             others.setdefault(other.claim.job_id, other)
-    report.more = first > start_block
     return claims, others, first
 
 

@@ -245,6 +245,26 @@ def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(grid: Gri
     assert state(grid, over) is None
 
 
+def test_sweep__older_claims__are_read_without_one_until_there_is_one_that_nobody_knows(
+    grid: Grid, customer: Account
+) -> None:
+    def all_read() -> bool:
+        return bool(rows(grid, "SELECT 1 FROM cursors WHERE stream = 'history' AND block_number <= 1"))
+
+    again = "UPDATE cursors SET block_number = :head WHERE stream = 'history'"
+    job_id = running_job(grid, customer)
+    sweep(grid)
+    before = last_sweep(grid)
+    execute(grid, again, head=grid.chain.block_number())
+    wait_until(all_read, "all blocks to be read", 90.0, 0.5)
+    assert last_sweep(grid) == before
+    unknown = [f"DELETE FROM {table} WHERE job_id = :id" for table in ("effects", "callbacks", "events", "jobs")]
+    execute(grid, again, *unknown, head=grid.chain.block_number(), id=job_id)
+    wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
+    assert len(slurm_ids(grid, job_id)) == 1
+    end(grid, customer, job_id)
+
+
 def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Account) -> None:
     job_id = running_job(grid, customer)
     slurmctld = grid.processes.find("slurmctld")
