@@ -25,7 +25,7 @@ def drain(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bo
         with single_flight(ledger.engine, f"{ledger.cluster} {name}") as mine:
             if not mine:
                 if takes_long:
-                    ledger.tick(finished(name))
+                    ledger.tick(finished_tick(name))
                 return
             with ticking(ledger, name):
                 left = work()
