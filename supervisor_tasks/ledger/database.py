@@ -10,7 +10,9 @@ from supervisor_tasks.embedded import database_url
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.settings import Settings
 
-CONNECTIONS = 40  # a thread holds two at most: a guard and a transaction
+# A thread holds two at most, a guard and a transaction; or three, where it has the wallet or the scan to itself as well: one of
+# each drain. 16 threads, 6 more connections, and the holder's.
+CONNECTIONS = 40
 PROCESS = "supervisor"  # the first word of the name that all connections of one process have in common
 CONNECTING = {
     "connect_timeout": 5,

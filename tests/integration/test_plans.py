@@ -15,18 +15,21 @@ from devgrid.state import private_processes
 from supervisor_tasks import embedded
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
-from supervisor_tasks.events import CalledBack, SlurmWaiting
+from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
 from supervisor_tasks.job import JobId, Kind, SlurmId
 from supervisor_tasks.journey.claim import WAITING
+from supervisor_tasks.ledger.accounts import Accounts
+from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.load.million import HOT, SETTLED, fill
 
 CLUSTER = "old"
-BIG = {"jobs", "events", "effects", "callbacks", "transactions"}
+BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures", "accounts"}
 FEW = 10 * HOT  # rows that a plan may expect to read; a quarter of a per cent of the smallest table that is big
 RUNNING = JobId(f"0x{SETTLED + 1:064x}")
 BATCH = 1000
+FORK = SETTLED - 10  # each settled job was mined in a block of its own
 KEY = "0x" + "1" * 64
 
 pytestmark = pytest.mark.timeout(600)
@@ -99,6 +102,16 @@ def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
     ]
 
 
+def blocks(ledger: Ledger) -> Blocks:
+    return Blocks(ledger.engine, CLUSTER, 64)
+
+
+def taken_back(ledger: Ledger) -> None:
+    """As in a reorganisation; nothing of it stays."""
+    with ledger.engine.connect() as connection:
+        blocks(ledger).take_back(connection, FORK)
+
+
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "lease": lambda ledger, _: ledger.lease([Kind.WITNESS]),
     "forgotten": lambda ledger, _: ledger.forgotten(),
@@ -118,8 +131,26 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).story(RUNNING),
     "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
     "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
+    "slurm_ids_of_others": lambda ledger, _: ledger.slurm_ids_of_others(RUNNING, {SlurmId(n): 0 for n in range(1, 9)}),
+    "seconds_since_event": lambda ledger, _: ledger.seconds_since_event(RUNNING, SubmitStarted),
+    "callbacks_since": lambda ledger, _: ledger.callbacks_since(RUNNING, 3600.0),
+    "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
+    "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
+    "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
+    "accounts: due": lambda ledger, _: Accounts(ledger.engine, CLUSTER).due(),
+    "blocks: last_before_lost_transactions": lambda ledger, _: blocks(ledger).last_before_lost_transactions(),
+    "blocks: mined_in": lambda ledger, _: blocks(ledger).mined_in(),
+    "blocks: jobs_heard_of_above": lambda ledger, _: blocks(ledger).jobs_heard_of_above(FORK),
+    "blocks: jobs_whose_doubt_is_over": lambda ledger, _: blocks(ledger).jobs_whose_doubt_is_over(FORK),
+    "blocks: take_back": lambda ledger, _: taken_back(ledger),
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
+    "broadcast": lambda _, wallet: wallet.book.broadcast([(RUNNING, None)]),
+    "reverted": lambda _, wallet: wallet.book.reverted({"claim:7": RUNNING}),
+    "oldest_open": lambda _, wallet: wallet.book.oldest_open(),
+    "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
+    "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
+    "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
 }
 
 

@@ -11,12 +11,12 @@ _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
 _FILL = (
     f"""
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
-        chain_block, chain_log_index, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, outcome_status,
+        chain_block, chain_log_index, heard_block, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, outcome_status,
         elapsed_s, exit_status, reason, message)
     SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), '0x' || repeat('3', 40), 'claim:' || n,
         '{{"gpus": 0, "ntasks": 1, "cpus_per_task": 1, "mem_per_cpu_mb": 100, "batch_location_hash": "hash"}}', 60,
         CASE WHEN n <= :settled THEN 'SETTLED' ELSE 'RUNNING' END, CASE WHEN n <= :settled THEN 5 ELSE 3 END,
-        n, 0, '', n, '[]', false, 0, CASE WHEN n <= :settled THEN 5 END,
+        n, 0, n, '', n, '[]', false, 0, CASE WHEN n <= :settled THEN 5 END,
         CASE WHEN n <= :settled THEN 61 END, CASE WHEN n <= :settled THEN 0 END, CASE WHEN n <= :settled THEN '' END, ''
     {_NUMBERS}""",
     f"""
@@ -31,6 +31,16 @@ _FILL = (
     SELECT :cluster, 179188, '0x' || repeat('3', 40), n, 'report', {_JOB_ID}, 'claim:' || n, 21000, 1,
         1, '\\x00', {_JOB_ID}, CASE WHEN n <= :settled THEN 'MINED' ELSE 'SENT' END,
         CASE WHEN n <= :settled THEN n END, '0x00', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
+    """
+    INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
+    SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster""",
+    """
+    INSERT INTO accounts (cluster, customer, done_at)
+    SELECT :cluster, '0x' || lpad(to_hex(n), 40, '0'), CASE WHEN n > 5 THEN now() END FROM generate_series(1, 100000) AS n
+    WHERE :settled + :hot > 0""",
+    """
+    INSERT INTO blocks (cluster, number, hash)
+    SELECT :cluster, n, '0x00' FROM generate_series(CAST(:settled AS int) - 128, CAST(:settled AS int)) AS n WHERE :hot > 0""",
     f"""
     INSERT INTO events (cluster, job_id, name, details, state)
     SELECT :cluster, {_JOB_ID}, 'SlurmEnded', '{{}}', 'ENDED' {_NUMBERS}""",
