@@ -87,7 +87,8 @@ def state(grid: Grid, job_id: str) -> str | None:
 def running_job(grid: Grid, customer: Account, script: str = LONG) -> str:
     job_id = grid.submit_script(customer, script)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(lambda: state(grid, job_id) == "RUNNING", "the ledger to know", 20.0)
+    known = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'RUNNING' AND chain_status = 3"
+    wait_until(lambda: bool(rows(grid, known, id=job_id)), "the ledger to know", 60.0)
     return job_id
 
 
