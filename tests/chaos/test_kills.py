@@ -1,7 +1,5 @@
 """Whatever dies during the journey, the job ends the same: once in SLURM, once on the contract."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -12,21 +10,6 @@ from supervisor_tasks.job import ChainStatus
 from tests.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
 
 SCRIPT = "#!/bin/bash\nsleep 3\necho done\n"
-
-
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
-    try:
-        running.fleet.start(flower=False)
-        yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
 
 
 def kill_worker(grid: Grid) -> None:

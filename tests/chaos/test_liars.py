@@ -20,21 +20,6 @@ SEED = 20261121
 ENDS = {0: ChainStatus.FINISHED, 3: ChainStatus.FAILED}
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
-    try:
-        running.fleet.start(flower=False)
-        yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
 def events(grid: Grid, name: str) -> list[str]:
     return [row.job_id for row in rows(grid, "SELECT job_id FROM events WHERE name = :name", name=name)]
 
