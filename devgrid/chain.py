@@ -344,14 +344,17 @@ class Chain:
         self.rpc.call("anvil_mine", hex(blocks))
 
     def lose_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. anvil counts from its head, which may move meanwhile."""
-        before = self._block_hash(block)
-        while self._block_hash(block) == before:
+        """Replace this block and all above it by empty ones. anvil counts from its head, which may move meanwhile; and when it
+        mines in the same moment, a block may be missing afterwards: then these are replaced once more.
+        """
+        before = self._hashes_from(block)
+        while None in (after := self._hashes_from(block)) or after[0] == before[0]:
             self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
 
-    def _block_hash(self, block: int) -> str:
-        found: str = self.rpc.call("eth_getBlockByNumber", hex(block), False)["hash"]
-        return found
+    def _hashes_from(self, block: int) -> list[str | None]:
+        numbers = range(block, self.block_number() + 1)
+        found = self.rpc.batch([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+        return [None if answer is None else answer["hash"] for answer in found]
 
     # --- inside ---
 

@@ -76,7 +76,7 @@ def topped_up(grid: Grid, customer: Account) -> str:
     body = f'until [ -e "{go}" ]; do sleep 0.1; done'
     job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
-    wait_for(grid, job_id, CLAIMED)
+    wait_for(grid, job_id, RUNNING)
     grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
     wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", 90.0, 0.1)
     go.touch()

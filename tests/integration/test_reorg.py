@@ -146,11 +146,13 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
     app = Celery("test", broker="memory://")
     work = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
-    work.scan()
-    yield Play(chain, provider, customer, work, ledger, engine)
-    work.close()
-    ledger.holder.close()
-    app.close()
+    try:
+        work.scan()
+        yield Play(chain, provider, customer, work, ledger, engine)
+    finally:
+        work.close()
+        ledger.holder.close()
+        app.close()
 
 
 @pytest.fixture
