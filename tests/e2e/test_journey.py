@@ -149,10 +149,12 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition))
     wait_until(lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id), "the limit to be raised", 20.0, 0.1)
     # The scan reads the whole chain again: every event comes a second time.
+    grid.processes.kill(grid.fleet.find("worker"))
     genesis = grid.chain.rpc.call("eth_getBlockByNumber", "0x0", False)["hash"]
     execute(grid, "DELETE FROM blocks")
-    execute(grid, f"UPDATE cursors SET block_number = 0, block_hash = '{genesis}'")
+    execute(grid, "UPDATE cursors SET block_number = 0, block_hash = :genesis", genesis=genesis)
     head = grid.chain.block_number()
+    grid.fleet.start_worker()
     wait_until(lambda: rows(grid, "SELECT block_number FROM cursors")[0].block_number >= head, "the scan", 60.0, 0.1)
     assert "TimeLimit=00:15:00" in scontrol(grid, slurm_id)
     assert journal(grid, job_id).count("ToppedUp") == 1
@@ -188,10 +190,10 @@ def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:
     assert parked(grid) == []
 
 
-def execute(grid: Grid, statement: str) -> None:
+def execute(grid: Grid, statement: str, **parameters: str) -> None:
     from sqlalchemy import text
 
     from tests.watching import ledger
 
     with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(statement))
+        connection.execute(text(statement), parameters)
