@@ -155,7 +155,7 @@ class Battlefield:
 
     def check(self) -> list[str]:
         """Run to the end, and what is wrong then."""
-        jobs.wait_for_end(self.grid, self._asked)
+        jobs.wait_for_end(self.grid, self._asked, timeout_s=240.0)
         self._asked = []
         return self._wrong()
 

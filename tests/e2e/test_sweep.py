@@ -368,6 +368,7 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     end(grid, customer, other)
 
 
+@pytest.mark.chaos  # it was seen to take more than two minutes on a busy machine
 def test_sweep__slurm_lost_its_memory_and_accounting_did_not__ends_with_accountings_figures(
     grid: Grid, customer: Account
 ) -> None:

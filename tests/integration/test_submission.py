@@ -196,9 +196,9 @@ def test_list_all__hostile_names__forge_nothing(world: World, site: Site) -> Non
     )
     assert [listed[slurm_id].name for slurm_id in ids if slurm_id] == names
     assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
-    assert site.slurm.cluster.list_all(CUSTOMER) == {
-        slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER
-    }
+    customers = [(slurm_id, job.name, job.stdout) for slurm_id, job in listed.items() if job.user == CUSTOMER]
+    again = site.slurm.cluster.list_all(CUSTOMER)
+    assert [(slurm_id, job.name, job.stdout) for slurm_id, job in again.items()] == customers
 
 
 # --- who stands still -----------------------------------------------------------------------------------------------------
