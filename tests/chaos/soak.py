@@ -23,7 +23,7 @@ from pathlib import Path
 from sqlalchemy.exc import OperationalError
 
 from devgrid.chain import Account
-from devgrid.grid import Grid
+from devgrid.grid import CREDIT, Grid
 from devgrid.process import wait_until
 from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import Finding, audit
@@ -34,6 +34,7 @@ from tests.watching import rows
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
 BLOCK_TIME_S = 0.25
 LASTS_S = (1.0, 10.0)
+PLENTY_WEI = 10**9 * CREDIT  # an hour's jobs lock more than a customer of devgrid has
 REST_S = (0.0, 5.0)
 LIES_AT_A_TIME = 10
 PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
@@ -91,6 +92,7 @@ class Soak:
         self._target = target
         self._grid: Grid = target.grid
         self._customer: Account = self._grid.new_customer()
+        self._grid.chain.mint_credits(self._customer.address, PLENTY_WEI)
         self._chance = random.Random(seed)
         self._seed = seed
         self._jobs_per_s = jobs_per_s
