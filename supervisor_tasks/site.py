@@ -12,6 +12,7 @@ from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.nodes import Nodes
 
 if TYPE_CHECKING:
     from supervisor_tasks.identity import Directory
@@ -38,6 +39,7 @@ class SlurmSide:
     """What only workers of the slurm queue hold: it needs the SSH key."""
 
     cluster: Cluster
+    nodes: Nodes
     trust_callbacks: bool
 
 

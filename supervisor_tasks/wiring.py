@@ -35,6 +35,7 @@ from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Settings
 from supervisor_tasks.site import ChainSide, Site, SlurmSide, SweepSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from supervisor_tasks.wake import WakeUps
 
@@ -228,4 +229,12 @@ def _slurm_side(settings: Settings) -> SlurmSide:
         public_address=settings.public_address,
         message_timeout_s=settings.slurm_message_timeout_s,
     )
-    return SlurmSide(cluster, trust_callbacks=settings.trust_callbacks)
+    nodes = Nodes(
+        ssh=cluster.ssh,
+        admin=cluster.admin,
+        scontrol=paths.scontrol,
+        sinfo=settings.slurm_sinfo_path,
+        partition=cluster.partition,
+        unresponsive=settings.benchmark_unresponsive,
+    )
+    return SlurmSide(cluster, nodes, trust_callbacks=settings.trust_callbacks)

@@ -27,6 +27,7 @@ from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
 from supervisor_tasks.site import Site, SlurmSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.ledgers import claim, job_id, migrated
 
@@ -226,7 +227,12 @@ def site_of(engine: Engine, cluster: Cluster) -> Site:
         raise AssertionError(f"a submission does not talk to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    return Site(ledger, GridLogger(nobody), None, SlurmSide(cluster, trust_callbacks=True))  # type: ignore[arg-type]
+    return Site(ledger, GridLogger(nobody), None, SlurmSide(cluster, nodes_of(cluster), trust_callbacks=True))  # type: ignore[arg-type]
+
+
+def nodes_of(cluster: Cluster) -> Nodes:
+    scontrol, partition = cluster.paths.scontrol, cluster.partition
+    return Nodes(ssh=cluster.ssh, admin=cluster.admin, scontrol=scontrol, sinfo="/usr/bin/sinfo", partition=partition)
 
 
 def new_key(file: Path) -> Path:

@@ -5,12 +5,22 @@ our settings say?
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
+from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
 CHECK_EVERY_S = 20.0  # while it answers; while it does not, whenever the clock says so: it is missed, and soon back
+KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
 SILENT_S = 60.0  # a restart of slurmctld is no alarm
+
+
+def slurm_works(ledger: Ledger) -> bool:
+    """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed since.
+    Whoever begins something new asks this; what is under way goes on.
+    """
+    answered_s = ledger.seconds_since(ANSWERED)
+    return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
 def check_slurm(site: Site) -> None:

@@ -8,13 +8,13 @@ from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_U
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
+from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.site import ChainSide, Site
 
 log = structlog.get_logger()
 
-SLURM_ANSWERED_WITHIN_S = 90.0
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
 # While one of these is on, no new job is claimed: it could not be reported or paid for, or may not exist.
 STANDING = {
@@ -70,9 +70,8 @@ def _room(site: Site, offer: Offer, alarms: set[AlarmName]) -> int:
     if standing or ledger.switches.is_set(Switch.DRAINED):
         log.info("not_claiming", claimable=offer.claimable, because=standing or Switch.DRAINED)
         return 0
-    answered_s = ledger.seconds_since("slurm")
-    if answered_s is None or answered_s > SLURM_ANSWERED_WITHIN_S:
-        log.warning("slurm_not_answering", claimable=offer.claimable, last_answer_s=answered_s)
+    if not slurm_works(ledger):
+        log.warning("slurm_not_answering", claimable=offer.claimable, last_answer_s=ledger.seconds_since(ANSWERED))
         return 0
     return max(chain.claim_max_waiting - ledger.count_in_states(WAITING), 0)
 

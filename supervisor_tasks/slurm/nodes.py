@@ -1,0 +1,33 @@
+"""The partition's nodes, asked for over SSH."""
+
+import secrets
+from dataclasses import dataclass
+
+from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.slurm.output import SlurmUnavailableError
+from supervisor_tasks.slurm.specs import Specs, ask_specs, read_specs
+from supervisor_tasks.slurm.ssh import Ssh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The nodes of a partition; with `unresponsive` (BENCHMARK_UNRESPONSIVE) those that do not work count too. Threads may
+    share it.
+    """
+
+    ssh: Ssh
+    admin: str
+    scontrol: str
+    sinfo: str
+    partition: str
+    unresponsive: bool = False
+
+    def specs(self) -> Specs:
+        """The hardware that counts, in one command. Raises SlurmUnavailableError or SshUnavailableError: later it may work."""
+        mark = secrets.token_hex(16)
+        argv = ask_specs(self.scontrol, self.sinfo, self.partition)
+        try:
+            answer = self.ssh.run(self.admin, argv, mark.encode() + b"\n")
+        except OutcomeUnknownError as error:
+            raise SlurmUnavailableError(str(error)) from error
+        return read_specs(answer, mark, self.partition, unresponsive=self.unresponsive)
