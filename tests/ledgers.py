@@ -20,7 +20,7 @@ from supervisor_tasks.settings import load
 
 TABLES = (
     "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, blocks, alarms, switches, sweeps,"
-    " facts, taken_marks, others_claims"
+    " facts, taken_marks, others_claims, benchmark_runs, benchmark_results"
 )
 
 

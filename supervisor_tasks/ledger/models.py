@@ -364,3 +364,67 @@ class FactRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[str]
     since: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class BenchmarkRunRow(Base):
+    """A benchmark run: why, on which hardware, how far. At most one open run a cluster. `token` is in its jobs' names."""
+
+    __tablename__ = "benchmark_runs"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    cluster: Mapped[str]
+    why: Mapped[str]
+    state: Mapped[str]
+    token: Mapped[str]
+    hardware: Mapped[dict[str, Any] | None]
+    cancel_reason: Mapped[str | None]
+    asked_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    begun_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index(
+            "benchmark_runs_one_open",
+            "cluster",
+            unique=True,
+            postgresql_where=text("state IN ('ASKED', 'RUNNING')"),
+        ),
+        Index("benchmark_runs_by_cluster", "cluster", "id"),
+    )
+
+
+class BenchmarkResultRow(Base):
+    """A benchmark of a run: its SLURM job, what it printed (the last 10 MB at most), and its labels or why there are none.
+
+    `called_at` is when sbatch was last about to be called, `missing_at` since when SLURM does not know the job, `cleaned`
+    whether its file on the login node is gone.
+    """
+
+    __tablename__ = "benchmark_results"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("benchmark_runs.id", ondelete="CASCADE"))
+    cluster: Mapped[str]
+    benchmark: Mapped[str]
+    stage: Mapped[str]
+    job_name: Mapped[str]
+    options: Mapped[list[Any]]
+    script: Mapped[str]
+    submissions: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    called_at: Mapped[datetime | None]
+    slurm_id: Mapped[int | None]
+    slurm_state: Mapped[str] = mapped_column(server_default=text("''"))
+    exit_status: Mapped[int] = mapped_column(server_default=text("0"))
+    due_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    missing_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+    notes: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    output: Mapped[bytes | None]
+    reason: Mapped[str | None]
+    cleaned: Mapped[bool] = mapped_column(server_default=text("false"))
+
+    __table_args__ = (
+        UniqueConstraint("run_id", "benchmark", name="benchmark_results_one_a_run"),
+        Index("benchmark_results_measured", "cluster", "benchmark", "id", postgresql_where=text("stage = 'MEASURED'")),
+    )

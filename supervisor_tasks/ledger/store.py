@@ -32,6 +32,7 @@ from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import Claimed, Event, OperatorForgot, SlurmLost, SlurmStarted
 from supervisor_tasks.job import Effect, Job, JobId, Kind, SlurmId, State, closes
 from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.models import Callback, Cursor, EventRow, JobRow, Tick, TransactionRow
 from supervisor_tasks.ledger.operator import Alarms, Switches
@@ -147,6 +148,7 @@ class Ledger:
         self.alarms = Alarms(engine, cluster)
         self.switches = Switches(engine, cluster)
         self.sweeps = Sweeps(engine, cluster)
+        self.benchmarks = Benchmarks(engine, cluster)
         self.others = Others(engine, cluster)
         self._ticked_s: dict[str, float] = {}
 

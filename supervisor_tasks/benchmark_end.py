@@ -1,0 +1,117 @@
+"""What follows from what SLURM says of a benchmark's job, and from what it wrote. Pure."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from supervisor_tasks.benchmark_run import Change, Measurement, Stage, Value, limit_of
+from supervisor_tasks.slurm.output import Seen, said_of
+from supervisor_tasks.slurm.recognise import was_rejected
+from supervisor_tasks.slurm.states import Phase
+
+FIRST_LOOK_S = 1.0
+LONGEST_LOOK_S = 60.0
+SUBMISSIONS = 5  # that SLURM, when asked, knows nothing of; then the benchmark has failed
+OUTPUT_LATE_S = 60.0  # so long a network file system may show the login node an older file
+COMPLETED = "COMPLETED"
+
+
+def after_look(one: Measurement, record: Seen | None, settled_after_s: float, *, left_end: bool = False) -> Change:
+    """What follows from SLURM's record of the job. Without one SLURM, and accounting where there is any, have answered and do
+    not know it; `left_end` says that its output tells its end.
+    """
+    if record is not None:
+        return _recorded(one, record)
+    if left_end:
+        return Change(stage=Stage.ENDED, slurm_id=one.slurm_id)
+    if one.stage is Stage.SUBMITTING:
+        return _never_arrived(one, settled_after_s)
+    missing_s = one.missing_for_s or 0.0
+    if missing_s >= settled_after_s:
+        return Change(stage=Stage.ENDED, slurm_id=one.slurm_id)
+    left_s = settled_after_s - missing_s
+    return Change(stage=one.stage, look_in_s=left_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True)
+
+
+def _recorded(one: Measurement, record: Seen) -> Change:
+    if was_rejected(record):
+        return Change(
+            stage=Stage.FAILED,
+            slurm_id=record.slurm_id,
+            slurm_state=record.state,
+            reason=f"SLURM rejected the job: {record.reason}",
+        )
+    if record.phase is Phase.ENDED:
+        return Change(
+            stage=Stage.ENDED,
+            slurm_id=record.slurm_id,
+            slurm_state=record.state,
+            exit_status=record.exit_status,
+        )
+    look_in_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
+    return Change(stage=Stage.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=shown_state(record))
+
+
+def _never_arrived(one: Measurement, settled_after_s: float) -> Change:
+    if one.called_s_ago < settled_after_s:
+        return Change(stage=Stage.SUBMITTING, look_in_s=settled_after_s - one.called_s_ago)
+    if one.submissions >= SUBMISSIONS:
+        reason = f"it was handed to SLURM {one.submissions} times, and SLURM knows nothing of it"
+        return Change(stage=Stage.FAILED, reason=reason)
+    return Change(stage=Stage.WAITING)
+
+
+def shown_state(record: Seen) -> str:
+    """SLURM's word for where a job is, and why it waits."""
+    waits = record.phase is Phase.WAITING and record.reason not in ("", "None")
+    return f"{record.state} ({record.reason})" if waits else record.state
+
+
+def end_told(name: str, output: bytes | None) -> tuple[int, bytes] | None:
+    """The exit status that the last line of an output tells, and what stands before it; None where no end is told."""
+    if output is None:
+        return None
+    body, found, rest = output.rpartition(f"\n{name} ended ".encode())
+    status = re.match(rb"(\d{1,3})\n", rest)
+    if not found or status is None:
+        return None
+    return int(status[1]), body + rest[status.end() :]
+
+
+def why_failed(one: Measurement, output: bytes | None) -> str | None:
+    """Why what a job left cannot be a measurement, empty if it can; None as long as its output may still be on its way."""
+    told = end_told(one.job_name, output)
+    if one.slurm_state == COMPLETED:
+        if told is not None:
+            return ""
+        if one.ended_s_ago < OUTPUT_LATE_S:
+            return None
+        return (
+            "no output came back: whom the benchmark runs as needs a home folder that nodes and login node share"
+            if output is None
+            else "the output is not whole: its last line is missing"
+        )
+    if one.slurm_state == "":
+        if told is None:
+            return "SLURM has forgotten the job, and its output does not tell how it ended"
+        return "" if told[0] == 0 else f"exit code {told[0]}"
+    if one.slurm_state == "TIMEOUT":
+        return f"it ran into its time limit ({limit_of(one)})"
+    if one.slurm_state == "FAILED":
+        return said_of(one.exit_status)
+    return f"SLURM: {one.slurm_state}"
+
+
+def unsound(values: Mapping[str, Value]) -> str:
+    """What is wrong with values that a parser found, empty if nothing is: no number is made up, none is registered that
+    cannot be one.
+    """
+    if not values:
+        return "the output holds no result"
+    wrong = [
+        f"{label} is {value}"
+        for label, value in values.items()
+        if (isinstance(value, str) and not value.strip())
+        or (not isinstance(value, str) and not (math.isfinite(value) and value > 0))
+    ]
+    return "; ".join(wrong)

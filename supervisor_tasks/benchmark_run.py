@@ -1,0 +1,191 @@
+"""The life of a benchmark run: its states, what is next, how its jobs are called and submitted. Pure.
+
+A run measures one benchmark after the other, each as one SLURM job. It goes by small steps, each of which another worker may
+begin again: what is known stands in the ledger, and SLURM is asked for the rest under the job's name, which no other job has.
+An outage of SLURM is waited out. A benchmark that does not work is recorded with its reason, and the others go on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor_tasks.job import SlurmId
+
+NICE = 10_000  # below the jobs of customers
+PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
+
+Value = float | str
+
+
+class RunState(StrEnum):
+    """How far a run is."""
+
+    ASKED = "ASKED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something left to do."""
+        return self in (RunState.ASKED, RunState.RUNNING)
+
+
+class Stage(StrEnum):
+    """How far a benchmark of a run is."""
+
+    WAITING = "WAITING"
+    SUBMITTING = "SUBMITTING"  # SLURM may have it or not
+    SUBMITTED = "SUBMITTED"  # SLURM has it; `slurm_state` says what it does with it
+    ENDED = "ENDED"  # its output is to be read
+    MEASURED = "MEASURED"
+    FAILED = "FAILED"
+    LEFT_OUT = "LEFT_OUT"  # what it takes is not on the nodes
+    CANCELLED = "CANCELLED"
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something left to do."""
+        return self in (Stage.WAITING, Stage.SUBMITTING, Stage.SUBMITTED, Stage.ENDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run. `cancel_reason` is there as soon as somebody wants it to end."""
+
+    id: int
+    why: str
+    state: RunState
+    cancel_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A benchmark as it is to be run: what sbatch is asked for beyond what all have, and the script. Without a script it is
+    left out, for that reason.
+    """
+
+    benchmark: str
+    options: tuple[str, ...] = ()
+    script: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A benchmark of a run. Ages are by the database's clock."""
+
+    id: int
+    run_id: int
+    benchmark: str
+    stage: Stage
+    job_name: str
+    options: tuple[str, ...] = ()
+    script: str = ""
+    submissions: int = 0
+    slurm_id: SlurmId | None = None
+    slurm_state: str = ""
+    exit_status: int = 0
+    due_in_s: float = 0.0
+    called_s_ago: float = math.inf
+    missing_for_s: float | None = None
+    ended_s_ago: float = 0.0
+    cleaned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is new of a benchmark."""
+
+    stage: Stage
+    look_in_s: float = 0.0
+    slurm_id: SlurmId | None = None
+    slurm_state: str = ""
+    exit_status: int = 0
+    missing: bool = False
+    reason: str = ""
+
+
+class Step(StrEnum):
+    """What can be done next."""
+
+    BEGIN = "begin"
+    SUBMIT = "submit"
+    LOOK = "look"
+    READ = "read"
+    SKIP = "skip"
+    CLEAN = "clean"
+    FINISH = "finish"
+
+
+def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Measurement | None] | None:
+    """What is to be done now; None is to wait."""
+    if run.state is RunState.ASKED:
+        return (Step.FINISH if run.cancel_reason is not None else Step.BEGIN), None
+    dirty = next((one for one in measurements if not one.stage.open and not one.cleaned), None)
+    if dirty is not None:
+        return Step.CLEAN, dirty
+    one = next((one for one in measurements if one.stage.open), None)
+    if one is None:
+        return Step.FINISH, None
+    if one.stage is Stage.WAITING:
+        return (Step.SKIP if run.cancel_reason is not None else Step.SUBMIT), one
+    if one.due_in_s > 0 and run.cancel_reason is None:
+        return None
+    return (Step.READ if one.stage is Stage.ENDED else Step.LOOK), one
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+def name_beginning(provider: str, cluster: str) -> str:
+    """How the names of all our benchmark jobs begin. No job of the grid is called so: its name is a number in hex digits."""
+    return f"{PREFIX}-{provider.lower()}-{cluster}-"
+
+
+def job_name(beginning: str, run_id: int, token: str, benchmark: str) -> str:
+    """The name of a job, which no other job has: a ledger that began anew has other tokens for the same numbers."""
+    return f"{beginning}{run_id}-{token}-{benchmark}"
+
+
+def output_file(name: str) -> str:
+    """Where a job writes, in the home folder of whom it runs as."""
+    return f"{name}.log"
+
+
+def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
+    """Submit a benchmark; its script goes to standard input. What is common to all stands last: it cannot be overruled."""
+    return [
+        path,
+        *one.options,
+        "--parsable",
+        f"--job-name={one.job_name}",
+        f"--comment={PREFIX} {one.benchmark} of run {one.run_id}",
+        f"--partition={partition}",
+        f"--output={output_file(one.job_name)}",
+        f"--nice={NICE}",
+        "--no-requeue",
+    ]
+
+
+def time_limit(seconds: float) -> str:
+    """A job's time limit, in the whole minutes that SLURM knows."""
+    return f"--time={max(math.ceil(seconds / 60), 1)}"
+
+
+def batch_script(one: Measurement) -> bytes:
+    """The script as sbatch reads it: whatever ends it, its last line says so. A command before the body ends the search for
+    #SBATCH lines.
+    """
+    interpreter, body = "#!/bin/bash", one.script
+    if body.startswith("#!"):
+        interpreter, _, body = body.partition("\n")
+    told = f"trap 's=$?; echo; echo \"{one.job_name} ended $s\"' EXIT"
+    return f"{interpreter}\n{told}\n{body}".encode()
+
+
+def limit_of(one: Measurement) -> str:
+    """The time limit that a job was given, in words."""
+    given = next((option for option in one.options if option.startswith("--time=")), "--time=?")
+    return f"{given.partition('=')[2]} min"

@@ -1,0 +1,301 @@
+"""Benchmark runs: who asked, how far they are, what they measured."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, RunState, Stage, Value, job_name
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.ledger.models import BenchmarkResultRow, BenchmarkRunRow
+from supervisor_tasks.ledger.rows import storable, storable_json
+
+RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
+RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
+OPEN = RUNS.c.state.in_([state.value for state in RunState if state.open])
+TOKEN_BYTES = 4
+
+# What is shown of results: without scripts and outputs, which may be long.
+SHOWN = (
+    *(RESULTS.c[name] for name in ("run_id", "benchmark", "stage", "job_name", "slurm_id", "slurm_state", "labels")),
+    *(RESULTS.c[name] for name in ("notes", "reason", "called_at", "ended_at")),
+    func.octet_length(RESULTS.c.output).label("output_bytes"),
+)
+SHOWN_OF_RUN = tuple(column for column in RUNS.c if column.name not in ("cluster", "token"))
+
+_LATEST = text(
+    """
+    SELECT DISTINCT ON (benchmark) benchmark, labels, notes, run_id, results.ended_at, runs.hardware
+    FROM benchmark_results AS results JOIN benchmark_runs AS runs ON runs.id = run_id
+    WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY benchmark, results.id DESC
+    """
+)
+_HISTORY = text(
+    """
+    SELECT results.ended_at AS at, run_id, benchmark, labels -> CAST(:label AS text) AS value
+    FROM benchmark_results AS results
+    WHERE cluster = :cluster AND stage = 'MEASURED' AND labels ? CAST(:label AS text) ORDER BY results.id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a benchmark measured last, when, and on which hardware."""
+
+    benchmark: str
+    labels: dict[str, Value]
+    notes: list[str]
+    run_id: int
+    ended_at: datetime
+    hardware: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A label's value at a time."""
+
+    at: datetime
+    run_id: int
+    benchmark: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a benchmark."""
+
+    stage: Stage
+    labels: Mapping[str, Value] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    reason: str = ""
+    output: bytes | None = None
+
+
+class Benchmarks:
+    """The benchmark runs of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    def ask(self, why: str) -> int | None:
+        """Have the cluster measured; the run's number, or None when one is under way already."""
+        token = secrets.token_hex(TOKEN_BYTES)
+        row = insert(RUNS).values(cluster=self._cluster, why=storable(why), state=RunState.ASKED.value, token=token)
+        with self._engine.begin() as connection:
+            number: int | None = connection.scalar(row.on_conflict_do_nothing().returning(RUNS.c.id))
+        return number
+
+    def cancel(self, reason: str) -> int | None:
+        """Have the run that is under way ended; its number, or None when there is none."""
+        wanted = func.coalesce(RUNS.c.cancel_reason, storable(reason))
+        with self._engine.begin() as connection:
+            ended = update(RUNS).where(RUNS.c.cluster == self._cluster, OPEN).values(cancel_reason=wanted)
+            number: int | None = connection.scalar(ended.returning(RUNS.c.id))
+        return number
+
+    def under_way(self) -> Run | None:
+        """The run that is asked for or under way."""
+        query = select(RUNS).where(RUNS.c.cluster == self._cluster, OPEN)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else _run(row)
+
+    def begin(self, run: Run, planned: Sequence[Planned], names_begin: str, hardware: Mapping[str, Any]) -> None:
+        """Write down what is to be measured, and on what."""
+        begun = {"state": RunState.RUNNING.value, "begun_at": func.now(), "hardware": storable_json(hardware)}
+        with self._engine.begin() as connection:
+            asked = RUNS.c.id == run.id, RUNS.c.state == RunState.ASKED.value
+            token = connection.scalar(update(RUNS).where(*asked).values(begun).returning(RUNS.c.token))
+            if token is None:
+                return  # another worker has begun it
+            rows = [self._row(run, one, job_name(names_begin, run.id, token, one.benchmark)) for one in planned]
+            if rows:
+                connection.execute(insert(RESULTS), rows)
+
+    def finish(self, run: Run) -> None:
+        """Nothing is left to do."""
+        state = RunState.DONE if run.cancel_reason is None else RunState.CANCELLED
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(RUNS).where(RUNS.c.id == run.id).values(state=state.value, ended_at=func.clock_timestamp())
+            )
+
+    def _row(self, run: Run, one: Planned, name: str) -> dict[str, Any]:
+        return {
+            "run_id": run.id,
+            "cluster": self._cluster,
+            "benchmark": one.benchmark,
+            "stage": (Stage.LEFT_OUT if one.left_out else Stage.WAITING).value,
+            "job_name": name,
+            "options": list(one.options),
+            "script": one.script,
+            "reason": storable(one.left_out) or None,
+            "cleaned": bool(one.left_out),
+        }
+
+    # --- benchmarks of a run ----------------------------------------------------------------------------------------
+
+    def measurements(self, run: Run) -> list[Measurement]:
+        """The benchmarks of a run, in their order."""
+        now = func.clock_timestamp()
+        ages = (
+            func.extract("epoch", RESULTS.c.due_at - now).label("due_in_s"),
+            func.extract("epoch", now - RESULTS.c.called_at).label("called_s_ago"),
+            func.extract("epoch", now - RESULTS.c.missing_at).label("missing_for_s"),
+            func.extract("epoch", now - RESULTS.c.ended_at).label("ended_s_ago"),
+        )
+        columns = [RESULTS.c[name] for name in _COLUMNS]
+        query = select(*columns, *ages).where(RESULTS.c.run_id == run.id).order_by(RESULTS.c.id)
+        with self._engine.connect() as connection:
+            return [_measurement(row) for row in connection.execute(query)]
+
+    def start_submission(self, one: Measurement) -> bool:
+        """Commit that sbatch is about to be called, once; False when somebody else was faster, or the run is to end."""
+        going_on = select(RUNS.c.id).where(RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None))
+        with self._engine.begin() as connection:
+            mine = self._set(
+                connection,
+                one,
+                RESULTS.c.run_id.in_(going_on),
+                stage=Stage.SUBMITTING.value,
+                submissions=RESULTS.c.submissions + 1,
+                called_at=func.clock_timestamp(),
+                due_at=func.clock_timestamp(),
+            )
+        return mine
+
+    def changed(self, one: Measurement, change: Change) -> bool:
+        """Write down what is new of a benchmark; False when somebody else was faster."""
+        now = func.clock_timestamp()
+        missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
+        ended_at = now if change.stage in (Stage.ENDED, Stage.FAILED) else None
+        with self._engine.begin() as connection:
+            return self._set(
+                connection,
+                one,
+                stage=change.stage.value,
+                slurm_id=change.slurm_id,
+                slurm_state=change.slurm_state,
+                exit_status=change.exit_status,
+                due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.look_in_s),
+                missing_at=missing_at,
+                ended_at=ended_at,
+                reason=storable(change.reason) or None,
+            )
+
+    def decided(self, one: Measurement, verdict: Verdict) -> bool:
+        """Write down what became of a benchmark; False when somebody else was faster."""
+        with self._engine.begin() as connection:
+            return self._set(
+                connection,
+                one,
+                stage=verdict.stage.value,
+                labels=storable_json(dict(verdict.labels)),
+                notes=storable_json(list(verdict.notes)),
+                reason=storable(verdict.reason) or None,
+                output=verdict.output,
+                ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
+            )
+
+    def cleaned(self, one: Measurement) -> None:
+        """Its file on the login node is gone."""
+        with self._engine.begin() as connection:
+            connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True))
+
+    def _set(self, connection: Connection, one: Measurement, *also: Any, **values: Any) -> bool:
+        """Only as long as it is at the stage at which it was read."""
+        there = RESULTS.c.id == one.id, RESULTS.c.stage == one.stage.value, *also
+        return bool(connection.execute(update(RESULTS).where(*there).values(values)).rowcount)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def latest(self) -> dict[str, Measured]:
+        """What each benchmark measured when it last worked."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(_LATEST, {"cluster": self._cluster}).mappings()
+            return {row["benchmark"]: Measured(**row) for row in rows}
+
+    def labels(self) -> dict[str, Value]:
+        """The labels of the cluster as they were last measured."""
+        return {label: value for one in self.latest().values() for label, value in one.labels.items()}
+
+    def history(self, label: str) -> list[Point]:
+        """All that a label has ever been, the oldest first."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label}).mappings()
+            return [Point(**row) for row in rows]
+
+    def known_labels(self) -> list[str]:
+        """All labels that were ever measured."""
+        names = func.jsonb_object_keys(RESULTS.c.labels).label("name")
+        query = select(names).where(RESULTS.c.cluster == self._cluster, RESULTS.c.stage == Stage.MEASURED.value)
+        with self._engine.connect() as connection:
+            return sorted(connection.scalars(query.distinct()))
+
+    def runs(self, most: int) -> list[dict[str, Any]]:
+        """The last runs, the newest first."""
+        query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster).order_by(RUNS.c.id.desc()).limit(most)
+        with self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def run(self, run_id: int | None = None) -> dict[str, Any] | None:
+        """A run, or the last one."""
+        if run_id is None:
+            return next(iter(self.runs(1)), None)
+        query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster, RUNS.c.id == run_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else dict(row)
+
+    def results(self, run_id: int) -> list[dict[str, Any]]:
+        """The benchmarks of a run as an operator reads them."""
+        of_run = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(*SHOWN).where(*of_run).order_by(RESULTS.c.id)).mappings()
+            return [dict(row) for row in rows]
+
+    def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:
+        """The script of a benchmark and what it printed; None where there is no such benchmark."""
+        of_it = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id, RESULTS.c.benchmark == benchmark
+        with self._engine.connect() as connection:
+            row = connection.execute(select(RESULTS.c.script, RESULTS.c.output).where(*of_it)).first()
+        return None if row is None else (row.script, row.output)
+
+
+_COLUMNS = (
+    *("id", "run_id", "benchmark", "stage", "job_name", "options", "script", "submissions", "slurm_id", "slurm_state"),
+    *("exit_status", "cleaned"),
+)
+
+
+def _run(row: Any) -> Run:
+    return Run(id=row.id, why=row.why, state=RunState(row.state), cancel_reason=row.cancel_reason)
+
+
+def _measurement(row: Any) -> Measurement:
+    return Measurement(
+        id=row.id,
+        run_id=row.run_id,
+        benchmark=row.benchmark,
+        stage=Stage(row.stage),
+        job_name=row.job_name,
+        options=tuple(row.options),
+        script=row.script,
+        submissions=row.submissions,
+        slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
+        slurm_state=row.slurm_state,
+        exit_status=row.exit_status,
+        due_in_s=float(row.due_in_s),
+        called_s_ago=float("inf") if row.called_s_ago is None else float(row.called_s_ago),
+        missing_for_s=None if row.missing_for_s is None else float(row.missing_for_s),
+        ended_s_ago=0.0 if row.ended_s_ago is None else float(row.ended_s_ago),
+        cleaned=row.cleaned,
+    )

@@ -1,0 +1,140 @@
+"""Benchmark runs in the ledger, on a real Postgres."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from supervisor_tasks.benchmark_run import Change, Planned, RunState, Stage
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
+from tests.ledgers import emptied, migrated
+
+MACHINE = Planned(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
+HPL = Planned(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
+OSU = Planned(benchmark="osu", left_out="osu_latency is not there")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def benchmarks(engine: Engine) -> Benchmarks:
+    emptied(engine)
+    return Benchmarks(engine, "here")
+
+
+def measure(benchmarks: Benchmarks, flops: float) -> int:
+    """A run in which HPL measures that."""
+    number = benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert number is not None
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", {"nodes": 2})
+    _, hpl, _ = benchmarks.measurements(run)
+    benchmarks.decided(hpl, Verdict(stage=Stage.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff"))
+    benchmarks.finish(run)
+    return number
+
+
+def test_ask__while_a_run_is_under_way__is_not_another_one(benchmarks: Benchmarks, engine: Engine) -> None:
+    first = benchmarks.ask("one")
+    assert first is not None
+    assert benchmarks.ask("two") is None
+    assert Benchmarks(engine, "there").ask("another cluster") is not None
+    benchmarks.cancel("enough")
+    assert benchmarks.cancel("much more than enough") == first
+    run = benchmarks.under_way()
+    assert run is not None
+    assert (run.why, run.cancel_reason) == ("one", "enough")
+    benchmarks.finish(run)
+    assert benchmarks.under_way() is None
+    assert benchmarks.cancel("nothing") is None
+    shown = benchmarks.run()
+    assert shown is not None
+    assert shown["state"] == RunState.CANCELLED
+    second = benchmarks.ask("two")
+    assert second is not None
+    assert second > first
+
+
+def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: Benchmarks) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    for _ in range(2):
+        benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", {"nodes": 2})
+    machine, hpl, osu = benchmarks.measurements(run)
+    assert (machine.stage, machine.options, machine.script) == (Stage.WAITING, ("--nodes=1",), MACHINE.script)
+    assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
+    assert machine.job_name != hpl.job_name
+    assert (osu.stage, osu.cleaned) == (Stage.LEFT_OUT, True)
+    first = machine.job_name
+    benchmarks.finish(run)
+    benchmarks.ask("another")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
+    assert benchmarks.measurements(run)[0].job_name.split("-")[-2] != first.split("-")[-2]
+
+
+def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(benchmarks: Benchmarks) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
+    machine, hpl = benchmarks.measurements(run)
+    assert benchmarks.start_submission(machine)
+    assert not benchmarks.start_submission(machine)
+    (machine, _) = benchmarks.measurements(run)
+    assert (machine.stage, machine.submissions) == (Stage.SUBMITTING, 1)
+    assert machine.called_s_ago < 60
+    benchmarks.cancel("enough")
+    assert not benchmarks.start_submission(hpl)
+
+
+def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchmarks) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
+    (waiting,) = benchmarks.measurements(run)
+    benchmarks.start_submission(waiting)
+    (submitting,) = benchmarks.measurements(run)
+    submitted = Change(stage=Stage.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", look_in_s=30)
+    assert benchmarks.changed(submitting, submitted)
+    (job,) = benchmarks.measurements(run)
+    assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
+    assert 0 < job.due_in_s <= 30
+    assert not benchmarks.changed(submitting, Change(stage=Stage.WAITING))
+    assert benchmarks.changed(job, Change(stage=Stage.SUBMITTED, missing=True))
+    (missing,) = benchmarks.measurements(run)
+    assert missing.missing_for_s is not None
+    assert benchmarks.changed(missing, submitted)
+    assert benchmarks.measurements(run)[0].missing_for_s is None
+
+
+def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchmarks: Benchmarks) -> None:
+    first = measure(benchmarks, 10.5)
+    second = measure(benchmarks, 12.25)
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
+    for one in benchmarks.measurements(run):
+        benchmarks.decided(one, Verdict(stage=Stage.FAILED, reason="exit code 1", output=b"oh"))
+    assert benchmarks.labels() == {"compute.gflops": 12.25}
+    assert [(point.run_id, point.value) for point in benchmarks.history("compute.gflops")] == [
+        (first, 10.5),
+        (second, 12.25),
+    ]
+    assert benchmarks.history("' OR 1=1") == []
+    assert benchmarks.known_labels() == ["compute.gflops"]
+    assert benchmarks.latest()["hpl"].hardware == {"nodes": 2}
+    assert benchmarks.output(second, "hpl") == (HPL.script, b"\0\xff")
+    assert benchmarks.output(second, "nothing") is None
+    shown = benchmarks.results(run.id)
+    assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [("FAILED", "exit code 1", 2)] * 2
