@@ -17,10 +17,11 @@ from urllib.parse import unquote, urlsplit
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.offer import Prices, normalised, normalised_labels
 from supervisor_tasks.urls import url_keys
 
 CREDIT = 10**18
@@ -78,7 +79,24 @@ def _labels(value: object) -> object:
     pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
     if any(not (key.strip() and equals) for key, equals, _ in pairs):
         raise ValueError("labels as key=value,key=value")
-    return {key.strip(): text.strip() for key, _, text in pairs}
+    labels = {key.strip(): text.strip() for key, _, text in pairs}
+    if len(labels) != len(pairs):
+        raise ValueError("labels as key=value,key=value, each key once")
+    normalised_labels(labels)
+    return labels
+
+
+def _label_keys(value: object) -> object:
+    """Keys of labels, with commas between, as the grid has them."""
+    keys = [key.strip() for key in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    return frozenset(normalised(key) for key in keys if key)
+
+
+def _price(value: object) -> object:
+    """A whole number in decimal digits, and nothing that merely looks like one."""
+    if not re.fullmatch(r"\d{1,78}", str(value), re.ASCII) or int(str(value)) >= 2**256:
+        raise ValueError("a price in wei (credits x 1e18) a minute: a whole number that is not negative")
+    return int(str(value))
 
 
 def _has_port(value: object) -> bool:
@@ -167,7 +185,7 @@ HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
-Price = Annotated[int, Field(ge=0, lt=2**256)]  # a uint256 on chain
+Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
 LinuxUser = Annotated[str, _pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
 _RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
 Dn = Annotated[str, _pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
@@ -176,6 +194,7 @@ ObjectClasses = Annotated[str, _pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names 
 DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]
 
 
 class Settings(BaseSettings):
@@ -199,6 +218,8 @@ class Settings(BaseSettings):
     metascheduler_gpu_price_per_min: Price = 8_500_000_000_000_000_000
     metascheduler_mem_price_per_min: Price = 80_000_000_000_000
     metascheduler_labels: Labels = Field(default_factory=dict)
+    labels_override: LabelKeys = frozenset()  # keys of those that count more than what was measured
+    hardware_settled_s: float = Field(300.0, ge=0, allow_inf_nan=False)  # nodes that come and go are no new offer
     chain_id: int = Field(179188, gt=0)
     chain_confirmations: int = Field(0, ge=0, le=10_000)  # depth of a reorganisation that is expected; 0: final at once
     metascheduler_start_block: int = Field(0, ge=0)
@@ -254,6 +275,7 @@ class Settings(BaseSettings):
     benchmark_disable: bool = False
     benchmark_run_as: LinuxUser = "root"
     benchmark_time_limit: Duration = 24 * 3600.0
+    benchmark_every: Duration = 0.0  # none
     benchmark_trace: bool = False
     benchmark_unresponsive: bool = False
     benchmark_hpl_image: str = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
@@ -274,6 +296,14 @@ class Settings(BaseSettings):
     metrics_address: Annotated[str, BeforeValidator(_listen_address)] = "127.0.0.1:9464"
     state_dir: File = Field(default_factory=lambda: _state_folder())
     log_level: Annotated[str, _pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
+
+    @field_validator("labels_override")
+    @classmethod
+    def _keys_of_labels(cls, keys: frozenset[str], info: ValidationInfo) -> frozenset[str]:
+        unknown = sorted(keys - normalised_labels(info.data.get("metascheduler_labels", {})).keys())
+        if unknown and "metascheduler_labels" in info.data:
+            raise ValueError(f"keys of METASCHEDULER_LABELS, with commas between ({', '.join(unknown)!r} is none)")
+        return keys
 
     @field_validator("eth_private_key")
     @classmethod
@@ -305,6 +335,16 @@ class Settings(BaseSettings):
         return line
 
     @property
+    def prices(self) -> Prices:
+        """What is asked for."""
+        return Prices(*(getattr(self, name) for name in _PRICES))
+
+    @property
+    def operator_labels(self) -> dict[str, str]:
+        """The operator's labels, as the grid has them."""
+        return normalised_labels(self.metascheduler_labels)
+
+    @property
     def rpc_urls(self) -> list[str]:
         """The RPC endpoints, the best first."""
         return _split_urls(self.metascheduler_endpoint_rpc)
@@ -323,6 +363,10 @@ class Settings(BaseSettings):
         chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws]
         keys = [key for url in chain_urls for key in url_keys(url)]
         return forms + [password for url in urls for password in _passwords(url)] + keys
+
+
+_PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu", "mem"))
+USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES))
 
 
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:

@@ -14,6 +14,7 @@ from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.signed import MARK_BYTES
 from supervisor_tasks.ledger.models import MarkRow, SignatureRow, TransactionRow
 from supervisor_tasks.ledger.rows import storable
+from supervisor_tasks.registration import Fate
 
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 SIGNATURES = SignatureRow.metadata.tables["signatures"]
@@ -129,6 +130,16 @@ class Book:
         )
         with self._engine.connect() as connection:
             return {row.intent: row.times for row in connection.execute(query.group_by(columns.intent))}
+
+    def fate(self, intent: str) -> Fate:
+        """What became of the transaction of an intent; one that reverted, or whose nonce is somebody else's, is none."""
+        columns = TRANSACTIONS.c
+        query = select(columns.state, columns.block_number).where(
+            columns.cluster == self._cluster, columns.intent == intent, columns.state.not_in(INTENT_FREE)
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return Fate() if row is None else _fate(row.state, row.block_number)
 
     def oldest_open(self) -> OldestOpen | None:
         """The transaction that has been open for longest."""
@@ -285,6 +296,10 @@ class Book:
 
     def _of(self, address: str) -> tuple[Any, ...]:
         return TRANSACTIONS.c.chain_id == self._chain_id, TRANSACTIONS.c.address == address
+
+
+def _fate(state: str, block: int | None) -> Fate:
+    return Fate(open=True) if state in OPEN else Fate(mined_block=block)
 
 
 PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # what a row shows of its present signature, beside the hash

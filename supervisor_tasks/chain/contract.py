@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor_tasks.chain.codec import decode_revert, event, function
+from supervisor_tasks.chain.codec import Function, decode_revert, event, function
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.events import CancelRequested, ChainSaw, Claimed, Event, ToppedUp
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Report
 from supervisor_tasks.known import OnChain
+from supervisor_tasks.offer import Machine, Offer, Prices
+from supervisor_tasks.registration import OnOffer
 
 CLAIM = function("MetaScheduler", "claimNextJob")
 CLAIM_CANCELLING = function("MetaScheduler", "claimNextCancellingJob")
@@ -19,6 +21,10 @@ CLAIM_TOP_UP = function("MetaScheduler", "claimNextTopUpJob")
 REFUSE = function("MetaScheduler", "refuseJob")
 SET_STATUS = function("MetaScheduler", "providerSetJobStatus")
 GET_JOB = function("JobRepository", "get")
+REGISTER = function("ProviderManager", "register")
+GET_PROVIDER = function("ProviderManager", "getProvider")
+GET_WAITING = function("ProviderManager", "getWaitingForApprovalProvider")
+PROVIDER_VIEWS = ("isValidForScheduling", "isWaitingForApproval", "isBanned")
 
 NEW_JOB = event("MetaScheduler", "NewJobRequestEvent")
 CLAIMED = event("MetaScheduler", "ClaimJobEvent")
@@ -42,10 +48,20 @@ class Addresses:
     metascheduler: str
     jobs: str
     queues: str
+    providers: str
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Permission:
+    """What the contract lets the provider do: whether it may claim, waits for approval, is banned."""
+
+    valid: bool
+    waiting: bool
+    banned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
     """What the contract has for the provider now, and what the wallet holds."""
 
     claimable: int
@@ -53,6 +69,7 @@ class Offer:
     topped_up: int
     open: bool
     balance_wei: int
+    permission: Permission
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +109,38 @@ class Contract:
                 self._addresses = self._ask_addresses()
             return self._addresses
 
-    def offer(self) -> Offer:
-        """Queue sizes, whether the contract is open, and the wallet's balance, in one request."""
+    def demand(self) -> Demand:
+        """Queue sizes, whether the contract is open, the wallet's balance, and what the provider may do, in one request."""
         sizes = ("getClaimableJobQueueSize", "getCancellingJobQueueSize", "getTopUpJobQueueSize")
         queues = self.addresses.queues
         calls = [_view(queues, function("ProviderJobQueues", name).encode(self.provider)) for name in sizes]
         calls.append(_view(self.address, function("MetaScheduler", "enableRequestNewJob").encode()))
         calls.append(("eth_getBalance", (self.provider, "latest")))
-        claimable, cancelling, topped_up, is_open, balance = _all(self.rpc.batch(calls))
-        return Offer(
+        calls += [self._about_provider(name) for name in PROVIDER_VIEWS]
+        claimable, cancelling, topped_up, is_open, balance, *views = _all(self.rpc.batch(calls))
+        return Demand(
             int(claimable, 16),
             int(cancelling, 16),
             int(topped_up, 16),
             bool(int(is_open, 16)),
             int(balance, 16),
+            Permission(*(bool(int(view, 16)) for view in views)),
         )
+
+    def on_offer(self) -> OnOffer:
+        """What is registered, and what waits for approval, at one block."""
+        block = int(self.rpc.call("eth_blockNumber"), 16)
+        names = ("getProvider", "getWaitingForApprovalProvider", "isBanned")
+        registered, waiting, banned = self.rpc.batch([self._about_provider(name, block) for name in names])
+        return OnOffer(
+            registered=_offer(GET_PROVIDER, registered),
+            waiting=_offer(GET_WAITING, waiting),
+            banned=bool(int(require(banned), 16)),
+            block=block,
+        )
+
+    def _about_provider(self, name: str, block: int | None = None) -> Call:
+        return _view(self.addresses.providers, function("ProviderManager", name).encode(self.provider), block)
 
     def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
         """The status of jobs on chain, and whose they are (lowercase provider address), all at one block. One that the contract
@@ -183,12 +217,12 @@ class Contract:
         return events
 
     def _ask_addresses(self) -> Addresses:
-        names = ("jobs", "providerJobQueues")
+        names = ("jobs", "providerJobQueues", "providerManager")
         calls: list[Call] = [_view(self.address, function("MetaScheduler", name).encode()) for name in names]
-        chain_id, jobs, queues = _all(self.rpc.batch([("eth_chainId", ()), *calls]))
+        chain_id, *found = _all(self.rpc.batch([("eth_chainId", ()), *calls]))
         if int(chain_id, 16) != self.chain_id:
             raise WrongChainError(f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}")
-        return Addresses(self.address, "0x" + jobs[-40:].lower(), "0x" + queues[-40:].lower())
+        return Addresses(self.address, *(_address(word) for word in found))
 
 
 def report_call(job_id: JobId, report: Report) -> str:
@@ -201,6 +235,30 @@ def report_call(job_id: JobId, report: Report) -> str:
 def refuse_call(job_id: JobId) -> str:
     """The data of refuseJob."""
     return REFUSE.encode(bytes.fromhex(job_id[2:]))
+
+
+def register_call(offer: Offer) -> str:
+    """The data of register."""
+    machines, per_min = offer.machines, offer.prices
+    prices = per_min.gpu_wei_per_min, per_min.cpu_wei_per_min, per_min.mem_wei_per_min
+    hardware = (
+        len(machines),
+        [machine.gpus for machine in machines],
+        [machine.cpus for machine in machines],
+        [machine.mem_mb for machine in machines],
+    )
+    return REGISTER.encode(hardware, prices, offer.labels)
+
+
+def _offer(asked: Function, answer: Any) -> Offer | None:
+    """What a provider offers. One that is not there is a revert, or nobody's address."""
+    if isinstance(answer, RpcError) and answer.reverted:
+        return None
+    address, (_, gpus, cpus, mem_mb), prices, labels, _ = asked.decode(require(answer))[0]
+    if not int(address, 16):
+        return None
+    machines = tuple(Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True))
+    return Offer(machines, Prices(*prices), tuple(sorted((key, value) for key, value in labels)))
 
 
 def _on_chain(answer: str) -> OnChain:

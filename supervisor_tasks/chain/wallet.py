@@ -56,13 +56,16 @@ class WalletEmptyError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call to be written to the chain. `gas` None means: to be estimated, which finds a revert out for free."""
+    """A call to be written to the chain, to the meta-scheduler if not `to` another contract. `gas` None means: to be
+    estimated, which finds a revert out for free.
+    """
 
     intent: str
     purpose: str
     data: str
     job_id: str | None = None
     gas: int | None = None
+    to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class AccountState:
 
 
 class Wallet:
-    """Signs and sends for one address on one chain; all writes go to one contract. Prices are wei per gas."""
+    """Signs and sends for one address on one chain. Prices are wei per gas."""
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class Wallet:
 
     def estimate(self, writes: Sequence[Write]) -> list[int | RevertedError]:
         """The gas that each write would use now, with a margin, or the contract's reason to refuse it."""
-        calls = [("eth_estimateGas", (self._call(write.data), "latest")) for write in writes]
+        calls = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
         return [_gas_or_revert(answer) for answer in self._rpc.batch(calls)]
 
     def send(self, writes: Sequence[Write]) -> int:
@@ -144,8 +147,8 @@ class Wallet:
         with self.alone():
             state = self.look()
             price = fees(state.market, self.cap_wei)
-            write = Write(f"fill {nonce} at block {state.head}", "fill", "0x", gas=FILLER_GAS)
-            self._commit_and_send([self._row(write, nonce, price, to=self.address)], state)
+            write = Write(f"fill {nonce} at block {state.head}", "fill", "0x", gas=FILLER_GAS, to=self.address)
+            self._commit_and_send([self._row(write, nonce, price)], state)
 
     def alone(self) -> AbstractContextManager[None]:
         """Nobody else who shares the ledger signs for this address meanwhile."""
@@ -273,21 +276,21 @@ class Wallet:
 
     # --- signing and sending ----------------------------------------------------------------------------------------
 
-    def _call(self, data: str) -> dict[str, str]:
-        return {"from": self.address, "to": self._contract, "data": self._marked(data)}
+    def _call(self, write: Write) -> dict[str, str]:
+        return {"from": self.address, "to": write.to or self._contract, "data": self._marked(write)}
 
-    def _marked(self, data: str) -> str:
-        return marked(data, self.book.mark())
+    def _marked(self, write: Write) -> str:
+        return write.data if write.to == self.address else marked(write.data, self.book.mark())
 
-    def _row(self, write: Write, nonce: int, price: Fees, to: str | None = None) -> dict[str, Any]:
+    def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
             raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
         fields: dict[str, Any] = {
             "nonce": nonce,
             "gas": write.gas,
-            "to": to_checksum_address(to or self._contract),
+            "to": to_checksum_address(write.to or self._contract),
             "value": 0,
-            "data": self._marked(write.data) if to is None else write.data,
+            "data": self._marked(write),
         }
         about = {"address": self.address, "nonce": nonce, "gas": write.gas}
         intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}

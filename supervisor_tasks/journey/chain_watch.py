@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from supervisor_tasks.chain.book import OldestOpen
-from supervisor_tasks.chain.contract import Offer, WrongChainError
+from supervisor_tasks.chain.contract import Demand, WrongChainError
 from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import WalletEmptyError
@@ -67,17 +67,17 @@ def _watch_endpoints(site: Site) -> None:
         alarms.off(AlarmName.WRONG_CHAIN)
 
 
-def wallet_watched(site: Site, offer: Offer) -> set[AlarmName]:
+def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:
     """Raise and clear what concerns the wallet and the contract; returns the names of all alarms that are on."""
     alarms, wallet = site.ledger.alarms, site.chain.wallet
     on = {alarm.name: alarm.details for alarm in alarms.all()}
     needed_wei = max(site.chain.wallet_min_wei, wallet.open_cost_wei(), _asked_wei(on.get(AlarmName.WALLET_EMPTY, {})))
-    if offer.balance_wei < needed_wei:
-        about = {"balance_wei": offer.balance_wei, "needed_wei": needed_wei}
+    if demand.balance_wei < needed_wei:
+        about = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
         alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **on.get(AlarmName.WALLET_EMPTY, {}), **about})
     else:
         alarms.off(AlarmName.WALLET_EMPTY)
-    if offer.open:
+    if demand.open:
         alarms.off(AlarmName.CONTRACT_RETIRED)
     else:
         alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)

@@ -4,7 +4,7 @@ import secrets
 
 import structlog
 
-from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Offer
+from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Demand
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
@@ -37,20 +37,20 @@ def claim(site: Site) -> None:
 def _claim(site: Site) -> bool:
     chain = site.chain
     with chain_watched(site):
-        offer = chain.contract.offer()
-        alarms = wallet_watched(site, offer)
-        if offer.claimable or offer.cancelling or offer.topped_up:
-            _send(site, offer, alarms)
+        demand = chain.contract.demand()
+        alarms = wallet_watched(site, demand)
+        if demand.claimable or demand.cancelling or demand.topped_up:
+            _send(site, demand, alarms)
     return False
 
 
-def _send(site: Site, offer: Offer, alarms: set[AlarmName]) -> None:
+def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
     chain = site.chain
     under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
     wanted = {
-        "claim": min(offer.claimable, _room(site, offer, alarms)),
-        "claim-cancelling": offer.cancelling,
-        "claim-top-up": offer.topped_up,
+        "claim": min(demand.claimable, _room(site, demand, alarms)),
+        "claim-cancelling": demand.cancelling,
+        "claim-top-up": demand.topped_up,
     }
     writes = []
     for purpose, number in wanted.items():
@@ -61,17 +61,17 @@ def _send(site: Site, offer: Offer, alarms: set[AlarmName]) -> None:
         chain.wake_tracker()
 
 
-def _room(site: Site, offer: Offer, alarms: set[AlarmName]) -> int:
+def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     """How many jobs may be claimed now. What is under way goes on, whatever the answer."""
     chain, ledger = site.chain, site.ledger
-    if not offer.claimable:
+    if not demand.claimable:
         return 0
     standing = sorted(alarms & STANDING)
     if standing or ledger.switches.is_set(Switch.DRAINED):
-        log.info("not_claiming", claimable=offer.claimable, because=standing or Switch.DRAINED)
+        log.info("not_claiming", claimable=demand.claimable, because=standing or Switch.DRAINED)
         return 0
     if not slurm_works(ledger):
-        log.warning("slurm_not_answering", claimable=offer.claimable, last_answer_s=ledger.seconds_since(ANSWERED))
+        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.seconds_since(ANSWERED))
         return 0
     return max(chain.claim_max_waiting - ledger.count_in_states(WAITING), 0)
 

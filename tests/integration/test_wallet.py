@@ -232,12 +232,12 @@ def test_nonce__somebody_else_used_the_wallet__goes_on_behind_it(
 def test_contract__wrong_chain__says_which(chain: Chain, provider: Account) -> None:
     contract = Contract(chain.rpc, 1, chain.addresses.metascheduler, Address(provider.address))
     with pytest.raises(WrongChainError, match="serves chain 179188, the settings want 1"):
-        contract.offer()
+        contract.demand()
 
 
-def test_offer__sizes_of_the_queues__in_one_request(chain: Chain, provider: Account, wallet: Wallet) -> None:
+def test_demand__sizes_of_the_queues__in_one_request(chain: Chain, provider: Account, wallet: Wallet) -> None:
     scheduled_jobs(chain, provider, 3)
     contract = Contract(chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address)
-    offer = contract.offer()
-    assert (offer.claimable, offer.cancelling, offer.topped_up, offer.open) == (3, 0, 0, True)
-    assert offer.balance_wei > 10**18
+    demand = contract.demand()
+    assert (demand.claimable, demand.cancelling, demand.topped_up, demand.open) == (3, 0, 0, True)
+    assert demand.balance_wei > 10**18

@@ -50,6 +50,8 @@ FIELD = [
     ("METASCHEDULER_GPU_PRICE_PER_MIN", 8500000000000000000, "9" * 30, int("9" * 30)),
     ("METASCHEDULER_MEM_PRICE_PER_MIN", 80000000000000, "0", 0),
     ("METASCHEDULER_LABELS", {}, "zone=ch, name=a=b,", {"zone": "ch", "name": "a=b"}),
+    ("HARDWARE_SETTLED_S", 300.0, "0", 0.0),
+    ("BENCHMARK_EVERY", 0.0, "168h", 604800.0),
     ("SBATCH_ENDPOINT", "127.0.0.1:443", "[::1]:443", "[::1]:443"),
     ("SBATCH_TLS_ENABLE", True, "false", False),
     ("SBATCH_CA", None, "/ca", Path("/ca")),
@@ -101,10 +103,12 @@ MALFORMED = {
     "METASCHEDULER_ENDPOINT_RPC": ("n/rpc", "a URL that begins with http:// or https://"),
     "METASCHEDULER_ENDPOINT_WS": ("http://n", "a URL that begins with ws:// or wss://"),
     "METASCHEDULER_SMART_CONTRACT": ("0x12", "an address of 0x and 40 hex digits"),
-    "METASCHEDULER_CPU_PRICE_PER_MIN": ("-1", "greater than or equal to 0"),
-    "METASCHEDULER_GPU_PRICE_PER_MIN": ("1.5", "a valid integer"),
-    "METASCHEDULER_MEM_PRICE_PER_MIN": (str(2**256), "less than 115792089237316195423570985008687907853269984665640"),
+    "METASCHEDULER_CPU_PRICE_PER_MIN": ("-1", "a price in wei (credits x 1e18) a minute: a whole number"),
+    "METASCHEDULER_GPU_PRICE_PER_MIN": ("1.5", "a price in wei (credits x 1e18) a minute: a whole number"),
+    "METASCHEDULER_MEM_PRICE_PER_MIN": (str(2**256), "a price in wei (credits x 1e18) a minute: a whole number"),
     "METASCHEDULER_LABELS": ("zone", "labels as key=value,key=value"),
+    "HARDWARE_SETTLED_S": ("-1", "greater than or equal to 0"),
+    "BENCHMARK_EVERY": ("weekly", "a duration in Go's syntax"),
     "SLURM_PARTITION": ("a b", "letters, digits, - _ and ."),
     "BENCHMARK_TIME_LIMIT": ("24", "a duration in Go's syntax that is not negative, such as 24h0m0s"),
     "BENCHMARK_RUN_AS": ("-l x", "the name of a Linux user"),
@@ -128,6 +132,26 @@ def test_load__several_rpc_endpoints__are_told_apart_and_each_is_checked() -> No
     assert "hunter2" in settings.secret_values()
     (line,) = lines(METASCHEDULER_ENDPOINT_RPC="https://one,ws://two")
     assert "a URL that begins with http:// or https://" in line
+
+
+def test_load__labels__as_the_grid_has_them_and_which_come_first() -> None:
+    settings = load(environment={"METASCHEDULER_LABELS": "CPU=Fast one,zone=ch", "LABELS_OVERRIDE": " cpu, "})
+    assert settings.operator_labels == {"cpu": "fast-one", "zone": "ch"}
+    assert settings.labels_override == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "override", "line"),
+    [
+        ("zone=ch", "zone,cpu", "LABELS_OVERRIDE: found 'zone,cpu'; expected keys of METASCHEDULER_LABELS"),
+        ("zone=ch,zone=de", "", "METASCHEDULER_LABELS: found 'zone=ch,zone=de'; expected labels as key=value,key=value, each"),
+        ("zone=ch,Zone=de", "", "METASCHEDULER_LABELS: found 'zone=ch,Zone=de'; expected each label once"),
+        ("zone=-", "", "METASCHEDULER_LABELS: found 'zone=-'; expected labels whose keys and values have a letter"),
+    ],
+)
+def test_load__labels_that_cannot_be_meant_so__are_refused(labels: str, override: str, line: str) -> None:
+    (said,) = lines(METASCHEDULER_LABELS=labels, LABELS_OVERRIDE=override)
+    assert said.startswith(line)
 
 
 def test_load__many_malformed__one_line_each_all_at_once() -> None:

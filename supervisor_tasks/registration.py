@@ -1,0 +1,335 @@
+"""Registration: how a provider stands with the grid, and what is to be done so that the contract has what he offers. Pure.
+
+What the contract says is read anew each time; `Memory` is the little that it does not say: what was sent, what the grid has
+turned down, and what the cluster was last measured for.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from supervisor_tasks.offer import (
+    Labels,
+    Machine,
+    Offer,
+    Prices,
+    differences,
+    digest,
+    label_differences,
+    machine_differences,
+    merged,
+    price_differences,
+    same_machines,
+    sorted_labels,
+)
+
+MOST_REJECTED = 100  # offers that are remembered
+MOST_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
+VOLUME = "[a-z-]+"
+BENCHMARK_KEY = re.compile(
+    r"os|arch|cpu|cpu\.microarch|gpu|compute\.gflops"
+    r"|network\.((upload|download|p2p)\.bw\.mbps|(p2p|all-to-all)\.latency\.us)"
+    rf"|storage\.{VOLUME}\.(read|write)\.(bw\.mibps|iops)"
+)
+
+
+class Standing(StrEnum):
+    """How the provider stands with the grid."""
+
+    UNREGISTERED = "unregistered"
+    WAITING = "waiting"  # for the first approval
+    APPROVED = "approved"
+    CHANGING = "changing"  # approved, and a newer registration waits for approval
+    BANNED = "banned"
+    REJECTED = "rejected"  # removed before it was approved
+    REMOVED = "removed"
+
+    @property
+    def claims(self) -> bool:
+        """Whether new jobs may be claimed."""
+        return self in (Standing.APPROVED, Standing.CHANGING)
+
+
+@dataclass(frozen=True, slots=True)
+class OnOffer:
+    """What the contract has of a provider at a block: what is in force, and what waits for approval."""
+
+    registered: Offer | None
+    waiting: Offer | None
+    banned: bool
+    block: int
+
+    @property
+    def newest(self) -> Offer | None:
+        """What will be in force unless something is done."""
+        return self.waiting or self.registered
+
+    @property
+    def digests(self) -> set[str]:
+        """Of what the contract has."""
+        return {offer.digest for offer in (self.registered, self.waiting) if offer is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of the transaction that was sent last; neither open nor mined: it has reverted, or was never signed."""
+
+    open: bool = False
+    mined_block: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the ledger remembers. `sent` is the digest of what was sent last, by `intent`, for the `tries`th time, with these
+    labels of the `operator`'s. `approved` is the digest of what was last seen in force, and empty when that is over.
+    """
+
+    sent: str = ""
+    intent: str = ""
+    tries: int = 0
+    operator: Mapping[str, str] = field(default_factory=dict)
+    approved: str = ""
+    rejected: tuple[str, ...] = ()
+    measured_for: str = ""
+    measured_machines: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmarks:
+    """How it stands with benchmarks. `labels` are the latest good results, `every_s` 0 is no schedule, and `ended_s_ago` None
+    means that there never was a run.
+    """
+
+    enabled: bool
+    under_way: bool = False
+    ended_s_ago: float | None = None
+    every_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that a decision is made from. `machines` are what SLURM shows now, none when it never has; `settled` says that they
+    have been these for long enough. `asked` says that the operator wants to be registered now, `asked_to_measure` why he wants
+    a run.
+    """
+
+    on_offer: OnOffer
+    memory: Memory
+    fate: Fate
+    confirmations: int
+    machines: tuple[Machine, ...]
+    settled: bool
+    prices: Prices
+    operator: Mapping[str, str]
+    override: frozenset[str]
+    benchmarks: Benchmarks
+    asked: bool = False
+    asked_to_measure: str = ""
+
+    @property
+    def kept_labels(self) -> dict[str, str]:
+        """The benchmark's labels that the contract has: those which the operator gave himself are none."""
+        newest = self.on_offer.newest
+        labels = {} if newest is None else dict(newest.labels)
+        ours = self.memory.operator
+        return {key: text for key, text in labels.items() if BENCHMARK_KEY.fullmatch(key) and ours.get(key) != text}
+
+    @property
+    def machine_labels(self) -> dict[str, str]:
+        """The machine's labels. Those of a run count when it has ended: one registration for all of them."""
+        return self.kept_labels | ({} if self.benchmarks.under_way else dict(self.benchmarks.labels))
+
+    @property
+    def labels(self) -> Labels:
+        """All labels, as they are to be registered."""
+        return sorted_labels(merged(self.machine_labels, self.operator, self.override))
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether these machines are still to be measured."""
+        return self.benchmarks.enabled and (
+            self.benchmarks.under_way or self.memory.measured_machines != _machines_digest(self.machines)
+        )
+
+    @property
+    def too_early(self) -> bool:
+        """Whether what the contract does not have may still be under way there: in a block that the node does not have yet, or
+        that may be lost.
+        """
+        mined = self.fate.mined_block
+        return mined is not None and self.on_offer.block < mined + self.confirmations
+
+
+class Action(StrEnum):
+    """What is to be done."""
+
+    NOTHING = "nothing"
+    REGISTER = "register"
+    MEASURE = "measure first"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done, and why; `offer` is what it is about, as far as it is known."""
+
+    action: Action
+    why: str
+    offer: Offer | None = None
+
+
+# --- what is remembered -------------------------------------------------------------------------------------------------
+
+
+def remembered(situation: Situation) -> Memory:
+    """What follows for the memory from what the contract says. An offer that was sent, or was in force, and is neither in force
+    nor waiting any more was turned down.
+    """
+    memory, chain = situation.memory, situation.on_offer
+    there = chain.digests
+    gone = set[str]() if chain.waiting is not None or situation.too_early else _taken_back(situation) - there
+    rejected = [known for known in memory.rejected if known not in there | gone] + sorted(gone)
+    approved = memory.approved
+    if chain.registered is not None:
+        approved = chain.registered.digest
+    elif chain.waiting is not None:
+        approved = ""
+    tries = 0 if memory.sent in there else memory.tries
+    return replace(memory, tries=tries, approved=approved, rejected=tuple(rejected[-MOST_REJECTED:]))
+
+
+def _taken_back(situation: Situation) -> set[str]:
+    memory, chain = situation.memory, situation.on_offer
+    was_sent = memory.sent if situation.fate.mined_block is not None else ""
+    was_approved = memory.approved if chain.registered is None and not situation.fate.open else ""
+    return {was_sent, was_approved} - {""}
+
+
+def standing(situation: Situation) -> Standing:
+    """How the provider stands; with a memory that knows what the contract says."""
+    chain, memory = situation.on_offer, situation.memory
+    if chain.banned:
+        return Standing.BANNED
+    if chain.registered is not None:
+        return Standing.APPROVED if chain.waiting is None else Standing.CHANGING
+    if chain.waiting is not None:
+        return Standing.WAITING
+    if memory.approved:
+        return Standing.REMOVED
+    return Standing.REJECTED if memory.rejected else Standing.UNREGISTERED
+
+
+# --- when to measure ----------------------------------------------------------------------------------------------------
+
+
+def run_due(situation: Situation) -> str:
+    """Why a benchmark run is due now; empty when none is. Of each set of machines, prices and operator's labels one is."""
+    benchmarks, newest = situation.benchmarks, situation.on_offer.newest
+    if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
+        return ""
+    if situation.asked_to_measure:
+        return situation.asked_to_measure
+    if situation.on_offer.banned:
+        return ""
+    if newest is None:
+        return "nothing is registered" if situation.unmeasured else ""
+    news = _news(situation, newest)
+    if news and situation.memory.measured_for != measured_for(situation):
+        return "; ".join(news)
+    if benchmarks.every_s and (benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s):
+        return "on schedule"
+    return ""
+
+
+def _news(situation: Situation, newest: Offer) -> list[str]:
+    """What has changed but for the benchmarks' own results."""
+    machines = machine_differences(newest.machines, situation.machines) if situation.settled else []
+    labels = merged(situation.kept_labels, situation.operator, situation.override)
+    prices = price_differences(newest.prices, situation.prices)
+    return machines + prices + label_differences(dict(newest.labels), labels)
+
+
+def measured_for(situation: Situation) -> str:
+    """What a run that begins now is for."""
+    prices = list(situation.prices.named().values())
+    return digest([_machines_digest(situation.machines), prices, dict(situation.operator), sorted(situation.override)])
+
+
+def after_asking_for_a_run(situation: Situation) -> Situation:
+    """The situation once a run was asked for."""
+    known = replace(
+        situation.memory,
+        measured_for=measured_for(situation),
+        measured_machines=_machines_digest(situation.machines),
+    )
+    benchmarks = replace(situation.benchmarks, under_way=True)
+    return replace(situation, memory=known, benchmarks=benchmarks, asked_to_measure="")
+
+
+def _machines_digest(machines: tuple[Machine, ...]) -> str:
+    return digest([[one.gpus, one.cpus, one.mem_mb] for one in sorted(machines)])
+
+
+# --- when to register ---------------------------------------------------------------------------------------------------
+
+
+def decide(situation: Situation) -> Decision:
+    """What is to be done for the registration. New machines are measured before they are registered; new prices and labels of
+    the operator's are registered at once, with the benchmark's labels that there are.
+    """
+    newest, (machines, held_back) = situation.on_offer.newest, _machines(situation)
+    offer = Offer(machines, situation.prices, situation.labels) if machines else None
+    obstacle = _obstacle(situation, offer)
+    if obstacle is not None:
+        return obstacle
+    assert offer is not None  # noqa: S101  an obstacle
+    if newest is not None and newest.digest == offer.digest:
+        waits = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
+        return Decision(Action.NOTHING, "; ".join(filter(None, [f"what is offered {waits}", held_back])), offer)
+    if not situation.asked and (turned_down := _turned_down(situation, offer)):
+        return Decision(Action.WAIT, turned_down, offer)
+    news = ["nothing is registered"] if newest is None else differences(newest, offer)
+    return Decision(Action.REGISTER, "; ".join(filter(None, [*news, held_back])), offer)
+
+
+def _obstacle(situation: Situation, offer: Offer | None) -> Decision | None:
+    if situation.fate.open:
+        return Decision(Action.WAIT, "a registration is under way: its transaction is not mined yet", offer)
+    if situation.on_offer.banned:
+        return Decision(Action.WAIT, "the grid has banned this provider: it takes no registration", offer)
+    if situation.too_early and situation.memory.sent not in situation.on_offer.digests:
+        return Decision(Action.WAIT, "a registration was mined, and the node does not show it yet", offer)
+    if offer is None:
+        return Decision(Action.WAIT, "SLURM has not shown any node of the partition that works")
+    if situation.on_offer.newest is None and situation.unmeasured and not situation.asked:
+        return Decision(Action.MEASURE, "nothing is registered, and the cluster is measured first", offer)
+    return None
+
+
+def _machines(situation: Situation) -> tuple[tuple[Machine, ...], str]:
+    """The machines that are offered, and why those that SLURM shows are not yet."""
+    seen, newest = situation.machines, situation.on_offer.newest
+    if newest is None:
+        return seen, ""
+    if not seen:
+        return newest.machines, "SLURM has not shown any node of the partition that works"
+    if same_machines(seen, newest.machines) or situation.asked:
+        return seen, ""
+    news = ", ".join(machine_differences(newest.machines, seen))
+    if not situation.settled:
+        return newest.machines, f"SLURM shows {news}, which counts when it has been so for a while"
+    if situation.unmeasured:
+        return newest.machines, f"SLURM shows {news}, which is measured first"
+    return seen, ""
+
+
+def _turned_down(situation: Situation, offer: Offer) -> str:
+    """Why an offer is not sent again, in words; empty when it may be."""
+    if offer.digest in situation.memory.rejected:
+        return "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
+    if situation.memory.sent == offer.digest and situation.memory.tries >= MOST_TRIES:
+        times = situation.memory.tries
+        return f"it was sent {times} times, and not taken: see `supervisor transactions`, then `supervisor provider register`"
+    return ""
