@@ -144,7 +144,11 @@ def test_load__labels__as_the_grid_has_them_and_which_come_first() -> None:
     ("labels", "override", "line"),
     [
         ("zone=ch", "zone,cpu", "LABELS_OVERRIDE: found 'zone,cpu'; expected keys of METASCHEDULER_LABELS"),
-        ("zone=ch,zone=de", "", "METASCHEDULER_LABELS: found 'zone=ch,zone=de'; expected labels as key=value,key=value, each"),
+        (
+            "zone=ch,zone=de",
+            "",
+            "METASCHEDULER_LABELS: found 'zone=ch,zone=de'; expected labels as key=value,key=value, each",
+        ),
         ("zone=ch,Zone=de", "", "METASCHEDULER_LABELS: found 'zone=ch,Zone=de'; expected each label once"),
         ("zone=-", "", "METASCHEDULER_LABELS: found 'zone=-'; expected labels whose keys and values have a letter"),
     ],
