@@ -1,0 +1,58 @@
+"""The microarchitecture of a processor, by archspec's table and rules, from what its node prints.
+
+archspec itself looks at the machine that it runs on, and a node need not have it (nor all the same version of it), so the
+node prints its /proc/cpuinfo and the choice is made here.
+"""
+
+import re
+from collections.abc import Mapping
+
+from archspec.cpu import TARGETS, Microarchitecture
+from archspec.cpu.detect import COMPATIBILITY_CHECKS, partial_uarch
+from archspec.cpu.schema import TARGETS_JSON
+
+
+def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
+    """The name of the newest compatible microarchitecture, else the machine's family; "" where archspec knows no such machine.
+
+    `machine` is what `uname -m` prints, `cpuinfo` the first processor of /proc/cpuinfo.
+    """
+    root = TARGETS.get(machine)
+    if root is None:
+        return ""
+    info = _partly_known(machine, cpuinfo)
+    family = [target for target in TARGETS.values() if target == root or root in target.ancestors]
+    candidates = [target for target in family if _compatible(machine, info, target)]
+    generic = max((target for target in candidates if target.vendor == "generic"), key=_newness, default=root)
+    same_part = [target for target in candidates if info.cpu_part and target.cpu_part == info.cpu_part]
+    # A feature that is turned off in the firmware must not hide the rest: what descends from the best generic one counts.
+    return str(
+        max((target for target in same_part or candidates if target > generic), key=_newness, default=generic).name
+    )
+
+
+def _compatible(machine: str, info: Microarchitecture, target: Microarchitecture) -> bool:
+    if machine in ("x86_64", "aarch64"):
+        return bool(COMPATIBILITY_CHECKS[machine](info, target))
+    # archspec's other rules look at our own machine. What is no POWER is its family.
+    return bool(target.generation <= info.generation) if machine.startswith("ppc64") else target.name == machine
+
+
+def _partly_known(machine: str, cpuinfo: Mapping[str, str]) -> Microarchitecture:
+    """What archspec would have read on the node."""
+    if machine == "aarch64":
+        code = cpuinfo.get("CPU implementer", "generic")
+        vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(code, code)
+        features = set(cpuinfo.get("Features", "").split())
+        return partial_uarch(vendor=vendor, features=features, cpu_part=cpuinfo.get("CPU part", ""))
+    if machine.startswith("ppc64"):
+        found = re.search(r"POWER([0-9]{1,3})", cpuinfo.get("cpu", ""))
+        return partial_uarch(generation=int(found[1]) if found else 0)
+    features = set(cpuinfo.get("flags", "").split())
+    if "ssse3" in features:
+        features.add("sse3")  # which Linux calls pni
+    return partial_uarch(vendor=cpuinfo.get("vendor_id", "generic"), features=features)
+
+
+def _newness(target: Microarchitecture) -> tuple[int, int]:
+    return len(target.ancestors), len(target.features)

@@ -1,0 +1,157 @@
+"""What a rendering needs to know: the nodes, how the site runs programs, what the operator chose. Checked when it is made.
+
+A plan holds no secret. Whatever is in it may come from settings, SLURM or the operator; what lands in a script is quoted there.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+VOLUMES = {
+    "scratch": "/opt/cache/shared",
+    "shared-world-tmp": "/opt/cache/world-tmp",
+    "shared-tmp": "/opt/cache/persistent",
+    "disk-world-tmp": "/opt/cache/disk/world-tmp",
+    "disk-tmp": "/opt/cache/disk/tmp",
+}
+DEFAULT_MEMORY_SHARE = 0.5
+DEFAULT_BLOCK_SIZE = 512
+# Variables that would change what runs, where output goes or what SLURM gave; the operator's own may not have these names.
+_RESERVED = re.compile(r"(LD_.*|BASH_.*|BASH|ENV|IFS|PATH|HOME|SHELL|SHELLOPTS|PS4|SLURM_.*|SBATCH_.*|BENCHMARK_.*)")
+
+
+class Mode(StrEnum):
+    """How a benchmark's programs are found."""
+
+    CONTAINER = "container"
+    NATIVE = "native"
+
+
+class Launcher(StrEnum):
+    """What starts the ranks of a native program; containers are always started by srun."""
+
+    MPIRUN = "mpirun"
+    SRUN = "srun"
+
+
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"{name!r} is not a name of an environment variable: letters, digits and _, no digit first")
+    if _RESERVED.fullmatch(name):
+        raise ValueError(f"{name} is not to be set for a benchmark: it changes what runs or what SLURM gave")
+    return name
+
+
+def _one_line(text: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise ValueError(f"{text!r} holds control characters")
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_./:@=,+%#-]+", text):
+        raise ValueError(f"{text!r} is not one word of letters, digits and _./:@=,+%#-")
+    return text
+
+
+def _path(text: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9_./@+ -]*", text) or ".." in text.split("/"):
+        raise ValueError(f"{text!r} is not an absolute path of letters, digits, spaces and _./@+-")
+    return text
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:,-]+", text):
+        raise ValueError(f"{text!r} is not a device list such as mlx5_0:1,mlx5_1:1")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+Word = Annotated[str, AfterValidator(_word)]
+AbsolutePath = Annotated[str, AfterValidator(_path)]
+Device = Annotated[str, AfterValidator(_device)]
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Node(_Frozen):
+    """A node of the partition, as SLURM configures it."""
+
+    name: NodeName
+    cpus: int = Field(gt=0)
+    gpus: int = Field(0, ge=0)
+    mem_mb: int = Field(gt=0)
+
+
+class Images(_Frozen):
+    """Container images in Enroot's form (registry#path:tag). The defaults are those of interfaces.md section 6."""
+
+    hpl: Word = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
+    osu: Word = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
+    ior: Word = "registry-1.deepsquare.run#library/ior-benchmarks:latest"
+    speedtest: Word = "registry-1.docker.io#gists/speedtest-cli:1.2.0"
+
+
+class Ucx(_Frozen):
+    """UCX over the fast network. `affinity` has one device list for each node, in the nodes' order, or one for all."""
+
+    enabled: bool = False
+    affinity: tuple[Device, ...] = ()
+    transport: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")] = ""
+
+    @classmethod
+    def of_settings(cls, enabled: bool, affinity: str, transport: str) -> Self:
+        """From BENCHMARK_UCX, BENCHMARK_UCX_AFFINITY (`mlx5_0:1|mlx5_0:1`) and BENCHMARK_UCX_TRANSPORT."""
+        return cls(enabled=enabled, affinity=tuple(part for part in affinity.split("|") if part), transport=transport)
+
+
+class Plan(_Frozen):
+    """One run: on which nodes, with what. `nonce` is made anew for each run; it marks our lines in the output."""
+
+    mode: Mode
+    partition: Word
+    nodes: tuple[Node, ...] = Field(min_length=1)
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
+    time_limit_min: int = Field(24 * 60, gt=0)
+    images: Images = Images()
+    hpl_single_node: bool = False
+    ior_single_node: bool = False
+    hpl_memory_share: float = Field(DEFAULT_MEMORY_SHARE, gt=0, le=1)
+    hpl_block_size: int = Field(DEFAULT_BLOCK_SIZE, ge=1, le=4096)
+    cpu_ranks_per_node: int | None = Field(None, gt=0)  # of HPL on CPU clusters; None: one for each CPU
+    # Upper bound of N, for clusters whose memory would make HPL run for days, and for tests.
+    hpl_max_n: int | None = Field(None, gt=0)
+    ior_block_mb_per_node: int = Field(10 * 1024, ge=1)
+    ior_iterations: int = Field(5, ge=1, le=100)
+    ucx: Ucx = Ucx()
+    trace: bool = False
+    environment: dict[VariableName, Text] = Field(default_factory=dict)
+    volumes: dict[VolumeName, AbsolutePath] = Field(default_factory=lambda: dict(VOLUMES))
+    modules: tuple[Word, ...] = ()
+    container_flags: tuple[Text, ...] = ()  # the site's own srun flags for containers
+    launcher: Launcher = Launcher.MPIRUN
+    mpi: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "pmix"  # srun --mpi
+    nvidia_smi: Word = "nvidia-smi"
+    iperf3_server: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")] = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [node.name for node in self.nodes]
+        if len(set(names)) != len(names):
+            raise ValueError("a node is named twice")
+        if len(self.ucx.affinity) not in (0, 1, len(self.nodes)):
+            expected = f"none, one for all or one for each of {len(self.nodes)} nodes"
+            raise ValueError(f"{len(self.ucx.affinity)} entries of UCX affinity; expected {expected}")
+        return self
+
+    @property
+    def gpu_nodes(self) -> tuple[Node, ...]:
+        """The nodes that have GPUs."""
+        return tuple(node for node in self.nodes if node.gpus)
