@@ -12,21 +12,24 @@ from dataclasses import dataclass, field
 
 from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
 
+# sinfo lists all partitions: `--all`, which shows hidden ones too, and `--partition` are conflicting options to it.
 _ASK = (
-    'IFS= read -r m; echo "$m"; "$1" --all show partition "$3" --oneliner; echo "$m $?"; '
-    '"$1" --all show nodes --oneliner; echo "$m $?"; '
-    '"$2" --all --noheader --Node "--partition=$3" "--format=%N|%T"; echo "$m $?"'
+    'ask() { "$@"; r=$?; echo "$m $r"; [ "$r" = 0 ] || exit 0; }; IFS= read -r m; echo "$m"; '
+    'ask "$1" --all show partition "$3" --oneliner; ask "$1" --all show nodes --oneliner; '
+    'ask "$2" --all --noheader --Node "--format=%R|%N"'
 )
+_COMMANDS = ("scontrol show partition", "scontrol show nodes", "sinfo")
 _SHOWN = 200  # characters of what was found, in an error
 _MOST = 2**53  # of anything: more is no hardware
+_NUMBER = re.compile("[0-9]{1,16}")
 _MIB = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 # Admins and health checks write what they like there, and SLURM prints it behind all that is read here.
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
 
-# The words of State= that say that the node cannot be sold: scontrol(1), node states, 22.05 to 25.05.
-BROKEN = frozenset(
-    ("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN")
-)
+# State= is a base state and flags: IDLE+DRAIN. Up to 21.08, and in sinfo, some flags stand for the base state. What no version
+# from 22.05 to 25.11 calls a base state is left out; flags that are not listed here, such as DYNAMIC_NORM, change nothing.
+_UP = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "MAINT", "PLANNED", "BLOCKED", "PERFCTRS"))
+_BROKEN = frozenset(("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG"))
 # Saving power: the node is silent, or just starts, and SLURM wakes it for a job.
 _ASLEEP = frozenset(("POWER", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"))
 _SYMBOLS = "*~#!%$@^-"  # older versions and sinfo put them behind a state; `*` is NOT_RESPONDING, `~ # ! %` are of power saving
@@ -45,20 +48,34 @@ class Node:
     @property
     def works(self) -> bool:
         """Whether jobs can run there now or later, as far as SLURM knows."""
-        words = {word.rstrip(_SYMBOLS) for word in self.state.split("+")}
-        silent = "NOT_RESPONDING" in words or "*" in self.state
-        asleep = not words.isdisjoint(_ASLEEP) or not set("~#!%").isdisjoint(self.state)
-        return words.isdisjoint(BROKEN) and (asleep or not silent)
+        words = self._words
+        asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(self.state)
+        return words[0] in _UP | _ASLEEP and _BROKEN.isdisjoint(words) and (asleep or not self._silent)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether slurmctld has just started and has yet to hear from the node; soon it is IDLE, or does not respond."""
+        return "UNKNOWN" in self._words and not self._silent
+
+    @property
+    def _words(self) -> list[str]:
+        return [word.rstrip(_SYMBOLS) for word in self.state.split("+")]
+
+    @property
+    def _silent(self) -> bool:
+        return "NOT_RESPONDING" in self._words or "*" in self.state
 
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The partition's hardware: the nodes that count, by name (node2 before node10), and those that were left out. Two are
-    equal when the same nodes with the same hardware count.
+    """The partition's hardware: the nodes that count, by name (node2 before node10), those that were left out, and the number
+    of those that SLURM does not show (FUTURE ones, and cloud nodes that are powered down at a site without PrivateData=cloud).
+    Two are equal when the same nodes with the same hardware count.
     """
 
     nodes: tuple[Node, ...]
     left_out: tuple[Node, ...] = field(default=(), compare=False)
+    not_shown: int = field(default=0, compare=False)
 
 
 def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
@@ -72,46 +89,55 @@ def read_specs(answer: Answer, mark: str, partition: str, *, unresponsive: bool 
     not there.
     """
     shown_partition, shown_nodes, shown_members = _parts(answer, mark)
-    _require_partition(shown_partition, partition)
-    members = _members(shown_members)
+    total = _total_nodes(shown_partition, partition)
     nodes = sorted(_nodes(shown_nodes, partition), key=lambda node: _natural(node.name))
-    _require_same({node.name for node in nodes}, members, partition)
+    _require_same({node.name for node in nodes}, _members(shown_members, partition), partition)
     counted = tuple(node for node in nodes if unresponsive or node.works)
-    return Specs(counted, tuple(node for node in nodes if not (unresponsive or node.works)))
+    left_out = tuple(node for node in nodes if not (unresponsive or node.works))
+    unsettled = [node.name for node in left_out if node.unsettled]
+    if unsettled:
+        raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
+    return Specs(counted, left_out, max(total - len(nodes), 0))
 
 
 def _parts(answer: Answer, mark: str) -> list[str]:
     """What each question was answered with. Of a partition that does not exist SLURM says so with a failure."""
     _, *pieces = answer.stdout.split(mark)
-    commands = ("scontrol show partition", "scontrol show nodes", "sinfo")
-    said = re.sub(r"[^\x20-\x7e]+", " ", answer.stderr).strip()[:_SHOWN]
-    if len(pieces) != len(commands) + 1:
+    ended = [piece.partition("\n") for piece in pieces]
+    for command, (status, _, _), (_, _, printed) in zip(_COMMANDS, ended[1:], ended, strict=False):
+        if status != " 0":
+            said = _line(answer.stderr) or _line(printed)
+            raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {said}")
+    if len(ended) != len(_COMMANDS) + 1:
         raise SlurmUnavailableError(
-            f"the specs are not whole: found {len(pieces)} marks, expected {len(commands) + 1} (status {answer.status}): {said}"
+            f"found {len(ended)} marks, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
         )
-    printed = []
-    for number, command in enumerate(commands):
-        status = pieces[number + 1].partition("\n")[0].strip()
-        if status != "0":
-            raise SlurmUnavailableError(f"{command} ended with status {status!r:.40}, expected 0: {said}")
-        printed.append(pieces[number].partition("\n")[2])
-    return printed
+    return [printed for _, _, printed in ended[:-1]]
 
 
-def _require_partition(shown: str, partition: str) -> None:
-    found = _fields(shown).get("PartitionName", "")
-    if found != partition:
-        raise SlurmUnavailableError(f"scontrol shows the partition {found!r:.80}, expected {partition!r}")
+def _line(said: str) -> str:
+    return re.sub(r"[^\x20-\x7e]+", " ", said[: 2 * _SHOWN]).strip()[:_SHOWN]
 
 
-def _members(shown: str) -> set[str]:
-    """The names of the partition's nodes by sinfo, which lists each on a line of its own."""
+def _total_nodes(shown: str, partition: str) -> int:
+    """How many nodes the partition has, shown or not."""
+    fields = _fields(shown)
+    name, total = fields.get("PartitionName", ""), fields.get("TotalNodes", "")
+    if name != partition or not _NUMBER.fullmatch(total):
+        found = f"{name[:80]!r} with {total[:20]!r} nodes"
+        raise SlurmUnavailableError(f"scontrol shows the partition {found}, expected {partition!r} and a number")
+    return int(total)
+
+
+def _members(shown: str, partition: str) -> set[str]:
+    """The names of the partition's nodes by sinfo, which has a line for each partition and node."""
     names = set()
     for line in shown.splitlines():
-        name, bar, state = line.strip().partition("|")
-        if not (name and bar and state):
-            raise SlurmUnavailableError(f"sinfo printed {line[:_SHOWN]!r}, expected a node's name and its state")
-        names.add(name)
+        in_partition, bar, name = line.strip().partition("|")
+        if not (in_partition and bar and name):
+            raise SlurmUnavailableError(f"sinfo printed {line[:_SHOWN]!r}, expected a partition and a node")
+        if in_partition == partition:
+            names.add(name)
     return names
 
 
@@ -132,7 +158,7 @@ def _nodes(shown: str, partition: str) -> list[Node]:
     nodes = dict[str, Node]()
     for line in re.split(r"\n(?=NodeName=)", shown):
         fields = _fields(line)
-        if partition not in fields.get("Partitions", "").split(","):
+        if partition not in fields.get("Partitions", "").split(",") or fields.get("State", "").startswith("FUTURE"):
             continue
         node = _node(fields)
         if node.name in nodes:
@@ -160,7 +186,7 @@ def _node(fields: Mapping[str, str]) -> Node:
             name=name,
             cpus=_whole(tres.get("cpu") or fields.get("CPUTot", "")),
             gpus=_gpus(tres, fields.get("Gres", "")),
-            mem_mb=_memory_mb(tres.get("mem", ""), fields.get("RealMemory", "")),
+            mem_mb=_memory_mb(tres["mem"]) if tres.get("mem") else _whole(fields.get("RealMemory", "")),
             state=state,
         )
     except ValueError as error:
@@ -190,21 +216,16 @@ def _gres_gpus(gres: str) -> list[int]:
     return [_whole(words[-1]) if words[-1].isdecimal() else 1 for words in kinds if words[0] == "gpu"]
 
 
-def _memory_mb(shown: str, real_mb: str) -> int:
-    """MB of `16000M`, `62.50G`, `1T`. A fraction is rounded, and RealMemory, where it rounds to the same, is what was meant."""
-    if not shown:
-        return _whole(real_mb)
-    found = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,6}))?([KMGTP]?)", shown)
+def _memory_mb(shown: str) -> int:
+    """MB of `16000M`, `62.50G`, `1T`. SLURM takes the greatest unit in which two digits behind the point are exact."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)", shown)
     if found is None:
         raise ValueError("mem as a number with K, M, G, T or P")
-    number, digits, unit = float(f"{found[1]}.{found[2] or 0}"), len(found[2] or ""), found[3]
-    if digits and real_mb.isdecimal() and round(_whole(real_mb) / _MIB[unit], digits) == number:
-        return _whole(real_mb)
-    return _whole(str(int(number * _MIB[unit])))
+    return _whole(str(int(float(found[1]) * _MIB[found[2]])))
 
 
 def _whole(shown: str) -> int:
-    if not re.fullmatch("[0-9]{1,16}", shown) or int(shown) > _MOST:
+    if not _NUMBER.fullmatch(shown) or int(shown) > _MOST:
         raise ValueError(f"a number of at most 16 digits instead of {shown[:40]!r}")
     return int(shown)
 
