@@ -19,6 +19,7 @@ from supervisor_tasks import health as judgement
 from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import OperatorDenied, OperatorForgot, OperatorSettled
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, State, finished
+from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.operator import Switch
@@ -191,7 +192,7 @@ def retry(desk: Desk, effect: int | None, job_id: str | None, everything: bool, 
     if sum((effect is not None, job_id is not None, everything)) != 1:
         raise click.UsageError("expected one of EFFECT, --job JOB and --all")
     about = None if job_id is None else desk.job(job_id).job_id
-    again = desk.ledger.retry(effect_id=effect, job_id=about)
+    again = desk.ledger.effects.retry(effect_id=effect, job_id=about)
     if not again and not everything:
         raise click.ClickException("found nothing parked or failing there; see `supervisor parked`")
     desk.shown.rows("tried again", [asdict(one) for one in again], as_json)
@@ -215,7 +216,7 @@ def forget(desk: Desk, effect: int, reason: str, yes: bool) -> None:
             " retry` or `supervisor settle`"
         )
     _ask(yes, f"Give up {kind} of {found['job_id']}?")
-    desk.ledger.forget(effect, JobId(found["job_id"]), OperatorForgot(kind, reason))
+    word.forget(desk.ledger, effect, JobId(found["job_id"]), OperatorForgot(kind, reason))
     click.echo("forgotten")
 
 
@@ -349,7 +350,7 @@ def confirm_lost(desk: Desk, job_ids: Sequence[str], yes: bool) -> None:
     _ask(
         yes, f"{'All jobs that are held' if chosen is None else ', '.join(chosen)} are PANICKED on the contract. Sure?"
     )
-    lost = desk.ledger.confirm_lost(chosen)
+    lost = word.confirm_lost(desk.ledger, chosen)
     if not lost:
         raise click.ClickException(
             "found no such job in the last sweep; expected one that is held: see `supervisor sweeps`"

@@ -70,7 +70,7 @@ def _room(site: Site, offer: Offer, alarms: set[AlarmName]) -> int:
     if standing or ledger.switches.is_set(Switch.DRAINED):
         log.info("not_claiming", claimable=offer.claimable, because=standing or Switch.DRAINED)
         return 0
-    answered_s = ledger.seconds_since("slurm")
+    answered_s = ledger.ticks.age_s("slurm")
     if answered_s is None or answered_s > SLURM_ANSWERED_WITHIN_S:
         log.warning("slurm_not_answering", claimable=offer.claimable, last_answer_s=answered_s)
         return 0
