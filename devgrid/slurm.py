@@ -10,7 +10,7 @@ from pathlib import Path
 
 from devgrid import hooks
 from devgrid.process import Processes, StartError, answers, free_port, wait_until
-from devgrid.slurm_conf import Layout, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
+from devgrid.slurm_conf import Layout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.users import Users
 
 # What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets.
@@ -137,6 +137,7 @@ class Slurm:
         (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))
         (folder / "gres.conf").write_text(gres_conf(self.layout))
+        (folder / "cgroup.conf").write_text(cgroup_conf())
 
     def _start_munge(self) -> None:
         munge = self.layout.munge_socket.parent

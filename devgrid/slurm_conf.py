@@ -82,6 +82,11 @@ def gres_conf(layout: Layout) -> str:
     )
 
 
+def cgroup_conf() -> str:
+    """For a cluster whose TaskPlugin is task/cgroup: a job that takes more memory than it asked for is killed."""
+    return "ConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nIgnoreSystemd=yes\n"
+
+
 def plugstack_conf(layout: Layout, spool: Path) -> str:
     """What the nodes load. `optional`: a plugin that does not load keeps no job from running."""
     return f"optional {layout.folder}/plugins/spank_supervisor.so spool={spool}\n"

@@ -8,20 +8,38 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from supervisor_tasks import ssh_keys
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.offer import Prices, normalised, normalised_labels
+from supervisor_tasks.forms import (
+    Address,
+    BrokerUrl,
+    DatabaseUrl,
+    Dn,
+    Duration,
+    File,
+    HostPort,
+    HttpUrls,
+    LabelKeys,
+    Labels,
+    LinuxUser,
+    ListenAddress,
+    ObjectClasses,
+    Price,
+    pattern,
+    split_urls,
+    url_with,
+)
+from supervisor_tasks.offer import Prices, normalised_labels
 from supervisor_tasks.urls import url_keys
 
 CREDIT = 10**18
@@ -46,9 +64,6 @@ KEYS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password")  # kep
 SECRETS = (*KEYS, "database_url", "broker_url")
 NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")  # where somebody may put the private half
 
-SSH_KEY = "base64 of an SSH private key file without a passphrase, on one line"
-SSH_PUBLIC_KEY = "the line of an OpenSSH public key file"
-
 
 class SettingsError(PermanentError):
     """The environment cannot be used; one line for each variable that is missing or malformed."""
@@ -58,152 +73,13 @@ class SettingsError(PermanentError):
         self.lines = lines
 
 
-def _go_duration_s(value: object) -> object:
-    """Seconds of Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0."""
-    if isinstance(value, float):
-        return value  # the default, which is checked too
-    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-    text = str(value).removeprefix("+")
-    if text == "0":
-        return 0.0
-    parts = re.findall(rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
-    return sum(float(number) * units[unit] for number, unit in parts)
-
-
-def _labels(value: object) -> object:
-    """A mapping from key=value,key=value."""
-    if isinstance(value, dict):
-        return value
-    pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
-    if any(not (key.strip() and equals) for key, equals, _ in pairs):
-        raise ValueError("labels as key=value,key=value")
-    labels = {key.strip(): text.strip() for key, _, text in pairs}
-    if len(labels) != len(pairs):
-        raise ValueError("labels as key=value,key=value, each key once")
-    normalised_labels(labels)
-    return labels
-
-
-def _label_keys(value: object) -> object:
-    """Keys of labels, with commas between, as the grid has them."""
-    keys = [key.strip() for key in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
-    return frozenset(normalised(key) for key in keys if key)
-
-
-def _price(value: object) -> object:
-    """A whole number in decimal digits, and nothing that merely looks like one."""
-    if not re.fullmatch(r"\d{1,78}", str(value), re.ASCII) or int(str(value)) >= 2**256:
-        raise ValueError("a price in wei (credits x 1e18) a minute: a whole number that is not negative")
-    return int(str(value))
-
-
-def _has_port(value: object) -> bool:
-    _, colon, port = str(value).rpartition(":")
-    return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
-
-
-def _host_port(value: object) -> object:
-    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))):
-        raise ValueError("an address as host:port")
-    return value
-
-
-def _listen_address(value: object) -> object:
-    """Go's form: `:3000` listens on all interfaces."""
-    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))):
-        raise ValueError("an address as host:port or :port")
-    return value
-
-
-def _splits(url: str) -> bool:
-    """Whether host and port can be told apart."""
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:  # a port that is no number, brackets that do not match
-        return False
-
-
-def _reads_as_database(url: str) -> bool:
-    """What SQLAlchemy can read; a password may hold anything but an @."""
-    form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
-    return re.fullmatch(form, url.partition("://")[2]) is not None
-
-
-def _reads_as_broker(url: str) -> bool:
-    """What kombu can read; where a number of a database is expected, a number."""
-    return _splits(url) and (url.startswith("redis+socket:") or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None)
-
-
-def _url(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
-    """A check that a URL begins with one of these schemes and can be read; also of one that is a secret."""
-
-    def check(value: object) -> object:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        scheme, separator, rest = text.partition("://")
-        if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
-            raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
-        if not reads(text):
-            raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _split_urls(text: str) -> list[str]:
-    """URLs behind each other with commas between; a comma within one is none of these."""
-    return [url.strip() for url in re.split(r",(?=\s*\w+://)", text)]
-
-
-def _http_urls(value: object) -> object:
-    """One URL or several, the best first."""
-    check = _url("http", "https").func
-    for url in _split_urls(str(value)):
-        check(url)  # type: ignore[call-arg]  # pydantic allows for a second argument
-    return value
-
-
-def _pattern(expression: str, expected: str) -> BeforeValidator:
-    """A check that says in words what it expects."""
-
-    def check(value: object) -> object:
-        if not re.fullmatch(expression, str(value)):
-            raise ValueError(expected)
-        return value
-
-    return BeforeValidator(check)
-
-
-def _home(value: object) -> object:
-    """`~` is a shell's abbreviation, which no shell has seen when a unit file or container sets the variable."""
-    return Path(str(value)).expanduser()
-
-
-HostPort = Annotated[str, BeforeValidator(_host_port)]
-HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
-File = Annotated[Path, BeforeValidator(_home)]
-Address = Annotated[str, _pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
-Duration = Annotated[float, BeforeValidator(_go_duration_s)]
-Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
-LinuxUser = Annotated[str, _pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
-_RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
-Dn = Annotated[str, _pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
-_CLASS = "[A-Za-z][A-Za-z0-9-]*"
-ObjectClasses = Annotated[str, _pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names of object classes with commas between")]
-DatabaseUrl = Annotated[SecretStr, _url("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
-BrokerUrl = Annotated[SecretStr, _url("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
-Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
-LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]
-
-
 class Settings(BaseSettings):
     """All settings. The name of each is its environment variable in lower case."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
     # the gRPC process
-    listen_address: Annotated[str, BeforeValidator(_listen_address)] = ":3000"
+    listen_address: ListenAddress = ":3000"
     public_address: HostPort = "supervisor.example.com:3000"
     tls_enable: bool = False
     tls_cert: File | None = None
@@ -211,7 +87,7 @@ class Settings(BaseSettings):
 
     # the chain
     metascheduler_endpoint_rpc: HttpUrls = "https://testnet.deepsquare.run/rpc"
-    metascheduler_endpoint_ws: Annotated[str, _url("ws", "wss")] = "wss://testnet.deepsquare.run/ws"
+    metascheduler_endpoint_ws: Annotated[str, url_with("ws", "wss")] = "wss://testnet.deepsquare.run/ws"
     metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     eth_private_key: SecretStr | None = None
     metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
@@ -250,7 +126,7 @@ class Settings(BaseSettings):
     slurm_sacct_path: str = "/usr/bin/sacct"
     slurm_accounting: bool = False
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)  # MessageTimeout of slurm.conf
-    slurm_partition: Annotated[str, _pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
+    slurm_partition: Annotated[str, pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
     trust_callbacks: bool = True
     sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)
     # Under a minute it is for tests: slurmctld must have heard from its nodes before what it does not know counts as lost.
@@ -259,7 +135,7 @@ class Settings(BaseSettings):
     trace: bool = False
 
     # the customers' accounts
-    ldap_url: Annotated[str, _url("ldap", "ldaps", "ldapi")] | None = None
+    ldap_url: Annotated[str, url_with("ldap", "ldaps", "ldapi")] | None = None
     ldap_bind_dn: Dn | None = None
     ldap_bind_password: SecretStr | None = None
     ldap_ca_path: File | None = None
@@ -289,13 +165,13 @@ class Settings(BaseSettings):
     benchmark_ucx_transport: str = ""
 
     # this program
-    cluster_name: Annotated[str, _pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
+    cluster_name: Annotated[str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
     database_url: DatabaseUrl | None = None
     broker_url: BrokerUrl | None = None
     worker_deaf_after_s: float = Field(60.0, ge=0, allow_inf_nan=False)  # 0: never
-    metrics_address: Annotated[str, BeforeValidator(_listen_address)] = "127.0.0.1:9464"
+    metrics_address: ListenAddress = "127.0.0.1:9464"
     state_dir: File = Field(default_factory=lambda: _state_folder())
-    log_level: Annotated[str, _pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
+    log_level: Annotated[str, pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
 
     @field_validator("labels_override")
     @classmethod
@@ -318,21 +194,12 @@ class Settings(BaseSettings):
     @field_validator("slurm_ssh_private_key")
     @classmethod
     def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
-        """The key file, from its base64, in OpenSSH's own form."""
-        return None if value is None else SecretStr(_openssh(value.get_secret_value()))
+        return None if value is None else SecretStr(ssh_keys.private_key(value.get_secret_value()))
 
     @field_validator("slurm_ssh_public_key")
     @classmethod
     def _ssh_public_key(cls, value: str | None) -> str | None:
-        """One line: more of them would let more keys in."""
-        if value is None:
-            return None
-        try:
-            (line,) = value.strip().splitlines()
-            serialization.load_ssh_public_key(line.encode())
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError(SSH_PUBLIC_KEY) from error
-        return line
+        return None if value is None else ssh_keys.public_key(value)
 
     @property
     def prices(self) -> Prices:
@@ -347,7 +214,7 @@ class Settings(BaseSettings):
     @property
     def rpc_urls(self) -> list[str]:
         """The RPC endpoints, the best first."""
-        return _split_urls(self.metascheduler_endpoint_rpc)
+        return split_urls(self.metascheduler_endpoint_rpc)
 
     @property
     def effective_log_level(self) -> str:
@@ -358,7 +225,7 @@ class Settings(BaseSettings):
         """What must never be seen in a log."""
         values = [getattr(self, name) for name in type(self).model_fields]
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        urls = [url for value in values if isinstance(value, str) and "://" in value for url in _split_urls(value)]
+        urls = [url for value in values if isinstance(value, str) and "://" in value for url in split_urls(value)]
         forms = [form for secret in secrets for form in _forms(secret)]
         chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws]
         keys = [key for url in chain_urls for key in url_keys(url)]
@@ -425,8 +292,8 @@ class _Given(Settings):
 
 _EXPECTED = {
     "eth_private_key": "a private key of 64 hex digits",
-    "slurm_ssh_private_key": SSH_KEY,
-    "slurm_ssh_public_key": f"{SSH_PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
+    "slurm_ssh_private_key": ssh_keys.PRIVATE_KEY,
+    "slurm_ssh_public_key": f"{ssh_keys.PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
     "slurm_ssh_address": "the login node's address as host:port",
     "slurm_ssh_admin_user": "the user who may run scontrol update",
 }
@@ -455,31 +322,10 @@ def _path_shown(path: str) -> str:
     return repr(path) if path.startswith(("/", "./", "../", "~/")) else "a value that is not shown"
 
 
-def _private_key(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
-    """The file and the key in its base64. Raises ValueError."""
-    try:
-        file = base64.b64decode("".join(encoded.split()), validate=True)
-        if b"-----BEGIN OPENSSH" in file:
-            return file, serialization.load_ssh_private_key(file, None)
-        key: Any = serialization.load_pem_private_key(file, None)  # as ssh-keygen wrote it until 2018
-        form = serialization.PrivateFormat.OpenSSH  # which refuses keys that are none of SSH's
-        return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), key
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError(SSH_KEY) from error
-
-
-def _openssh(encoded: str) -> str:
-    return _private_key(encoded)[0].decode()
-
-
 def _derive_public_key(given: dict[str, str]) -> None:
     """The public half of the private key. One that cannot be read is reported by its own validation."""
-    try:
-        _, key = _private_key(given["slurm_ssh_private_key"])
-    except (KeyError, ValueError):
-        return
-    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    given["slurm_ssh_public_key"] = line.decode()
+    with suppress(KeyError, ValueError):
+        given["slurm_ssh_public_key"] = ssh_keys.public_half(given["slurm_ssh_private_key"])
 
 
 def _forms(secret: str) -> list[str]:

@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
-from supervisor_tasks.ledger.store import OpenEffect
+from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.queues import DRAIN_OF_KIND, TASKS
 
 log = structlog.get_logger()

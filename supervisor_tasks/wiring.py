@@ -8,6 +8,7 @@ import structlog
 from celery import Celery
 
 from supervisor_tasks import logs
+from supervisor_tasks.chain import book
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.rpc import Rpc
@@ -104,21 +105,21 @@ class Work:
         """Wake what is due and has no message under way."""
         ledger = self._site.ledger
         with ticking(ledger, "nudge"):
-            forgotten = ledger.forgotten()
+            forgotten = ledger.effects.forgotten()
             if forgotten:
                 self._wake_ups.effects(forgotten)
-            if ledger.has_unread_callbacks():
+            if ledger.inbox.has_unread():
                 self._wake_ups.drain("witness")
-            if ledger.has_open_transactions():
+            if book.has_open(ledger.engine, ledger.cluster):
                 self._wake_ups.drain("track")
-            if ledger.seconds_since(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
+            if ledger.ticks.age_s(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
                 self._wake_ups.drain("check_slurm")
 
     def watch(self) -> None:
         """Call the operator for effects that are parked or late."""
         with ticking(self._site.ledger, "watch"):
             watch_effects(self._site.ledger)
-            gone = self._site.ledger.forget_strange_callbacks()
+            gone = self._site.ledger.inbox.forget_strange()
             if gone:
                 log.info("strange_callbacks_forgotten", callbacks=gone)
 

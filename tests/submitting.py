@@ -99,7 +99,7 @@ class World:
 
     def carry_out(self, site: Site, job: JobId) -> Job:
         """Do what is due for the job's submission, once."""
-        site.ledger.forgotten()
+        site.ledger.effects.forgotten()
         carry_out(site, self.effect_id(job))
         return site.ledger.jobs([job])[job]
 

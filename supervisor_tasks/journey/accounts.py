@@ -51,7 +51,7 @@ def _listen(site: Site, accounts: Accounts) -> bool:
     no harm. A new ledger begins at the present block, as the scan does.
     """
     chain, ledger = site.chain, site.ledger
-    head, cursor = blocks.head(chain.contract.rpc), ledger.cursor(STREAM)
+    head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
     first = head if cursor is None else min(cursor[0] + 1, head + 1 - chain.confirmations)
     last = min(head, max(first, 0) + BLOCKS - 1)
     if cursor is not None and last <= cursor[0]:
@@ -60,7 +60,7 @@ def _listen(site: Site, accounts: Accounts) -> bool:
 
     with ledger.engine.begin() as connection:
         accounts.want(connection, customers)
-        ledger.set_cursor(connection, STREAM, last, "")
+        ledger.cursors.set(connection, STREAM, last, "")
     return last < head
 
 

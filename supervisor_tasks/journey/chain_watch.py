@@ -41,7 +41,7 @@ def chain_watched(site: Site) -> Iterator[None]:
 
 def _silent(site: Site, error: str) -> None:
     ledger = site.ledger
-    silent_s = ledger.seconds_since(ANSWERED)
+    silent_s = ledger.ticks.age_s(ANSWERED)
     if silent_s is None or silent_s > SILENT_S:
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING, silent_s=shown_s, error=error[:500])
@@ -50,7 +50,7 @@ def _silent(site: Site, error: str) -> None:
 
 
 def _answered(site: Site) -> None:
-    site.ledger.tick(ANSWERED)
+    site.ledger.ticks.leave(ANSWERED)
     site.ledger.alarms.off(AlarmName.CHAIN_NOT_ANSWERING)
     _watch_endpoints(site)
 

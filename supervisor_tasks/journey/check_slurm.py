@@ -19,7 +19,7 @@ def slurm_works(ledger: Ledger) -> bool:
     """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed since.
     Whoever begins something new asks this; what is under way goes on.
     """
-    answered_s = ledger.seconds_since(ANSWERED)
+    answered_s = ledger.ticks.age_s(ANSWERED)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
@@ -27,11 +27,11 @@ def check_slurm(site: Site) -> None:
     """Write down that SLURM answers, or that it does not; one worker at a time asks. Raises SlurmUnavailableError or
     SshUnavailableError.
     """
-    answered_s = site.ledger.seconds_since(ANSWERED)
+    answered_s = site.ledger.ticks.age_s(ANSWERED)
     if answered_s is None or answered_s >= CHECK_EVERY_S:
         drain(site.ledger, "check_slurm", lambda: _check(site))
     else:
-        site.ledger.tick(finished_tick("check_slurm"))
+        site.ledger.ticks.leave(finished_tick("check_slurm"))
 
 
 def _check(site: Site) -> bool:
@@ -39,13 +39,13 @@ def _check(site: Site) -> bool:
     try:
         controller = site.slurm.cluster.controller()
     except TransientError as error:
-        ledger.forget_tick(ANSWERED)
-        silent_s = ledger.seconds_since("check_slurm")
+        ledger.ticks.remove(ANSWERED)
+        silent_s = ledger.ticks.age_s("check_slurm")
         if silent_s is None or silent_s > SILENT_S:
             shown_s = None if silent_s is None else round(silent_s)
             ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, error=str(error)[:500])
         raise
-    ledger.tick(ANSWERED)
+    ledger.ticks.leave(ANSWERED)
     if ledger.sweeps.learn(SLURM_BOOT, controller.booted):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)

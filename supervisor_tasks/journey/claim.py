@@ -71,7 +71,7 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
         log.info("not_claiming", claimable=demand.claimable, because=standing or Switch.DRAINED)
         return 0
     if not slurm_works(ledger):
-        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.seconds_since(ANSWERED))
+        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
         return 0
     return max(chain.claim_max_waiting - ledger.count_in_states(WAITING), 0)
 

@@ -7,9 +7,10 @@ import structlog
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.waiting import wait_s
+from supervisor_tasks.ledger.effects import TRIES_OF_THE_UNFORESEEN, OpenEffect
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
-from supervisor_tasks.ledger.store import TRIES_OF_THE_UNFORESEEN, Ledger, OpenEffect
+from supervisor_tasks.ledger.store import Ledger
 
 log = structlog.get_logger()
 
@@ -25,7 +26,7 @@ def drain(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bo
         with single_flight(ledger.engine, f"{ledger.cluster} {name}") as mine:
             if not mine:
                 if takes_long:
-                    ledger.tick(finished_tick(name))
+                    ledger.ticks.leave(finished_tick(name))
                 return
             with ticking(ledger, name):
                 left = work()
@@ -39,9 +40,9 @@ def ticking(ledger: Ledger, name: str) -> Iterator[None]:
     try:
         yield
     except TransientError:
-        ledger.tick(finished_tick(name))
+        ledger.ticks.leave(finished_tick(name))
         raise
-    ledger.tick(finished_tick(name), name)
+    ledger.ticks.leave(finished_tick(name), name)
 
 
 @contextmanager
@@ -53,13 +54,13 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
     try:
         yield
     except TransientError as error:
-        ledger.postpone(effects, again_s, str(error))
+        ledger.effects.postpone(effects, again_s, str(error))
         log.warning("batch_postponed", jobs=len(effects), error=str(error))
     except Exception as error:
         give_back_unforeseen(ledger, effects, error)
         raise
     except BaseException as error:  # the worker is told to end: nobody's failure
-        ledger.postpone(effects, again_s, repr(error))
+        ledger.effects.postpone(effects, again_s, repr(error))
         raise
 
 
@@ -69,12 +70,12 @@ def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: E
         park(ledger, effects[0], repr(error), error=type(error).__name__, **seen)
     else:
         again_s = wait_s(max(effect.attempts for effect in effects))
-        ledger.postpone(effects, again_s, repr(error), unforeseen=True)
+        ledger.effects.postpone(effects, again_s, repr(error), unforeseen=True)
 
 
 def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
     """Leave an effect to the operator, loudly, with what was seen."""
-    parked = ledger.park(effect, reason, {"reason": reason, **seen})
+    parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
     about = {"job_id": effect.job_id, "kind": effect.kind, "attempts": effect.attempts, "reason": reason}
     if not parked:
         log.warning("effect_tried_once_more", **about)
@@ -87,7 +88,7 @@ def watch_effects(ledger: Ledger) -> None:
     """The operator is called for effects that are parked, and for those that have failed for long; not any more once
     there are none. What is late is still tried: an outage settles nothing.
     """
-    trouble = ledger.trouble()
+    trouble = ledger.effects.trouble()
     if trouble.parked:
         ledger.alarms.on(AlarmName.EFFECT_PARKED, effects=trouble.parked, advice="supervisor parked")
     else:

@@ -11,7 +11,8 @@ from supervisor_tasks.job import Job, JobId, Kind, path_to_goal
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.steps import park
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import Change, OpenEffect
+from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -34,7 +35,7 @@ def report(site: Site) -> None:
 
 
 def _report(site: Site) -> bool:
-    effects = site.ledger.lease([Kind.REPORT, Kind.REFUSE])
+    effects = site.ledger.effects.lease([Kind.REPORT, Kind.REFUSE])
     if not effects:
         return False
     with given_back_on_failure(site.ledger, effects):
@@ -106,9 +107,9 @@ def _wait(site: Site, plans: Plans, missing: set[str], reverted: Collection[Open
         if plan and effect not in again and not any(write.intent in missing for write in plan)
     ]
     fresh = [effect for effect in plans if effect not in again and effect not in waiting]
-    site.ledger.postpone(fresh, REPORT_AGAIN_S)
-    site.ledger.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
-    site.ledger.postpone(again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
+    site.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
+    site.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
+    site.ledger.effects.postpone(again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
 
 
 def _path(job: Job, kind: Kind) -> list[Write]:
@@ -152,11 +153,13 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
         taken_back = status is None or status < before.chain_status
         if taken_back and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
-            site.ledger.postpone([effect], FORK_SHOWS_WITHIN_S, str(error))  # a block may be lost; the scan finds that
+            site.ledger.effects.postpone(
+                [effect], FORK_SHOWS_WITHIN_S, str(error)
+            )  # a block may be lost; the scan finds that
         elif after != before:
-            site.ledger.postpone([effect], 0.0)
+            site.ledger.effects.postpone([effect], 0.0)
         elif effect.attempts < UNEXPLAINED:
-            site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
+            site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error))
         else:
             wanted = [step.status.name for step in path_to_goal(before)]
             park(site, effect, str(error), on_chain=on_chain, wanted=wanted)

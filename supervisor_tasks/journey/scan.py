@@ -31,7 +31,7 @@ def scan(site: Site) -> None:
 def _scan(site: Site) -> bool:
     """One step; returns whether there is more to do. A node that is behind tells nothing."""
     chain, ledger = site.chain, site.ledger
-    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursor(STREAM)
+    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(STREAM)
     if blocks.is_behind(head, known):
         _stand_still(site, head, max(known))
         return False
@@ -76,7 +76,7 @@ def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -
 
     def read_so_far(connection: Connection) -> None:
         site.chain.blocks.remember(connection, stretch.hashes)
-        ledger.set_cursor(connection, STREAM, last, stretch.hashes[last])
+        ledger.cursors.set(connection, STREAM, last, stretch.hashes[last])
 
     ledger.record(*_changes(site, stretch), also=read_so_far)
 

@@ -16,7 +16,8 @@ from supervisor_tasks.journey.submit import submit
 from supervisor_tasks.journey.tell_user import tell_user
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import Change, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.effects import LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -36,7 +37,7 @@ def carry_out(site: Site, effect_id: int) -> None:
     """Carry out one effect and commit its outcome. What fails because somebody does not answer is tried again until it
     is answered; what was answered with no, or fails in a way that nobody foresaw, is parked with its reason.
     """
-    leased = site.ledger.lease(STEPS, effect_id)
+    leased = site.ledger.effects.lease(STEPS, effect_id)
     if not leased:
         return
     effect = leased[0]
@@ -47,7 +48,7 @@ def carry_out(site: Site, effect_id: int) -> None:
         log.warning("step_taken_over", job_id=job.job_id, kind=effect.kind, error=str(error))
     except (TransientError, OutcomeUnknownError) as error:
         log.warning("step_postponed", job_id=job.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error))
-        site.ledger.postpone([effect], wait_s(effect.attempts), str(error))
+        site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error))
     except PermanentError as error:
         park(site, effect, str(error), error=type(error).__name__, state=job.state, slurm_id=job.slurm_id)
     except Exception as error:  # the edge of a step: whatever it was, the effect is not lost

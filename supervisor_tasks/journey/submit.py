@@ -22,7 +22,8 @@ from supervisor_tasks.events import (
     SubmitUnclear,
 )
 from supervisor_tasks.job import Job, SlurmId, State
-from supervisor_tasks.ledger.store import Change, OpenEffect
+from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
 from supervisor_tasks.slurm.output import Seen, SlurmRejectedError
@@ -63,7 +64,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
 
 def find(site: Site, job: Job) -> list[Seen]:
     """All that SLURM has, or had, of a job whose SLURM id is not known; the oldest first."""
-    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is None:
         return []
 
@@ -93,7 +94,7 @@ def _others_submission(site: Site, job: Job) -> SlurmId | None:
 
 def require_settled(site: Site, job: Job) -> None:
     """Raises TransientError as long as a submission that has begun may still arrive."""
-    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
@@ -121,7 +122,7 @@ def _require_no_trace(site: Site, job: Job) -> None:
     """SLURM may have forgotten a job that has ended, and without accounting says nothing then. What it left elsewhere is no
     proof, since anybody can write it, but it is not submitted again on its own. Raises PermanentError.
     """
-    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted) or 0.0
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
     traces = traces_since(site, job, ago_s)
     if traces:
         raise PermanentError(
@@ -132,6 +133,6 @@ def _require_no_trace(site: Site, job: Job) -> None:
 
 def traces_since(site: Site, job: Job, ago_s: float) -> list[str]:
     """What a job left in the last seconds elsewhere than with SLURM, in words."""
-    called = site.ledger.callbacks_since(job.job_id, ago_s)
+    called = site.ledger.inbox.of_last(job.job_id, ago_s)
     logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
     return [f"a plugin called with SLURM id {row.slurm_id}" for row in called] + ["its log was written"] * logged

@@ -40,11 +40,11 @@ from supervisor_tasks.journey.scan import BLOCKS, STREAM
 from supervisor_tasks.journey.submit import find, traces_since
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.journal import Submission
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.submissions import Submission
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import UndecidedError
@@ -111,7 +111,7 @@ def sweep(site: Site, why: str = "") -> None:
     elif _is_history_left(site):
         drain(site.ledger, "sweep", lambda: _read_history(site), takes_long=True)
     else:
-        site.ledger.tick(finished_tick("sweep"))
+        site.ledger.ticks.leave(finished_tick("sweep"))
 
 
 def _sweep(site: Site, why: str) -> bool:
@@ -140,7 +140,7 @@ def _sweep(site: Site, why: str) -> bool:
 
 
 def _is_history_left(site: Site) -> bool:
-    read, provider = site.ledger.cursor(HISTORY), site.ledger.sweeps.fact(PROVIDER)
+    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.sweeps.fact(PROVIDER)
     return provider is not None and read is not None and read[0] > site.sweep.start_block
 
 
@@ -166,7 +166,7 @@ def _read_history(site: Site) -> bool:
 
 def _keep_history(ledger: Ledger, first: int) -> None:
     with ledger.engine.begin() as connection:
-        ledger.set_cursor(connection, HISTORY, first, "")
+        ledger.cursors.set(connection, HISTORY, first, "")
 
 
 # --- looking ------------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _history(
     """The claims of blocks that were mined before this ledger's first scan, ours and others', the latest blocks first, some
     at each sweep; and the first block that was read.
     """
-    scanned, read = site.ledger.cursor(STREAM), site.ledger.cursor(HISTORY)
+    scanned, read = site.ledger.cursors.of(STREAM), site.ledger.cursors.of(HISTORY)
     start_block = site.sweep.start_block
     if scanned is None:
         report.more = True
@@ -282,7 +282,7 @@ def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
     if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just begun anew: another time
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
-    submissions = site.ledger.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
+    submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
     return {job_id: _trace(site, job, submissions.get(job_id), booted_s) for job_id, job in jobs.items()}
 
 
@@ -290,13 +290,13 @@ def _trace(site: Site, job: Job, submission: Submission | None, booted_s: int) -
     """slurmctld forgets what waits only when it is killed: then it began anew after it had taken the job."""
     if submission is None or _taken_s(job, submission) > booted_s:
         return Trace.SOME
-    if site.ledger.times(job.job_id, SubmissionForgotten) >= FORGOTTEN_AT_MOST:
+    if site.ledger.journal.times(job.job_id, SubmissionForgotten) >= FORGOTTEN_AT_MOST:
         return Trace.UNSURE
     try:
         found = find(site, job)
     except UndecidedError:
         return Trace.UNSURE
-    ago_s = site.ledger.seconds_since_event(job.job_id, SubmitStarted)
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     return Trace.SOME if found or ago_s is None or traces_since(site, job, ago_s) else Trace.NONE
 
 
@@ -338,10 +338,10 @@ def _read_again(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None
     if not blocks:
         return
     with one_at_a_time(ledger.engine, f"{ledger.cluster} scan"):
-        scanned = ledger.cursor(STREAM)
+        scanned = ledger.cursors.of(STREAM)
         if scanned is not None and scanned[0] >= min(blocks):
             with ledger.engine.begin() as connection:
-                ledger.set_cursor(connection, STREAM, min(blocks) - 1, "")
+                ledger.cursors.set(connection, STREAM, min(blocks) - 1, "")
 
 
 def _cancel(site: Site, view: View, findings: Sequence[Finding], report: _Report) -> None:
@@ -384,7 +384,7 @@ def _wake(site: Site, report: _Report) -> None:
     """Effects that nobody works on, callbacks that nobody has read, transactions that nobody follows."""
     report.stale = site.ledger.sweeps.stale()
     if report.stale["effects"]:
-        site.ledger.wake(site.ledger.forgotten())
+        site.ledger.effects.wake(site.ledger.effects.forgotten())
     if report.stale["callbacks"]:
         site.sweep.wake("witness")
     if report.stale["transactions"]:

@@ -90,7 +90,7 @@ def _give_nonces_up(site: Site, plan: Plan, state: AccountState) -> None:
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:SHOWN]]
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
-    ledger.hurry([entry.job_id for entry in lost if entry.job_id], (Kind.REPORT, Kind.REFUSE))
+    ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (Kind.REPORT, Kind.REFUSE))
 
 
 def _fill(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:

@@ -76,7 +76,7 @@ def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> N
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
-        site.ledger.hurry(again, (Kind.REPORT, Kind.REFUSE), "its transaction was mined and reverted")
+        site.ledger.effects.hurry(again, (Kind.REPORT, Kind.REFUSE), "its transaction was mined and reverted")
 
 
 def _true_statuses(site: Site, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[Change]:

@@ -1,6 +1,7 @@
 """Witness: SLURM says what became of the jobs. A callback is only a hint to look."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -10,8 +11,10 @@ from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.hearsay import Said, believed, look_in_s
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.store import CallbackSeen, Change, OpenEffect
-from supervisor_tasks.ledger.submissions import Submission
+from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.ledger.inbox import CallbackSeen
+from supervisor_tasks.ledger.journal import Submission
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.identity import UNKNOWN, Sight, Wanted
 from supervisor_tasks.slurm.listing import Listed
@@ -35,11 +38,11 @@ def _witness(site: Site) -> bool:
 
 
 def _read_inbox(site: Site) -> bool:
-    callbacks = site.ledger.unread_callbacks()
+    callbacks = site.ledger.inbox.unread()
     if not callbacks:
         return False
     jobs = site.ledger.jobs({callback.job_id for callback in callbacks})
-    heard = site.ledger.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    heard = site.ledger.inbox.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
     hinted, strange = dict[JobId, Change](), list[CallbackSeen]()
     for callback in callbacks:
         job = jobs.get(callback.job_id)
@@ -51,12 +54,13 @@ def _read_inbox(site: Site) -> bool:
     if strange:
         shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, SHOWN)]
         log.warning("callbacks_of_no_job_of_ours", callbacks=len(strange), first=shown)
-    site.ledger.read_callbacks(callbacks, list(hinted.values()))
+    read = partial(site.ledger.inbox.mark_read, seen=callbacks)
+    site.ledger.record(*hinted.values(), also=read)
     return True
 
 
 def _look(site: Site) -> bool:
-    effects = site.ledger.lease([Kind.WITNESS])
+    effects = site.ledger.effects.lease([Kind.WITNESS])
     if not effects:
         return False
     with given_back_on_failure(site.ledger, effects):
@@ -83,7 +87,7 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
             log.info("slurm_said", job_id=change.job_id, said=type(change.event).__name__)
     for why, waiting in unclear.items():
         log.warning("look_postponed", jobs=len(waiting), error=why)
-        site.ledger.postpone(waiting, wait_s(max(effect.attempts for effect in waiting)), why)
+        site.ledger.effects.postpone(waiting, wait_s(max(effect.attempts for effect in waiting)), why)
 
 
 def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
@@ -93,7 +97,7 @@ def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | 
     """
     jobs = list(jobs)
     given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
-    submissions = site.ledger.submissions(set(given.values()))
+    submissions = site.ledger.journal.submissions(set(given.values()))
     wanted = [
         Wanted(
             job_id=job.job_id,
@@ -147,9 +151,9 @@ def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome]:
     slurm, asked = site.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
     if not asked or not slurm.trust_callbacks or slurm.cluster.paths.sacct:
         return {}
-    heard = site.ledger.callbacks_of(asked)
-    submissions = site.ledger.submissions(set(asked.values()))
-    suspended = site.ledger.ever_suspended(asked)
+    heard = site.ledger.inbox.about(asked)
+    submissions = site.ledger.journal.submissions(set(asked.values()))
+    suspended = site.ledger.journal.ever_suspended(asked)
     found = dict[JobId, Outcome]()
     for job in forgotten:
         called_s = submissions.get(job.job_id, ANY_TIME).called_s

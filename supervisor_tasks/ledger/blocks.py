@@ -114,3 +114,24 @@ class Blocks:
         query = select(JOBS.c.job_id).where(JOBS.c.cluster == self._cluster, condition).order_by(JOBS.c.job_id)
         with self._engine.connect() as connection:
             return [JobId(job_id) for job_id in connection.scalars(query)]
+
+
+class Cursors:
+    """How far each stream of one cluster was read."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def of(self, stream: str) -> tuple[int, str] | None:
+        """Up to which block, and which hash of it, a stream was read."""
+        here = CURSORS.c.cluster == self._cluster, CURSORS.c.stream == stream
+        with self._engine.connect() as connection:
+            row = connection.execute(select(CURSORS.c.block_number, CURSORS.c.block_hash).where(*here)).first()
+        return None if row is None else (row.block_number, row.block_hash)
+
+    def set(self, connection: Connection, stream: str, block_number: int, block_hash: str) -> None:
+        """Write down, within a transaction, how far a stream was read."""
+        place = {"block_number": block_number, "block_hash": block_hash}
+        row = insert(CURSORS).values(cluster=self._cluster, stream=stream, **place)
+        connection.execute(row.on_conflict_do_update(index_elements=["cluster", "stream"], set_=place))

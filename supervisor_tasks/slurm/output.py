@@ -90,7 +90,7 @@ class Seen:
         return Outcome(
             status=meant.status,
             elapsed_s=self.elapsed_s,
-            exit_status=self.exit_status if meant.by_itself else 0,
+            exit_status=self.exit_status if meant.by_itself else meant.exit_status,
             reason=reason,
         )
 

@@ -19,7 +19,7 @@ class Phase(StrEnum):
 class End:
     """An end state: what the contract hears and what is billed. `by_itself` tells whether the exit status is the script's own.
     SLURM's commands disagree on that of a job that SLURM ended: squeue shows the signal, or what the script made of it,
-    sacct and the completion hook show 0. So it is 0.
+    sacct and the completion hook show 0. So it is `exit_status`, whoever is asked.
 
     Billed are the whole minutes of SLURM's elapsed time, whatever the end: minutes that were used are minutes to be paid.
     Suspended time is no elapsed time, and a requeue lets it begin anew. A job that never ran has none.
@@ -27,13 +27,16 @@ class End:
 
     status: ChainStatus
     by_itself: bool = False
+    exit_status: int = 0
 
+
+OUT_OF_MEMORY_STATUS = 253  # SLURM's own, whatever the script's was; squeue prints it so, and sacct 0:125
 
 # JOB STATE CODES of squeue(1), 22.05 to 25.11. The base states that are an end:
 _ENDED = {
     "COMPLETED": End(ChainStatus.FINISHED, by_itself=True),
     "FAILED": End(ChainStatus.FAILED, by_itself=True),
-    "OUT_OF_MEMORY": End(ChainStatus.FAILED, by_itself=True),  # 0:125, which is how SLURM says it
+    "OUT_OF_MEMORY": End(ChainStatus.FAILED, exit_status=OUT_OF_MEMORY_STATUS),
     "TIMEOUT": End(ChainStatus.OUT_OF_CREDITS),
     "CANCELLED": End(ChainStatus.CANCELLED),
     "BOOT_FAIL": End(ChainStatus.FAILED),

@@ -21,6 +21,7 @@ from web3 import HTTPProvider, Web3
 
 from devgrid.chain import BUILD, Chain
 from devgrid.users import Users
+from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
 
 BLOCKS_A_REQUEST = 200
 GRID_JOB = re.compile("0x[0-9a-f]{64}")
@@ -93,7 +94,7 @@ class SlurmJob:
 @dataclass(frozen=True)
 class Evidence:
     """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
-    start, and had no memory of.
+    start, and had no memory of; `unsaved` are the ends that it announced and had no memory of.
     """
 
     provider: str
@@ -115,6 +116,7 @@ class Evidence:
     expected: dict[str, Row] = field(default_factory=dict)
     acknowledged: list[Row] = field(default_factory=list)
     purged: Counter[int] = field(default_factory=Counter)
+    unsaved: list[UnsavedEnd] = field(default_factory=list)
 
     @cached_property
     def ours(self) -> list[OnChain]:
@@ -142,6 +144,17 @@ class Evidence:
     def slurm_jobs(self, job_id: str) -> list[SlurmJob]:
         """All that SLURM ever had for a job of the grid."""
         return [job for job in self.slurm.values() if job.job_id == job_id]
+
+    def unsaved_ends(self, job_id: str) -> list[SlurmJob]:
+        """How a job ended in the words of a slurmctld that was killed before it had written them down."""
+        row = self.ledger_jobs.get(job_id)
+        lost = {row["slurm_id"]} if row and job_id in self.forgotten else set()
+        kept = {job.slurm_id for job in self.slurm_jobs(job_id)}
+        return [
+            SlurmJob(end.slurm_id, job_id, end.state, end.elapsed_s, end.exit_status)
+            for end in self.unsaved
+            if end.slurm_id in (lost if end.lost else kept)
+        ]
 
     def ran(self, job_id: str) -> list[SlurmJob]:
         """Those of them that were started."""
@@ -176,6 +189,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
         acknowledged=list(_lines(folder / ACKNOWLEDGED)),
         purged=purged(folder),
+        unsaved=unsaved_ends(_slurmctld_log(folder).splitlines()),
     )
 
 
@@ -322,8 +336,13 @@ def _slurm(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict
 
 def purged(folder: Path) -> Counter[int]:
     """What slurmctld's log says of batch jobs whose files it found at a start and that it does not know (SLURM 22.05)."""
-    log = (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
-    return Counter(int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", log))
+    return Counter(
+        int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", _slurmctld_log(folder))
+    )
+
+
+def _slurmctld_log(folder: Path) -> str:
+    return (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
 
 
 def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:

@@ -16,6 +16,7 @@ from supervisor_tasks.job import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import CHECKS, audit, violations
 from tests.chaos.evidence import Evidence, OnChain, gather
+from tests.chaos.unsaved import UnsavedEnd
 from tests.watching import ledger, rows, wait_for, wait_for_end
 
 
@@ -124,6 +125,24 @@ def test_panicked__slurm_forgot_one_job_and_two_have_its_id__both_are_ours(evide
 def test_panicked__slurm_has_a_record_of_the_job__is_ours(evidence: Evidence) -> None:
     lost = replace(forgotten_by_slurm(evidence), slurm=evidence.slurm)
     assert wrong(lost) >= {"expected", "not_given_up", "right_status"}
+
+
+def test_finished__and_forgotten_after_slurm_had_said_so__is_right(evidence: Evidence) -> None:
+    job = finished(evidence)
+    lost = forgotten_by_slurm(evidence, status="FINISHED", final_cost_wei=job.final_cost_wei)
+    slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
+    assert wrong(replace(lost, unsaved=[UnsavedEnd(slurm_id, "COMPLETED", 1, 0, lost=True)])) == set()
+    assert wrong(replace(lost, unsaved=[UnsavedEnd(slurm_id, "FAILED", 1, 256, lost=True)])) >= {"forgotten_by_slurm"}
+
+
+def test_finished__and_in_slurms_books_once_more_since__is_right(evidence: Evidence) -> None:
+    """The contract has what SLURM said first; the record is that of the job that no node had any more."""
+    seen = evidence.slurm_jobs(finished(evidence).job_id)[0]
+    again = with_slurm(evidence, state="CANCELLED", elapsed_s=75)
+    assert wrong(again) == {"right_status", "minutes", "ledger_figures"}
+    first = UnsavedEnd(seen.slurm_id, seen.state, seen.elapsed_s, seen.exit_status, lost=False)
+    assert wrong(replace(again, unsaved=[first])) == set()
+    assert "minutes" in wrong(replace(again, unsaved=[replace(first, elapsed_s=130)]))
 
 
 def wrong(evidence: Evidence) -> set[str]:

@@ -1,8 +1,10 @@
 """Each way in which SLURM ends a job, at a site without accounting: the status, the seconds and the exit status that follow."""
 
+import random
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +31,17 @@ URGENT = (
     "PreemptMode=CANCEL",
     "PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP",
 )
+# The nodes of several private clusters have the same names, and so the same cgroups: the ids of jobs tell these apart.
+LIMITED_MEMORY = ("TaskPlugin=task/cgroup", f"FirstJobId={random.randrange(10**6, 5 * 10**7)}")
+MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running_grid = Grid.start(block_time_s=0.25, slurm_conf=URGENT)
+    running_grid = Grid.start(
+        block_time_s=0.25, slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ()))
+    )
     try:
         running_grid.fleet.start(flower=False)
         yield running_grid
@@ -64,6 +71,16 @@ def test_preempted__by_a_partition_of_higher_priority__has_failed(grid: Grid, cu
     assert urgent.returncode == 0, urgent.stderr
     assert_ended(grid, job_id, "PREEMPTED", ChainStatus.FAILED)
     assert grid.chain.job(job_id).last_error == "SLURM: PREEMPTED"
+
+
+@pytest.mark.skipif(
+    not MEMORY_CGROUP.is_dir(), reason="this machine has no memory cgroups, and SLURM cannot limit memory"
+)
+def test_out_of_memory__has_failed(grid: Grid, customer: Account) -> None:
+    takes = "#!/bin/bash\nexec perl -e 'my $text = \"a\" x (400 * 1024 * 1024); sleep 60'\n"
+    job_id = grid.submit_script(customer, takes, memPerCpu=60)
+    assert_ended(grid, job_id, "OUT_OF_MEMORY", ChainStatus.FAILED, exit_status=253)
+    assert grid.chain.job(job_id).last_error == "SLURM: OUT_OF_MEMORY"
 
 
 @pytest.mark.usefixtures("drained")

@@ -15,6 +15,7 @@ from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.store import Ledger
 from tests.ends import scontrol
 from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
@@ -363,7 +364,7 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     assert "sweep_contradiction" in alarms(grid)
     assert {grid.chain.job(job_id).status for job_id in (first, second)} == {ChainStatus.RUNNING}
     with ledger(grid) as engine:  # the operator's word for one of them
-        assert Ledger(engine, "devgrid", wake=lambda _: None).confirm_lost([first]) == [first]
+        assert word.confirm_lost(Ledger(engine, "devgrid", wake=lambda _: None), [first]) == [first]
     job = wait_for_end(grid, first)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     assert grid.chain.job(second).status is ChainStatus.RUNNING

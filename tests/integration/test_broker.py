@@ -16,7 +16,7 @@ from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
 from supervisor_tasks.job import JobId, Kind
-from supervisor_tasks.ledger.store import OpenEffect
+from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.wake import WakeUps
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen

@@ -19,9 +19,10 @@ from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitte
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
-from supervisor_tasks.ledger.store import Change, Ledger, OpenEffect
+from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
 from supervisor_tasks.queues import periods_s
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
@@ -64,7 +65,7 @@ def said(result: Result) -> Any:
 def park_one(ledger: Ledger, kind: Kind = Kind.WITNESS, reason: str = "no") -> OpenEffect:
     with ledger.engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
-    effect = ledger.lease([kind])[0]
+    effect = ledger.effects.lease([kind])[0]
     park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
     return effect
 
@@ -80,7 +81,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.tick(*(finished_tick(name) for name in periods_s(1.0)))
+    ledger.ticks.leave(*(finished_tick(name) for name in periods_s(1.0)))
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:
@@ -183,7 +184,7 @@ def test_retry__one_effect__begins_anew(run: Run, ledger: Ledger) -> None:
     effect = park_one(ledger)
     assert [row["effect"] for row in said(run("parked", "--json"))] == [effect.id]
     assert [row["id"] for row in said(run("retry", str(effect.id), "--json"))] == [effect.id]
-    assert [again.attempts for again in ledger.lease([Kind.WITNESS])] == [1]
+    assert [again.attempts for again in ledger.effects.lease([Kind.WITNESS])] == [1]
     assert said(run("parked", "--json")) == []
 
 
@@ -193,7 +194,7 @@ def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
     for _ in range(3):
         with ledger.engine.begin() as connection:
             connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
-        effect = ledger.lease([Kind.WITNESS], most=1)[0]
+        effect = ledger.effects.lease([Kind.WITNESS], most=1)[0]
         park(ledger, effect, "no")
     assert [row["job_id"] for row in said(run("retry", "--job", job_id(2), "--json"))] == [job_id(2)]
     assert len(said(run("retry", "--all", "--json"))) == 2

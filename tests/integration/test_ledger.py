@@ -32,8 +32,9 @@ from supervisor_tasks.events import (
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger import leases
+from supervisor_tasks.ledger.effects import WORKER_ENDED, LeaseLostError, OpenEffect
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder, single_flight
-from supervisor_tasks.ledger.store import WORKER_ENDED, Change, LeaseLostError, Ledger, OpenEffect
+from supervisor_tasks.ledger.store import Change, Ledger
 
 JOB = JobId("0x" + "5" * 64)
 CLAIM = Claimed(
@@ -152,7 +153,7 @@ def test_record__outcome_of_a_step__ends_its_effect_and_wakes_the_next(
 ) -> None:
     ledger.record(Change(JOB, CLAIM))
     assert woken.kinds() == [Kind.FETCH]
-    (effect,) = ledger.lease([Kind.FETCH])
+    (effect,) = ledger.effects.lease([Kind.FETCH])
     ledger.record(Change(JOB, ScriptFetched("echo", ""), done=effect))
     assert open_kinds(engine) == {"submit"}
     assert woken.kinds() == [Kind.SUBMIT]
@@ -169,21 +170,21 @@ def test_record__state_in_which_effects_have_no_purpose__closes_them(ledger: Led
 def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(Change(JOB, CLAIM))
-    assert len(ledger.lease([Kind.FETCH])) == 1
-    assert other.lease([Kind.FETCH]) == []
-    assert other.forgotten() == []
+    assert len(ledger.effects.lease([Kind.FETCH])) == 1
+    assert other.effects.lease([Kind.FETCH]) == []
+    assert other.effects.forgotten() == []
     other.holder.close()
 
 
 def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(Change(JOB, CLAIM))
-    assert len(other.lease([Kind.FETCH])) == 1
+    assert len(other.effects.lease([Kind.FETCH])) == 1
     other.holder.close()
 
     def is_free() -> bool:
-        ledger.forgotten()
-        return len(ledger.lease([Kind.FETCH])) == 1
+        ledger.effects.forgotten()
+        return len(ledger.effects.lease([Kind.FETCH])) == 1
 
     wait_until(is_free, "Postgres to end its session", 30.0)
 
@@ -191,7 +192,7 @@ def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, wok
 def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "there", woken)
     ledger.record(Change(JOB, CLAIM))
-    assert other.lease([Kind.FETCH]) == []
+    assert other.effects.lease([Kind.FETCH]) == []
     assert other.jobs([JOB]) == {}
     other.holder.close()
 
@@ -199,40 +200,40 @@ def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, 
 def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger: Ledger, woken: Woken) -> None:
     bring_to_queued(ledger)
     ledger.record(Change(JOB, CalledBack()))  # due now
-    (effect,) = ledger.lease([Kind.WITNESS])
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
     ledger.record(Change(JOB, CalledBack()))  # meanwhile
     woken.kinds()
     ledger.record(Change(JOB, SlurmWaiting("PENDING"), done=effect))
     assert woken.kinds() == [Kind.WITNESS]
-    assert len(ledger.lease([Kind.WITNESS])) == 1
+    assert len(ledger.effects.lease([Kind.WITNESS])) == 1
 
 
 def test_postponed__is_due_later_and_keeps_its_error(ledger: Ledger, engine: Engine) -> None:
     ledger.record(Change(JOB, CLAIM))
-    (effect,) = ledger.lease([Kind.FETCH])
-    ledger.postpone([effect], 60.0, "nobody answers")
-    assert ledger.lease([Kind.FETCH]) == []
+    (effect,) = ledger.effects.lease([Kind.FETCH])
+    ledger.effects.postpone([effect], 60.0, "nobody answers")
+    assert ledger.effects.lease([Kind.FETCH]) == []
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT last_error FROM effects")) == "nobody answers"
 
 
 def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
     ledger.record(Change(JOB, CLAIM))
-    (effect,) = ledger.lease([Kind.FETCH])
-    ledger.park(effect, "a contradiction")
-    assert ledger.lease([Kind.FETCH]) == []
-    assert ledger.forgotten() == []
+    (effect,) = ledger.effects.lease([Kind.FETCH])
+    ledger.effects.park(effect, "a contradiction")
+    assert ledger.effects.lease([Kind.FETCH]) == []
+    assert ledger.effects.forgotten() == []
 
 
 def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledger, engine: Engine) -> None:
     ledger.record(Change(JOB, CLAIM))
-    assert ledger.forgotten() == []  # its message has just been sent
+    assert ledger.effects.forgotten() == []  # its message has just been sent
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE effects SET woken_at = now() - interval '10 s', due_at = now() - interval '9 s'")
         )
-    assert len(ledger.forgotten()) == 1
-    assert ledger.forgotten() == []
+    assert len(ledger.effects.forgotten()) == 1
+    assert ledger.effects.forgotten() == []
 
 
 def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
@@ -259,10 +260,10 @@ def test_inbox__strangers__are_counted_and_forgotten_a_day_after_they_were_read(
             text(said), [ours, ours | {"slurm_id": 4711}, strange, strange | {"slurm_id": 8, "age_s": 60}]
         )
     about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
-    assert ledger.heard(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
-    assert ledger.forget_strange_callbacks() == 6
-    assert ledger.forget_strange_callbacks() == 0  # not again within the hour
-    assert ledger.heard(about) == dict.fromkeys([about[0], about[2]], 3)  # type: ignore[arg-type]
+    assert ledger.inbox.heard(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
+    assert ledger.inbox.forget_strange() == 6
+    assert ledger.inbox.forget_strange() == 0  # not again within the hour
+    assert ledger.inbox.heard(about) == dict.fromkeys([about[0], about[2]], 3)  # type: ignore[arg-type]
 
 
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
@@ -275,22 +276,22 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, en
             ),
             {"job": JOB},
         )
-    assert ledger.has_unread_callbacks()
-    seen = ledger.unread_callbacks()
+    assert ledger.inbox.has_unread()
+    seen = ledger.inbox.unread()
     assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
-    ledger.read_callbacks(seen, [Change(JOB, CalledBack())])
-    assert not ledger.has_unread_callbacks()
-    assert ledger.callbacks_of({JOB: SlurmId(7)}) == {JOB: seen}
+    ledger.record(Change(JOB, CalledBack()), also=lambda connection: ledger.inbox.mark_read(connection, seen))
+    assert not ledger.inbox.has_unread()
+    assert ledger.inbox.about({JOB: SlurmId(7)}) == {JOB: seen}
 
 
 def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
-    assert ledger.seconds_since("slurm") is None
-    ledger.tick("slurm")
-    age_s = ledger.seconds_since("slurm")
+    assert ledger.ticks.age_s("slurm") is None
+    ledger.ticks.leave("slurm")
+    age_s = ledger.ticks.age_s("slurm")
     assert age_s is not None
     assert age_s < 5
-    ledger.forget_tick("slurm")
-    assert ledger.seconds_since("slurm") is None
+    ledger.ticks.remove("slurm")
+    assert ledger.ticks.age_s("slurm") is None
 
 
 def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
@@ -311,12 +312,12 @@ def test_held__lease_passed_on__nothing_begins(
 ) -> None:
     other = ledger if same_process else Ledger(engine, "here", woken)
     ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.lease([Kind.SUBMIT])
+    (stale,) = ledger.effects.lease([Kind.SUBMIT])
     expire(engine)
     with pytest.raises(LeaseLostError):
         ledger.record(Change(JOB, SubmitStarted(10)), held=stale)  # run out, though nobody has taken it yet
-    other.forgotten()
-    (fresh,) = other.lease([Kind.SUBMIT])
+    other.effects.forgotten()
+    (fresh,) = other.effects.lease([Kind.SUBMIT])
     with pytest.raises(LeaseLostError):
         ledger.record(Change(JOB, SubmitStarted(10)), held=stale)
     assert ledger.jobs([JOB])[JOB].state is State.READY
@@ -329,13 +330,13 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
     ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.lease([Kind.SUBMIT])
+    (stale,) = ledger.effects.lease([Kind.SUBMIT])
     expire(engine)
-    ledger.forgotten()
-    (fresh,) = ledger.lease([Kind.SUBMIT])
+    ledger.effects.forgotten()
+    (fresh,) = ledger.effects.lease([Kind.SUBMIT])
     assert (fresh.holder, fresh.attempts) == (stale.holder, stale.attempts + 1)
-    ledger.postpone([stale], 60.0, "nobody answers")
-    assert not ledger.park(stale, "a contradiction")
+    ledger.effects.postpone([stale], 60.0, "nobody answers")
+    assert not ledger.effects.park(stale, "a contradiction")
     ledger.record(Change(JOB, CalledBack(), done=stale))
     with engine.connect() as connection:
         (row,) = connection.execute(text("SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"))
@@ -345,11 +346,11 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
 
 def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> None:
     ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.lease([Kind.SUBMIT])
+    (stale,) = ledger.effects.lease([Kind.SUBMIT])
     ledger.record(Change(JOB, SubmitStarted(10)), held=stale)
     expire(engine)
-    ledger.forgotten()
-    (fresh,) = ledger.lease([Kind.SUBMIT])
+    ledger.effects.forgotten()
+    (fresh,) = ledger.effects.lease([Kind.SUBMIT])
     ledger.record(Change(JOB, Submitted(SlurmId(7)), done=stale))
     assert ledger.jobs([JOB])[JOB].slurm_id == 7
     assert open_kinds(engine) == {"witness"}
@@ -366,7 +367,7 @@ from supervisor_tasks.job import Kind
 from supervisor_tasks.settings import load
 ledger = Ledger(open_engine(load()), "here", lambda _: None)
 with single_flight(ledger.engine, "work"):
-    print(len(ledger.lease([Kind.FETCH])), flush=True)
+    print(len(ledger.effects.lease([Kind.FETCH])), flush=True)
     time.sleep(600)
 """
 
@@ -380,13 +381,13 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger
             assert other.stdout is not None
             assert other.stdout.readline() == "1\n"
             ledger.holder.number()  # which begins to watch
-            ledger.forgotten()
-            assert ledger.lease([Kind.FETCH]) == []
+            ledger.effects.forgotten()
+            assert ledger.effects.lease([Kind.FETCH]) == []
             other.send_signal(signal.SIGSTOP)
 
             def is_free() -> bool:
-                ledger.forgotten()
-                return len(ledger.lease([Kind.FETCH])) == 1
+                ledger.effects.forgotten()
+                return len(ledger.effects.lease([Kind.FETCH])) == 1
 
             wait_until(is_free, "the lease to be free", 60.0, 0.5)
             with single_flight(engine, "work") as mine:
@@ -433,6 +434,6 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
 def test_ever_suspended__as_the_looks_saw_it(ledger: Ledger) -> None:
     bring_to_queued(ledger)
     ledger.record(Change(JOB, SlurmStarted("RUNNING")))
-    assert ledger.ever_suspended([JOB]) == set()
+    assert ledger.journal.ever_suspended([JOB]) == set()
     ledger.record(Change(JOB, SlurmStarted("SUSPENDED")), Change(JOB, SlurmStarted("RUNNING")))
-    assert ledger.ever_suspended([JOB]) == {JOB}
+    assert ledger.journal.ever_suspended([JOB]) == {JOB}

@@ -11,15 +11,9 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.events import CalledBack, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Kind
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
+from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, SUSPECT_AFTER, TRIES_OF_THE_UNFORESEEN, OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import (
-    LATE_AFTER_TRIES,
-    SUSPECT_AFTER,
-    TRIES_OF_THE_UNFORESEEN,
-    Change,
-    Ledger,
-    OpenEffect,
-)
+from supervisor_tasks.ledger.store import Change, Ledger
 from tests.ledgers import bring_to_queued, emptied, job_id, migrated
 
 
@@ -59,7 +53,7 @@ def alarms(ledger: Ledger) -> dict[AlarmName, dict[str, Any]]:
 
 def look(ledger: Ledger, see: Callable[[Sequence[OpenEffect]], None]) -> list[OpenEffect]:
     """As the witness does with what is due."""
-    effects = ledger.lease([Kind.WITNESS])
+    effects = ledger.effects.lease([Kind.WITNESS])
     if effects:
         with given_back_on_failure(ledger, effects):
             see(effects)
@@ -69,7 +63,7 @@ def look(ledger: Ledger, see: Callable[[Sequence[OpenEffect]], None]) -> list[Op
 
 def test_park__keeps_what_was_seen_and_calls_the_operator(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    (effect,) = ledger.lease([Kind.WITNESS])
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
     park(ledger, effect, "SLURM said\0no", error="SlurmRejectedError", said="x" * 9000, state="QUEUED", number=7)
     (row,) = rows(engine, "SELECT last_error, evidence, lease, parked_at FROM effects WHERE done_at IS NULL")
     assert row.last_error == "SLURM said\\x00no"
@@ -84,22 +78,22 @@ def test_park__demand_while_it_was_carried_out__is_tried_once_more_and_then_park
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1)
-    (effect,) = ledger.lease([Kind.WITNESS])
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
     ledger.record(Change(job_id(1), CalledBack()))
     park(ledger, effect, "no")
     assert AlarmName.EFFECT_PARKED not in alarms(ledger)
-    (again,) = ledger.lease([Kind.WITNESS])
+    (again,) = ledger.effects.lease([Kind.WITNESS])
     park(ledger, again, "no")
-    assert ledger.lease([Kind.WITNESS]) == []
+    assert ledger.effects.lease([Kind.WITNESS]) == []
     assert AlarmName.EFFECT_PARKED in alarms(ledger)
 
 
 def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    (effect,) = ledger.lease([Kind.WITNESS])
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
     park(ledger, effect, "no")
     ledger.record(Change(job_id(1), CalledBack()))
-    (again,) = ledger.lease([Kind.WITNESS])
+    (again,) = ledger.effects.lease([Kind.WITNESS])
     assert again.id == effect.id
     ledger.record(Change(job_id(1), SlurmStarted(), done=again))
     watch_effects(ledger)
@@ -108,7 +102,7 @@ def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> Non
 
 def test_parked__job_goes_on_without_it__alarm_is_cleared(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    (effect,) = ledger.lease([Kind.WITNESS])
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
     park(ledger, effect, "no")
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET done_at = now()"))
@@ -162,8 +156,8 @@ def test_outage__of_any_length__is_never_parked_but_late(ledger: Ledger, engine:
 
 def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    effects = ledger.lease([Kind.WITNESS])
-    ledger.postpone(effects, 1.0, "not now")
+    effects = ledger.effects.lease([Kind.WITNESS])
+    ledger.effects.postpone(effects, 1.0, "not now")
     watch_effects(ledger)
     assert alarms(ledger) == {}
     with engine.begin() as connection:
@@ -174,10 +168,10 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
 
 def test_postponed_without_an_error__has_not_failed(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    effects = ledger.lease([Kind.WITNESS])
-    ledger.postpone(effects, 1.0, "not now")
+    effects = ledger.effects.lease([Kind.WITNESS])
+    ledger.effects.postpone(effects, 1.0, "not now")
     make_due(engine)
-    ledger.postpone(ledger.lease([Kind.WITNESS]), 30.0)
+    ledger.effects.postpone(ledger.effects.lease([Kind.WITNESS]), 30.0)
     (row,) = rows(engine, "SELECT attempts, failing_since, last_error FROM effects WHERE done_at IS NULL")
     assert tuple(row) == (0, None, None)
 
@@ -185,7 +179,7 @@ def test_postponed_without_an_error__has_not_failed(ledger: Ledger, engine: Engi
 def die_with(engine: Engine, ledger: Ledger) -> list[OpenEffect]:
     """A worker takes what is due, and is gone."""
     worker = Ledger(engine, "here", lambda _: None)
-    effects = worker.lease([Kind.WITNESS])
+    effects = worker.effects.lease([Kind.WITNESS])
     worker.holder.close()
     free(ledger, engine)
     return effects
@@ -195,7 +189,7 @@ def free(ledger: Ledger, engine: Engine) -> None:
     """Postgres gives the lock of a closed connection up in its own time."""
 
     def freed() -> bool:
-        ledger.forgotten()
+        ledger.effects.forgotten()
         return not rows(engine, "SELECT 1 FROM effects WHERE lease IS NOT NULL")
 
     wait_until(freed, "the leases of the dead to be free", 60.0, 0.01)
@@ -210,7 +204,7 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
     poison, deaths = job_id(13), list[int]()
     while len(deaths) < TRIES_OF_THE_UNFORESEEN:
         worker = Ledger(engine, "here", lambda _: None)
-        while effects := worker.lease([Kind.WITNESS]):
+        while effects := worker.effects.lease([Kind.WITNESS]):
             if any(effect.job_id == poison for effect in effects):
                 deaths.append(len(effects))
                 break
@@ -234,7 +228,7 @@ def test_worker_killed_again_and_again_with_much_in_flight__nothing_is_parked(le
     assert sizes == [100] * SUSPECT_AFTER + [1] * (len(sizes) - SUSPECT_AFTER)
     assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
     make_due(engine)
-    while effects := ledger.lease([Kind.WITNESS]):
+    while effects := ledger.effects.lease([Kind.WITNESS]):
         finish(ledger, effects)
     assert rows(engine, "SELECT 1 FROM effects WHERE failing_since IS NOT NULL AND done_at IS NULL") == []
     assert len(rows(engine, "SELECT 1 FROM jobs WHERE looks >= 1")) == 100
@@ -248,10 +242,10 @@ def test_suspects__one_at_a_time_whoever_takes_them(ledger: Ledger, engine: Engi
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
     other = Ledger(engine, "here", lambda _: None)
-    assert [effect.job_id for effect in other.lease([Kind.WITNESS])] == [job_id(4)]
-    suspect = other.lease([Kind.WITNESS])
+    assert [effect.job_id for effect in other.effects.lease([Kind.WITNESS])] == [job_id(4)]
+    suspect = other.effects.lease([Kind.WITNESS])
     assert len(suspect) == 1
-    assert ledger.lease([Kind.WITNESS]) == []
+    assert ledger.effects.lease([Kind.WITNESS]) == []
     finish(other, suspect)
-    assert len(ledger.lease([Kind.WITNESS])) == 1
+    assert len(ledger.effects.lease([Kind.WITNESS])) == 1
     other.holder.close()

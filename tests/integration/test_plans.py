@@ -13,6 +13,7 @@ from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
+from supervisor_tasks.chain import book
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
@@ -113,17 +114,17 @@ def taken_back(ledger: Ledger) -> None:
 
 
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
-    "lease": lambda ledger, _: ledger.lease([Kind.WITNESS]),
-    "forgotten": lambda ledger, _: ledger.forgotten(),
+    "lease": lambda ledger, _: ledger.effects.lease([Kind.WITNESS]),
+    "forgotten": lambda ledger, _: ledger.effects.forgotten(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
     "record": lambda ledger, _: ledger.record(Change(RUNNING, CalledBack()), Change(RUNNING, SlurmWaiting("RUNNING"))),
     "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
-    "unread_callbacks": lambda ledger, _: ledger.unread_callbacks(),
-    "has_unread_callbacks": lambda ledger, _: ledger.has_unread_callbacks(),
-    "callbacks_of": lambda ledger, _: ledger.callbacks_of({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
-    "submissions": lambda ledger, _: ledger.submissions([SlurmId(n) for n in range(1, BATCH)]),
-    "has_open_transactions": lambda ledger, _: ledger.has_open_transactions(),
-    "trouble": lambda ledger, _: ledger.trouble(),
+    "unread_callbacks": lambda ledger, _: ledger.inbox.unread(),
+    "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
+    "callbacks_of": lambda ledger, _: ledger.inbox.about({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
+    "submissions": lambda ledger, _: ledger.journal.submissions([SlurmId(n) for n in range(1, BATCH)]),
+    "has_open_transactions": lambda ledger, _: book.has_open(ledger.engine, CLUSTER),
+    "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
     "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
@@ -132,8 +133,8 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
     "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
     "slurm_ids_of_others": lambda ledger, _: ledger.slurm_ids_of_others(RUNNING, {SlurmId(n): 0 for n in range(1, 9)}),
-    "seconds_since_event": lambda ledger, _: ledger.seconds_since_event(RUNNING, SubmitStarted),
-    "callbacks_since": lambda ledger, _: ledger.callbacks_since(RUNNING, 3600.0),
+    "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(RUNNING, SubmitStarted),
+    "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),

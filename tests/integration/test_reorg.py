@@ -72,7 +72,7 @@ class Play:
         return job_id
 
     def claim(self) -> None:
-        self.ledger.tick("slurm")
+        self.ledger.ticks.leave("slurm")
         self.work.claim()
         self.work.track()
 

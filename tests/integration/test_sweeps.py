@@ -8,6 +8,7 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.events import ChainSaw, SlurmStarted
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
 from supervisor_tasks.ledger import sweeps as module
+from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
@@ -112,8 +113,8 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
         bring_to_queued(ledger, number)
     held = {job_id(1): 101, job_id(2): 999}
     ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
-    assert ledger.confirm_lost([job_id(3)]) == []
-    assert ledger.confirm_lost() == [job_id(1)]  # the second one has another SLURM id by now
+    assert word.confirm_lost(ledger, [job_id(3)]) == []
+    assert word.confirm_lost(ledger) == [job_id(1)]  # the second one has another SLURM id by now
     jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
     assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [State.ENDED, State.QUEUED, State.QUEUED]
     outcome = jobs[job_id(1)].outcome

@@ -100,13 +100,13 @@ def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chai
             reported(fleet)
         assert fleet.states() == ["MINED", *["REVERTED"] * 3]
         assert fleet.alarms() == {AlarmName.EFFECT_PARKED}
-        fleet.site.ledger.retry(job_id=job_id)
+        fleet.site.ledger.effects.retry(job_id=job_id)
         for _ in range(3):
             reported(fleet)
         assert fleet.states() == ["MINED", *["REVERTED"] * 4]  # once more, as the operator wished
     finally:
         chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
-    fleet.site.ledger.retry(job_id=job_id)
+    fleet.site.ledger.effects.retry(job_id=job_id)
     reported(fleet)
     assert chain.job(job_id).status is ChainStatus.RUNNING
 

@@ -94,7 +94,7 @@ class Fleet:
             confirmations=0,
             stuck_after_s=stuck_after_s,
         )
-        ledger.tick("slurm")
+        ledger.ticks.leave("slurm")
         return cls(Site(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
 
     def follow(self) -> bool:

@@ -141,7 +141,7 @@ def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str)
     work.witness()
     took_s = time.monotonic() - began_s
     ended = ledger.count_in_states(["ENDED"])
-    if ended != len(job_ids) or ledger.has_unread_callbacks():
+    if ended != len(job_ids) or ledger.inbox.has_unread():
         raise RuntimeError(f"{ended} of {len(job_ids)} jobs have ended")
     return took_s
 
@@ -202,7 +202,7 @@ def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: i
     ledger.sweeps.learn(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
     with ledger.engine.begin() as connection:
-        ledger.set_cursor(connection, STREAM, head, "")
+        ledger.cursors.set(connection, STREAM, head, "")
         connection.execute(
             text(
                 """

@@ -119,7 +119,7 @@ def test_outcome__not_the_scripts_own_end__is_failed_with_slurms_word_and_the_mi
     line = f"7|{state}|2:59|125|None|0xabab|1795285686|0|\n"
     outcome = seen_jobs(Answer(0, line, ""))[SlurmId(7)].outcome()
     assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
-    assert outcome.exit_status == (125 if state == "OUT_OF_MEMORY" else 0)
+    assert outcome.exit_status == (253 if state == "OUT_OF_MEMORY" else 0)
 
 
 def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the_others() -> None:

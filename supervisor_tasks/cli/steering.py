@@ -1,0 +1,99 @@
+"""What steers the fleet: claiming, a sweep now, what another ledger left, what was read of the chain."""
+
+import time
+from dataclasses import asdict
+
+import click
+
+from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
+from supervisor_tasks.ledger.operator import Switch
+from supervisor_tasks.ledger.sweeps import REWIND
+
+POLL_S = 0.2
+
+
+@click.group()
+def drain() -> None:
+    """Stop and start the claiming of jobs. What is under way goes on."""
+
+
+@drain.command("on")
+@click.option("--reason", default="")
+@click.pass_obj
+def drain_on(desk: Desk, reason: str) -> None:
+    """Claim no more jobs."""
+    desk.ledger.switches.set(Switch.DRAINED, reason)
+    click.echo("no more jobs are claimed; what is under way goes on")
+
+
+@drain.command("off")
+@click.pass_obj
+def drain_off(desk: Desk) -> None:
+    """Claim jobs again."""
+    desk.ledger.switches.unset(Switch.DRAINED)
+    click.echo("jobs are claimed again")
+
+
+@click.command()
+@click.option("--wait-s", type=click.FloatRange(0), default=120.0, show_default=True, help="For the report.")
+@JSON
+@click.pass_obj
+def sweep(desk: Desk, wait_s: float, as_json: bool) -> None:
+    """Compare ledger, contract and SLURM now, and show what was found and done."""
+    before = desk.sweeps.last()
+    desk.sweeps.ask("the operator")
+    deadline = time.monotonic() + wait_s
+    while (found := desk.sweeps.last()) == before:
+        if time.monotonic() > deadline:
+            raise click.ClickException(
+                f"found no report within {wait_s:g} s; expected one: see `supervisor health`, then `supervisor sweeps`"
+            )
+        time.sleep(POLL_S)  # the report is a row, which wakes nobody
+    desk.shown.rows("sweep", [asdict(found[0])], as_json)
+
+
+@click.command("take-over")
+@click.argument("mark")
+@WITHOUT_QUESTION
+@click.pass_obj
+def take_over(desk: Desk, mark: str, yes: bool) -> None:
+    """Make ours what a ledger that is lost has claimed; the alarm another_ledgers_jobs tells its MARK."""
+    others = desk.ledger.others
+    known = {found.hex(): number for found, number in others.count().items()}
+    chosen = mark.lower().removeprefix("0x")
+    if chosen not in known:
+        shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
+        raise click.ClickException(f"found no jobs claimed under the mark {mark!r}; known marks: {shown}")
+    ask(
+        yes,
+        f"{known[chosen]} jobs of another ledger become this one's. Is that ledger lost, and its fleet stopped for good? Two"
+        " fleets would run each job twice",
+    )
+    others.take_over(bytes.fromhex(chosen))
+    desk.sweeps.ask(f"the mark {chosen} was taken over")
+    click.echo(f"{known[chosen]} jobs are taken in by the next sweep; `supervisor sweeps` tells what came of it")
+
+
+@click.group()
+def chain() -> None:
+    """What was read of the chain."""
+
+
+@chain.command()
+@click.option(
+    "--to-block", type=click.IntRange(0), help="Instead of the last block that ledger and node have in common."
+)
+@WITHOUT_QUESTION
+@click.pass_obj
+def rewind(desk: Desk, to_block: int | None, yes: bool) -> None:
+    """After a reorganisation that was too deep: have a worker of the chain queue take back what was read of lost blocks."""
+    target = "the last block in common" if to_block is None else f"block {to_block}"
+    refusal = None if to_block is None else desk.blocks.why_not_back_to(to_block)
+    if refusal is not None:
+        raise click.ClickException(refusal)
+    ask(yes, f"Take back what was read of the chain above {target}?")
+    desk.sweeps.learn(REWIND, "" if to_block is None else str(to_block))
+    click.echo("asked; `supervisor alarms` and the log of the chain queue's worker tell what came of it")
+
+
+COMMANDS = (drain, sweep, take_over, chain)

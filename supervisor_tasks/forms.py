@@ -1,0 +1,148 @@
+"""The forms that settings are written in: durations, addresses, URLs, names in a directory, labels. Pure.
+
+Each check raises ValueError with what was expected, in words.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
+
+from supervisor_tasks.offer import normalised, normalised_labels
+
+
+def _go_duration_s(value: object) -> object:
+    """Seconds of Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0."""
+    if isinstance(value, float):
+        return value  # the default, which is checked too
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    text = str(value).removeprefix("+")
+    if text == "0":
+        return 0.0
+    parts = re.findall(rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
+    return sum(float(number) * units[unit] for number, unit in parts)
+
+
+def _labels(value: object) -> object:
+    """A mapping from key=value,key=value."""
+    if isinstance(value, dict):
+        return value
+    pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
+    if any(not (key.strip() and equals) for key, equals, _ in pairs):
+        raise ValueError("labels as key=value,key=value")
+    labels = {key.strip(): text.strip() for key, _, text in pairs}
+    if len(labels) != len(pairs):
+        raise ValueError("labels as key=value,key=value, each key once")
+    normalised_labels(labels)
+    return labels
+
+
+def _label_keys(value: object) -> object:
+    """Keys of labels, with commas between, as the grid has them."""
+    keys = [key.strip() for key in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    return frozenset(normalised(key) for key in keys if key)
+
+
+def _has_port(value: object) -> bool:
+    _, colon, port = str(value).rpartition(":")
+    return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
+
+
+def _host_port(value: object) -> object:
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))):
+        raise ValueError("an address as host:port")
+    return value
+
+
+def _listened_at(value: object) -> object:
+    """Go's form: `:3000` listens on all interfaces."""
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))):
+        raise ValueError("an address as host:port or :port")
+    return value
+
+
+def _splits(url: str) -> bool:
+    """Whether host and port can be told apart."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        return False
+
+
+def _reads_as_database(url: str) -> bool:
+    """What SQLAlchemy can read; a password may hold anything but an @."""
+    form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
+    return re.fullmatch(form, url.partition("://")[2]) is not None
+
+
+def _reads_as_broker(url: str) -> bool:
+    """What kombu can read; where a number of a database is expected, a number."""
+    return _splits(url) and (url.startswith("redis+socket:") or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None)
+
+
+def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
+    """A check that a URL begins with one of these schemes and can be read; also of one that is a secret."""
+
+    def check(value: object) -> object:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        scheme, separator, rest = text.partition("://")
+        if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
+            raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
+        if not reads(text):
+            raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
+        return value
+
+    return BeforeValidator(check)
+
+
+def split_urls(text: str) -> list[str]:
+    """URLs behind each other with commas between; a comma within one is none of these."""
+    return [url.strip() for url in re.split(r",(?=\s*\w+://)", text)]
+
+
+def _http_urls(value: object) -> object:
+    """One URL or several, the best first."""
+    check = url_with("http", "https").func
+    for url in split_urls(str(value)):
+        check(url)  # type: ignore[call-arg]  # pydantic allows for a second argument
+    return value
+
+
+def pattern(expression: str, expected: str) -> BeforeValidator:
+    """A check that says in words what it expects."""
+
+    def check(value: object) -> object:
+        if not re.fullmatch(expression, str(value)):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _home(value: object) -> object:
+    """`~` is a shell's abbreviation, which no shell has seen when a unit file or container sets the variable."""
+    return Path(str(value)).expanduser()
+
+
+HostPort = Annotated[str, BeforeValidator(_host_port)]
+ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
+HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
+File = Annotated[Path, BeforeValidator(_home)]
+Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
+Duration = Annotated[float, BeforeValidator(_go_duration_s)]
+Price = Annotated[int, Field(ge=0, lt=2**256)]  # a uint256 on chain
+LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
+_RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
+Dn = Annotated[str, pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
+_CLASS = "[A-Za-z][A-Za-z0-9-]*"
+ObjectClasses = Annotated[str, pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names of object classes with commas between")]
+DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
+BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
+Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]

@@ -1,0 +1,261 @@
+"""What is left to do: effects that are taken, given back, parked and freed. Statements are in outbox.py.
+
+An effect is held by a taking of a process; what another taking has by now, nobody writes to.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.job import Job, JobId, Kind, closes
+from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
+from supervisor_tasks.ledger.rows import storable
+
+log = structlog.get_logger()
+
+LEASE_S = 120.0  # longer than any step takes; the lease of a dead holder is free at once
+WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
+LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
+LATE_AFTER_TRIES = 50
+SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
+TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
+WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
+SHOWN_JOBS = 5  # in a line of the log
+MOST = 1000  # that are taken at a time
+COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
+
+Wanted = dict[tuple[JobId, Kind], float]  # in how many seconds
+
+
+class LeaseLostError(SupervisorError):
+    """Another taking has the effect by now; what was about to be written was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """An effect that somebody is to carry out. `wakes` is the count of demands at the time it was read; `holder` and
+    `taking` name the lease under which it was taken.
+    """
+
+    id: int
+    job_id: JobId
+    kind: Kind
+    wakes: int
+    attempts: int
+    due_in_s: float = 0.0
+    unforeseen: int = 0  # failures in a row that nobody foresaw
+    holder: int = 0
+    taking: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What an operator is to know of the effects. The figures and the error are those of the late ones."""
+
+    parked: int
+    late: int
+    most_tries: int
+    longest_s: float
+    last_error: str | None
+
+
+WakeUp = Callable[[Sequence[OpenEffect]], None]
+
+
+class Effects:
+    """The effects of one cluster. `wake` is told which are due now or in a moment, after the commit that made them so."""
+
+    def __init__(self, engine: Engine, cluster: str, holder: Holder, wake: WakeUp) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._holder = holder
+        self.wake = wake
+
+    def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
+        """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
+        are recorded as done, postponed or parked, or until this process ends.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "holder": self._holder.number(),
+            "lease_s": LEASE_S,
+            "kinds": [kind.value for kind in kinds],
+            "effect_id": effect_id,
+            "most": most,
+            "suspect": SUSPECT_AFTER,
+        }
+        with around(Point.LEASE), self._engine.begin() as connection:
+            rows = connection.execute(outbox.LEASE, parameters)
+            return _effects(rows)
+
+    def postpone(
+        self,
+        effects: Sequence[OpenEffect],
+        due_in_s: float,
+        error: str | None = None,
+        *,
+        unforeseen: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """Give effects back, to be tried again in a while. Failures are counted from the first one in a row; without an
+        error nothing has failed. What `waits` has not failed, but nothing progresses either, and the error says what for.
+        """
+        if not effects:
+            return
+        parameters = {
+            **_takings(effects),
+            "due_in_s": due_in_s,
+            "error": None if error is None else storable(error),
+            "unforeseen": unforeseen,
+            "waits": waits,
+        }
+        with around(Point.POSTPONE), self._engine.begin() as connection:
+            rows = list(connection.execute(outbox.POSTPONE, parameters))
+        soon = _effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        if soon:
+            self.wake(soon)
+
+    def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind], error: str | None = None) -> None:
+        """Bring effects forward that wait for something which will not come; the clock wakes them. With an error it has come
+        to nothing in a way that nobody foresaw.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": list(job_ids),
+            "kinds": [kind.value for kind in kinds],
+            "error": None if error is None else storable(error),
+        }
+        with self._engine.begin() as connection:
+            connection.execute(outbox.HURRY, parameters)
+
+    def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
+        """Leave an effect to the operator. False when a demand came in meanwhile: then it is tried once more with what
+        is new; and when the effect is another's now.
+        """
+        parameters = {
+            "id": effect.id,
+            "holder": effect.holder,
+            "taking": effect.taking,
+            "wakes": effect.wakes,
+            "error": storable(reason),
+            "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
+        }
+        with self._engine.begin() as connection:
+            rows = list(connection.execute(outbox.PARK, parameters))
+        again = _effects(row for row in rows if row.parked_at is None)
+        if again:
+            self.wake(again)
+        return bool(rows) and not again
+
+    def retry(self, effect_id: int | None = None, job_id: JobId | None = None) -> list[OpenEffect]:
+        """Let effects that are parked, or that fail again and again, begin anew: that one, those of a job, or all."""
+        parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
+        with self._engine.begin() as connection:
+            return _effects(connection.execute(outbox.RETRY, parameters))
+
+    def trouble(self) -> Trouble:
+        """The effects that are parked, and those that have failed for long without being parked."""
+        parameters = {"cluster": self._cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
+        with self._engine.connect() as connection:
+            return Trouble(**connection.execute(outbox.TROUBLE, parameters).mappings().one())
+
+    def forgotten(self) -> list[OpenEffect]:
+        """Due effects that need a message: it was lost, its worker died, or their time has come."""
+        with self._engine.begin() as connection:
+            alive = list(connection.scalars(ALIVE_HOLDERS))
+            self._free(connection, alive)
+            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
+            rows = connection.execute(outbox.FORGOTTEN, parameters)
+            return _effects(rows)
+
+    def _free(self, connection: Connection, alive: Sequence[int]) -> None:
+        parameters = {
+            "cluster": self._cluster,
+            "alive": alive,
+            "lease_s": LEASE_S,
+            "suspect": SUSPECT_AFTER,
+            "bound": TRIES_OF_THE_UNFORESEEN,
+            "error": WORKER_ENDED,
+        }
+        freed = list(connection.execute(outbox.FREE_LEASES, parameters))
+        if freed:
+            log.warning("effects_freed", effects=len(freed), jobs=[row.job_id for row in freed[:SHOWN_JOBS]])
+        for row in freed:
+            if row.parked_at is not None:  # the watch calls the operator
+                log.error("effect_parked", job_id=row.job_id, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
+
+    # --- within the transaction of an event -------------------------------------------------------------------------
+
+    def require_held(self, connection: Connection, effect: OpenEffect) -> None:
+        """Raises LeaseLostError unless the taking still holds the effect, which it does until the transaction's end."""
+        taking = {"id": effect.id, "holder": effect.holder, "taking": effect.taking}
+        if connection.execute(outbox.HELD, taking).first() is None:
+            raise LeaseLostError(f"the lease of effect {effect.id} ({effect.kind} of {effect.job_id}) is another's now")
+
+    def end(self, connection: Connection, done: Sequence[OpenEffect], wanted: Wanted) -> list[OpenEffect]:
+        """End effects that are still held; one whose kind is wanted again is made due again and taken out of `wanted`."""
+        if not done:
+            return []
+        dues = [wanted.get((effect.job_id, effect.kind)) for effect in done]
+        rows = list(connection.execute(outbox.END, _takings(done) | {"dues": dues}))
+        for row in rows:
+            wanted.pop((JobId(row.job_id), Kind(row.kind)), None)
+        return _effects(row for row in rows if row.done_at is None and row.parked_at is None)
+
+    def open(self, connection: Connection, wanted: Wanted) -> list[OpenEffect]:
+        """Open effects, or bring forward those that are open; returns those that somebody may take."""
+        if not wanted:
+            return []
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": [job_id for job_id, _ in wanted],
+            "kinds": [kind.value for _, kind in wanted],
+            "dues": list(wanted.values()),
+        }
+        rows = connection.execute(outbox.OPEN, parameters)
+        return _effects(row for row in rows if row.lease is None and row.parked_at is None)
+
+    def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
+        """Close the effects that have no purpose in what the jobs have become."""
+        pairs = [(job.job_id, kind.value) for job in changed for kind in closes(job)]
+        if pairs:
+            job_ids, kinds = map(list, zip(*pairs, strict=True))
+            parameters = {"cluster": self._cluster, "job_ids": job_ids, "kinds": kinds}
+            connection.execute(outbox.CLOSE, parameters)
+
+
+def _takings(effects: Sequence[OpenEffect]) -> dict[str, Any]:
+    return {
+        "ids": [effect.id for effect in effects],
+        "wakes": [effect.wakes for effect in effects],
+        "holders": [effect.holder for effect in effects],
+        "takings": [effect.taking for effect in effects],
+    }
+
+
+def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
+    return [
+        OpenEffect(
+            row.id,
+            JobId(row.job_id),
+            Kind(row.kind),
+            row.wakes,
+            row.attempts,
+            getattr(row, "due_in_s", 0.0),
+            getattr(row, "unforeseen", 0),
+            getattr(row, "holder", 0),
+            getattr(row, "taking", 0),
+        )
+        for row in rows
+    ]
+
+
+def _evidence(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else storable(str(value))

@@ -1,0 +1,115 @@
+"""The inbox: what plugins said. The process that they call writes it (grpc_callbacks/inbox.py), the witness reads it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, exists, func, select, text, tuple_, update
+
+from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.ledger.models import Callback
+from supervisor_tasks.ledger.ticks import Ticks
+
+CALLBACKS = Callback.metadata.tables["callbacks"]
+
+STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick
+FORGET_EVERY_S = 3600.0
+STRANGE_KEPT_S = 86_400.0
+MOST = 1000  # that are read at a time
+
+_STRANGE = text(
+    """
+    DELETE FROM callbacks WHERE cluster = :cluster AND read_at < now() - :kept_s * interval '1 second'
+        AND NOT EXISTS (
+            SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
+                AND (jobs.slurm_id IS NULL OR jobs.slurm_id = callbacks.slurm_id)
+        )
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSeen:
+    """A row of the inbox."""
+
+    id: int
+    job_id: JobId
+    slurm_id: int
+    status: int
+    duration_s: int
+    exit_code: int
+    received_s: float = 0.0  # Unix time
+
+
+class Inbox:
+    """The inbox of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str, ticks: Ticks) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._ticks = ticks
+
+    def unread(self) -> list[CallbackSeen]:
+        """What plugins said and nobody has read, oldest first."""
+        query = (
+            select(CALLBACKS)
+            .where(CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None))
+            .order_by(CALLBACKS.c.id)
+            .limit(MOST)
+        )
+        with self._engine.connect() as connection:
+            return [_callback(row) for row in connection.execute(query)]
+
+    def has_unread(self) -> bool:
+        """Whether the inbox holds something that nobody has read."""
+        unread = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None)
+        with self._engine.connect() as connection:
+            return bool(connection.scalar(select(exists().where(*unread))))
+
+    def heard(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
+        """How many different callbacks came of each of these jobs under these SLURM ids."""
+        mine = CALLBACKS.c.cluster == self._cluster, tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(about))
+        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, func.count().label("number")).where(*mine)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id))
+            return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
+
+    def forget_strange(self) -> int:
+        """Once an hour: what was read a day ago and is about no job of ours under its SLURM id was a stranger's. Returns how
+        many went.
+        """
+        ago_s = self._ticks.age_s(STRANGE_FORGOTTEN)
+        if ago_s is not None and ago_s < FORGET_EVERY_S:
+            return 0
+        with self._engine.begin() as connection:
+            gone = connection.execute(_STRANGE, {"cluster": self._cluster, "kept_s": STRANGE_KEPT_S}).rowcount
+        self._ticks.leave(STRANGE_FORGOTTEN)
+        return gone
+
+    def about(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
+        """All that plugins said of these jobs under these SLURM ids, oldest first."""
+        about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items()))
+        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self._cluster, about).order_by(CALLBACKS.c.id)
+        found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
+        with self._engine.connect() as connection:
+            for row in connection.execute(query):
+                found[JobId(row.job_id)].append(_callback(row))
+        return found
+
+    def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
+        """All that plugins said of a job in the last seconds, under whatever SLURM id."""
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        about = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == job_id
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
+            return [_callback(row) for row in rows]
+
+    def mark_read(self, connection: Connection, seen: Sequence[CallbackSeen]) -> None:
+        """Within the transaction of what callbacks make of their jobs: they were read."""
+        ids = func.any(bindparam("ids", [row.id for row in seen]))
+        connection.execute(update(CALLBACKS).where(CALLBACKS.c.id == ids).values(read_at=func.now()))
+
+
+def _callback(row: Any) -> CallbackSeen:
+    about = row.id, JobId(row.job_id), row.slurm_id
+    return CallbackSeen(*about, row.status, row.duration_s, row.exit_code, row.received_at.timestamp())

@@ -1,0 +1,100 @@
+"""The journal: what happened to jobs, and when."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.events import Event, SlurmStarted
+from supervisor_tasks.job import Job, JobId, SlurmId
+from supervisor_tasks.ledger.models import EventRow
+from supervisor_tasks.ledger.rows import details
+
+EVENTS = EventRow.metadata.tables["events"]
+
+# All jobs that were ever given one of these ids: more than one where slurmctld has given it again.
+_SUBMISSIONS = text(
+    """
+    SELECT jobs.job_id, jobs.slurm_id, heard.called_s, heard.answered_s, heard.place
+    FROM jobs, LATERAL (
+        SELECT EXTRACT(EPOCH FROM max(at) FILTER (WHERE name = 'SubmitStarted'))::float8 AS called_s,
+            EXTRACT(EPOCH FROM max(at) FILTER (WHERE name = 'Submitted'))::float8 AS answered_s,
+            max(id) FILTER (WHERE name = 'Submitted') AS place
+        FROM events WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id
+    ) AS heard
+    WHERE jobs.cluster = :cluster AND jobs.slurm_id = ANY(:slurm_ids) AND heard.place IS NOT NULL
+    ORDER BY heard.place
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`: a job that was submitted later was
+    given the same id, so that SLURM has lost this one.
+    """
+
+    called_s: float
+    answered_s: float
+    id_is_anothers: bool
+
+
+class Journal:
+    """The journal of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def write(self, connection: Connection, happened: Sequence[tuple[Job, Event]]) -> None:
+        """Write events down, within the transaction that changes their jobs, with each job as the event left it."""
+        if happened:
+            rows = [{"cluster": self._cluster, **_row(job, event)} for job, event in happened]
+            connection.execute(insert(EVENTS), rows)
+
+    def seconds_since(self, job_id: JobId, event: type[Event]) -> float | None:
+        """How long ago that last happened to the job, by the database's clock; None when it never did."""
+        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+        query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
+        with self._engine.connect() as connection:
+            found = connection.scalar(query)
+        return None if found is None else float(found)
+
+    def times(self, job_id: JobId, event: type[Event]) -> int:
+        """How often that has happened to the job."""
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+        with self._engine.connect() as connection:
+            return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
+
+    def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
+        """Which of these jobs SLURM has shown as SUSPENDED at a look."""
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        seen = EVENTS.c.name == SlurmStarted.__name__, EVENTS.c.details["seen"].astext == "SUSPENDED"
+        with self._engine.connect() as connection:
+            return {JobId(name) for name in connection.scalars(select(EVENTS.c.job_id).where(*about, *seen).distinct())}
+
+    def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, Submission]:
+        """The last submissions of all jobs that were ever given one of these ids."""
+        with self._engine.connect() as connection:
+            rows = list(connection.execute(_SUBMISSIONS, {"cluster": self._cluster, "slurm_ids": list(slurm_ids)}))
+        holders = {row.slurm_id: row.job_id for row in rows}  # the last one stays
+        return {
+            JobId(row.job_id): Submission(
+                row.called_s if row.called_s is not None else row.answered_s,
+                row.answered_s,
+                holders[row.slurm_id] != row.job_id,
+            )
+            for row in rows
+        }
+
+
+def _row(job: Job, event: Event) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "name": type(event).__name__,
+        "details": details(event),
+        "state": job.state.value,
+    }
