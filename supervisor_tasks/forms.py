@@ -49,6 +49,13 @@ def _label_keys(value: object) -> object:
     return frozenset(normalised(key) for key in keys if key)
 
 
+def _price(value: object) -> object:
+    """A whole number in decimal digits, and nothing that merely looks like one."""
+    if not re.fullmatch(r"\d{1,78}", str(value), re.ASCII) or int(str(value)) >= 2**256:
+        raise ValueError("a price in wei (credits x 1e18) a minute: a whole number that is not negative")
+    return int(str(value))
+
+
 def _has_port(value: object) -> bool:
     _, colon, port = str(value).rpartition(":")
     return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
@@ -136,7 +143,7 @@ HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
-Price = Annotated[int, Field(ge=0, lt=2**256)]  # a uint256 on chain
+Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
 LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
 _RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
 Dn = Annotated[str, pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
