@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, SecretStr
 from pydantic_settings import NoDecode
 
 from supervisor_tasks.offer import normalised, normalised_labels
