@@ -53,3 +53,8 @@ def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:
     """The text of a template for a plan. Raises jinja2.UndefinedError for a name that the template uses and nobody gave."""
     text = _TEMPLATES.get_template(template).render(plan=plan, **facts)
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def container_words(plan: Plan, image: str) -> str:
+    """The words for srun, quoted, that run a step in an image (Pyxis)."""
+    return " ".join(shlex.quote(word) for word in (f"--container-image={image}", *plan.container_flags))

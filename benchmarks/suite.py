@@ -1,9 +1,9 @@
-"""The benchmarks by name."""
+"""The benchmarks by name, the short ones first."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import machine
+from benchmarks import hpl, ior, machine, osu, speedtest
 from benchmarks.plan import Plan
 from benchmarks.reading import Reading
 from benchmarks.script import JobScript
@@ -23,5 +23,12 @@ class Benchmark:
 
 
 SUITE: Mapping[str, Benchmark] = {
-    benchmark.name: benchmark for benchmark in (Benchmark("machine", machine.render, machine.parse),)
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("machine", machine.render, machine.parse),
+        Benchmark("speedtest", speedtest.render, speedtest.parse),
+        Benchmark("osu", osu.render, osu.parse),
+        Benchmark("ior", ior.render, ior.parse),
+        Benchmark("hpl", hpl.render, hpl.parse),
+    )
 }

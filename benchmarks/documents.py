@@ -1,0 +1,42 @@
+"""JSON that a program printed, among other lines."""
+
+import json
+
+from benchmarks.output import number, shown
+from benchmarks.reading import UnreadableOutputError
+
+
+def document(text: str, program: str) -> object:
+    """The JSON object between the first line that begins with { and the last that ends with }. Raises UnreadableOutputError."""
+    padded = f"\n{text}\n"
+    begin, end = padded.find("\n{"), padded.rfind("}\n")
+    if begin < 0 or end < begin:
+        raise UnreadableOutputError(f"{program} printed no JSON; {shown(text)}")
+    return _read(padded[begin : end + 1], program)
+
+
+def documents(text: str, program: str) -> list[object]:
+    """The JSON objects that are one line each. Raises UnreadableOutputError for a line that begins like one and is none."""
+    return [_read(line, program) for line in text.splitlines() if line.startswith("{")]
+
+
+def inner(found: object, what: str, *keys: str | int) -> float:
+    """A number above zero that lies deep in a document. Raises UnreadableOutputError."""
+    for key in keys:
+        try:
+            found = found[key]  # type: ignore[index]
+        except (TypeError, LookupError) as error:
+            path = ".".join(map(str, keys))
+            raise UnreadableOutputError(f"{what}: the document has no {path}") from error
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise UnreadableOutputError(f"{what} is {str(found)[:40]!r}; expected a number above zero")
+    return number(repr(found), what)
+
+
+def _read(text: str, program: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableOutputError(
+            f"{program} printed JSON that cannot be read ({type(error).__name__}): {shown(text)}"
+        ) from error

@@ -1,0 +1,112 @@
+"""HPL: compute.gflops. Mixed precision (NVIDIA's HPL-AI, also called HPL-MxP) on GPUs, plain HPL on CPU clusters."""
+
+import re
+from collections.abc import Iterator
+
+from benchmarks.layout import Layout, chosen, nodelist, problem_size, process_grid
+from benchmarks.output import Section, number, shown, taken_apart
+from benchmarks.plan import Mode, Plan
+from benchmarks.reading import Measured, Reading, UnreadableOutputError
+from benchmarks.script import JobScript, container_words, rendered
+
+LABEL = "compute.gflops"
+_SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
+_RESULT = re.compile(rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}})")
+_CHECK = re.compile(r"\n[^\n]*\.\.\.\.\.\.[ \t]*(PASSED|FAILED)")
+_VERSION = re.compile(r"\n(HPLinpack|HPL-AI|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})")
+_MOST_GFLOPS = 1e11  # a hundred times the fastest machine there is
+
+
+def render(plan: Plan) -> JobScript:
+    """One rank for each GPU; on CPU clusters as configured, else one for each CPU."""
+    layout = layout_of(plan)
+    gpus = min(node.gpus for node in layout.nodes)
+    mem_mb = min(node.mem_mb for node in layout.nodes)
+    n = problem_size(mem_mb, len(layout.nodes), plan.hpl_memory_share, plan.hpl_block_size)
+    if plan.hpl_max_n is not None:
+        n = min(n, max(plan.hpl_block_size, plan.hpl_max_n // plan.hpl_block_size * plan.hpl_block_size))
+    p, q = process_grid(layout.ranks)
+    facts = {
+        "container": plan.mode is Mode.CONTAINER,
+        "container_flags": container_words(plan, plan.images.hpl),
+        "gpus": gpus,
+        "nodes": len(layout.nodes),
+        "ranks": layout.ranks,
+        "ranks_per_node": layout.ranks_per_node,
+        "cpus_per_task": layout.cpus_per_task,
+        "single_node": len(layout.nodes) == 1,
+        "n": n,
+        "nb": plan.hpl_block_size,
+        "p": p,
+        "q": q,
+        "dat": dat(n, plan.hpl_block_size, p, q),
+    }
+    return JobScript(
+        script=rendered("hpl.sh.j2", plan, facts),
+        nodes=len(layout.nodes),
+        ntasks_per_node=layout.ranks_per_node,
+        cpus_per_task=layout.cpus_per_task,
+        gpus_per_node=gpus,
+        time_limit_min=plan.time_limit_min,
+        nodelist=layout.nodelist,
+    )
+
+
+def layout_of(plan: Plan) -> Layout:
+    """On the nodes with GPUs, where there are any."""
+    nodes = chosen(plan.gpu_nodes or plan.nodes, single_node=plan.hpl_single_node)
+    cpus = min(node.cpus for node in nodes)
+    ranks = min(node.gpus for node in nodes) or min(plan.cpu_ranks_per_node or cpus, cpus)
+    return Layout(nodes, ranks, nodelist(plan, nodes))
+
+
+def dat(n: int, nb: int, p: int, q: int) -> str:
+    """HPL.dat, which is hpcc's hpccinf.txt too: hpcc wants the lines about PTRANS behind it."""
+    values = [
+        *("HPLinpack benchmark input file", "", "HPL.out", 6, 1, n, 1, nb, 0, 1, p, q, 16.0),
+        *(1, 2, 1, 4, 1, 2, 1, 1, 1, 1, 1, 1, 2, 64, 0, 0, 1, 8),
+        *("", 0, 0, 0, 0),
+    ]
+    return "\n".join(map(str, values))
+
+
+def parse(output: bytes, nonce: str) -> Reading:
+    """The best GFLOPS of the log. Raises UnreadableOutputError."""
+    found = taken_apart(output, nonce)
+    if "hpl" not in found.sections and found.missing:
+        return Reading(left_out=found.missing, notes=found.notes)
+    section = found.section("hpl")
+    text = "\n" + section.text
+    believed = [
+        gflops for gflops, check in _results(text) if check == "PASSED" or (not check and section.exit_status == 0)
+    ]
+    if not believed:
+        raise UnreadableOutputError(_why_nothing(section, text))
+    ended = (f"the job went on after the result: {section.why_unusable}",) if section.why_unusable else ()
+    version = _VERSION.search(text)
+    tool = f"{version[1]} {version[2]}" if version else ""
+    return Reading({LABEL: Measured(max(believed), "GFLOPS")}, notes=(*found.notes, *ended), tool=tool)
+
+
+def _results(text: str) -> Iterator[tuple[float, str]]:
+    """GFLOPS of each result line that can be one, and what was said of its residual."""
+    lines = list(_RESULT.finditer(text))
+    ends = [line.start() for line in lines[1:]] + [len(text)]
+    for line, end in zip(lines, ends, strict=True):
+        checks = {check[1] for check in _CHECK.finditer(text, line.end(), end)}
+        try:
+            gflops = number(line[8], "Gflops")
+        except UnreadableOutputError:
+            continue
+        if gflops <= _MOST_GFLOPS:
+            yield gflops, "FAILED" if "FAILED" in checks else "".join(checks)
+
+
+def _why_nothing(section: Section, text: str) -> str:
+    lines = [f"{line[0].strip()}" for line in _RESULT.finditer(text)]
+    seen = (
+        f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"
+        if lines
+        else "no result line"
+    )
+    return f"HPL printed {seen}; {section.why_unusable or 'it ends with: ' + shown(text)}"

@@ -1,0 +1,114 @@
+"""IOR: bandwidth and operations a second of the volumes; with fio where a node has no ior."""
+
+import re
+import statistics
+from collections.abc import Mapping
+from functools import partial
+
+from benchmarks.documents import document, inner
+from benchmarks.layout import Layout, chosen, nodelist
+from benchmarks.output import Section, number, shown, taken_apart
+from benchmarks.parts import Part, collected
+from benchmarks.plan import Mode, Plan
+from benchmarks.reading import Measured, Reading, UnreadableOutputError
+from benchmarks.script import JobScript, container_words, rendered
+
+_HEADER = "access,bw(MiB/s),IOPS,"
+_VERSION = re.compile(r"\n(IOR-[0-9][0-9A-Za-z.+-]{0,30})")
+_TRANSFER_MB = 2
+_MOST_RANKS_PER_NODE = 64
+_FIO_MB = 256
+_MIB = 2**20
+_WAYS = ("write", "read")
+
+
+def render(plan: Plan) -> JobScript:
+    """One rank for each CPU, 64 at most."""
+    nodes = chosen(plan.nodes, single_node=plan.ior_single_node)
+    ranks_per_node = min(_MOST_RANKS_PER_NODE, *(node.cpus for node in nodes))
+    layout = Layout(nodes, ranks_per_node, nodelist(plan, nodes))
+    block_mb = plan.ior_block_mb_per_node // layout.ranks_per_node // _TRANSFER_MB * _TRANSFER_MB
+    facts = {
+        "container": plan.mode is Mode.CONTAINER,
+        "container_flags": container_words(plan, plan.images.ior),
+        "ranks": layout.ranks,
+        "ranks_per_node": layout.ranks_per_node,
+        "single_node": len(nodes) == 1,
+        "block_mb": max(_TRANSFER_MB, block_mb),
+        "fio_mb": min(_FIO_MB, max(_TRANSFER_MB, plan.ior_block_mb_per_node)),
+    }
+    return JobScript(
+        script=rendered("ior.sh.j2", plan, facts),
+        nodes=len(nodes),
+        ntasks_per_node=layout.ranks_per_node,
+        cpus_per_task=1,
+        gpus_per_node=0,
+        time_limit_min=plan.time_limit_min,
+        nodelist=layout.nodelist,
+    )
+
+
+def parse(output: bytes, nonce: str) -> Reading:
+    """The volumes that can be read. Raises UnreadableOutputError when that is none."""
+    found = taken_apart(output, nonce)
+    tools, parts = dict[str, None](), list[Part]()
+    for name in found.sections:
+        version = _VERSION.search("\n" + found.sections[name].text)
+        tools |= {version[1]: None} if version else {}
+    for key in found.facts:
+        kind, _, volume = key.partition(".")
+        if kind != "volume":
+            continue
+        by_fio = any(f"fio.{volume}.{way}" in found.sections for way in _WAYS)
+        if by_fio:
+            parts += [
+                Part(f"fio.{volume}.{way}", _labels(volume, way), partial(_fio, volume=volume, way=way))
+                for way in _WAYS
+            ]
+        else:
+            labels = tuple(label for way in _WAYS for label in _labels(volume, way))
+            parts.append(Part(f"ior.{volume}", labels, partial(_ior, volume=volume)))
+    if not parts:
+        raise UnreadableOutputError(
+            f"no volume is named in the output; found {', '.join(found.sections) or 'no section'}"
+        )
+    return collected(found, parts, tool=", ".join(tools))
+
+
+def _labels(volume: str, way: str) -> tuple[str, str]:
+    return f"storage.{volume}.{way}.bw.mibps", f"storage.{volume}.{way}.iops"
+
+
+def _measured(volume: str, way: str, mibps: float, iops: float) -> dict[str, Measured]:
+    bandwidth, operations = _labels(volume, way)
+    return {bandwidth: Measured(mibps, "MiB/s"), operations: Measured(iops, "1/s")}
+
+
+def _ior(section: Section, *, volume: str) -> Mapping[str, Measured]:
+    """Means over the iterations. The columns behind IOPS differ from version to version and are not read."""
+    if section.why_unusable:
+        raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
+    _, header, table = section.text.partition(_HEADER)
+    rows = [
+        line.strip().split(",", 3) for line in table.splitlines()[1:] if line.strip().startswith(("write,", "read,"))
+    ]
+    if not header or not rows:
+        raise UnreadableOutputError(f"ior on {volume} printed no table `{_HEADER}...`; {shown(section.text)}")
+    found = dict[str, Measured]()
+    for way in _WAYS:
+        values = [(row[1], row[2]) for row in rows if row[0] == way and len(row) > 2]
+        if not values:
+            raise UnreadableOutputError(f"ior on {volume} printed no row of {way}; {shown(section.text)}")
+        mibps = statistics.fmean(number(text, f"ior's bandwidth of {way}") for text, _ in values)
+        iops = statistics.fmean(number(text, f"ior's IOPS of {way}") for _, text in values)
+        found |= _measured(volume, way, mibps, iops)
+    return found
+
+
+def _fio(section: Section, *, volume: str, way: str) -> Mapping[str, Measured]:
+    if section.why_unusable:
+        raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
+    found = document(section.text, "fio")
+    bytes_per_s = inner(found, f"fio's bandwidth of {way}", "jobs", 0, way, "bw_bytes")
+    iops = inner(found, f"fio's IOPS of {way}", "jobs", 0, way, "iops")
+    return _measured(volume, way, bytes_per_s / _MIB, iops)

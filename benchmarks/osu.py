@@ -1,0 +1,86 @@
+"""OSU micro-benchmarks: what the network does between two nodes, and between all."""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.layout import Layout, nodelist
+from benchmarks.output import Section, number, shown, taken_apart
+from benchmarks.parts import Part, collected
+from benchmarks.plan import Mode, Plan
+from benchmarks.reading import Measured, Reading, UnreadableOutputError
+from benchmarks.script import JobScript, container_words, rendered
+
+_ROW = re.compile(r"\n[ \t]*([0-9]{1,12})[ \t]+(\S{1,40})")
+_TITLE = re.compile(r"\n# (OSU[^\n]{0,60}? v[0-9][0-9.a-z]{0,15})\b")
+_LARGEST_WITHOUT_DOUBT = 1024  # bytes; a table that ends before was cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One program: its section in the output, its label, its unit and a word of its title."""
+
+    section: str
+    program: str
+    label: str
+    unit: str
+    title: str
+
+
+TESTS = (
+    Test("latency", "osu_latency", "network.p2p.latency.us", "us", "Latency Test"),
+    Test("bibw", "osu_bibw", "network.p2p.bw.mbps", "MB/s", "Bi-Directional Bandwidth Test"),
+    Test("alltoall", "osu_alltoall", "network.all-to-all.latency.us", "us", "All-to-All"),
+)
+
+
+def render(plan: Plan) -> JobScript:
+    """One rank on each node; two ranks where there is one node only."""
+    single = len(plan.nodes) == 1
+    layout = Layout(plan.nodes, 2 if single else 1, nodelist(plan, plan.nodes))
+    pair_only = ("latency", "bibw")
+    tests = [
+        {
+            "section": test.section,
+            "program": test.program,
+            "label": test.label,
+            "ranks": 2 if test.section in pair_only else layout.ranks,
+        }
+        for test in TESTS
+    ]
+    facts = {
+        "container": plan.mode is Mode.CONTAINER,
+        "container_flags": container_words(plan, plan.images.osu),
+        "ranks_per_node": layout.ranks_per_node,
+        "single_node": single,
+        "tests": tests,
+    }
+    return JobScript(
+        script=rendered("osu.sh.j2", plan, facts),
+        nodes=len(plan.nodes),
+        ntasks_per_node=layout.ranks_per_node,
+        cpus_per_task=1,
+        gpus_per_node=0,
+        time_limit_min=plan.time_limit_min,
+    )
+
+
+def parse(output: bytes, nonce: str) -> Reading:
+    """The values at the largest message. Raises UnreadableOutputError when not one of the three can be read."""
+    found = taken_apart(output, nonce)
+    titles = [_TITLE.search("\n" + section.text) for section in found.sections.values()]
+    tools = dict.fromkeys(title[1] for title in titles if title)
+    parts = [Part(test.section, (test.label,), partial(_largest, test=test)) for test in TESTS]
+    return collected(found, parts, tool=", ".join(tools))
+
+
+def _largest(section: Section, *, test: Test) -> dict[str, Measured]:
+    if section.why_unusable:
+        raise UnreadableOutputError(f"{test.program}: {section.why_unusable}")
+    rows = [(int(row[1]), row[2]) for row in _ROW.finditer("\n" + section.text)]
+    largest, shown_value = max(rows, key=lambda row: row[0], default=(0, ""))
+    if largest < _LARGEST_WITHOUT_DOUBT:
+        raise UnreadableOutputError(
+            f"{test.program} printed no line `size value` of {_LARGEST_WITHOUT_DOUBT} bytes or more; {shown(section.text)}"
+        )
+    return {test.label: Measured(number(shown_value, f"{test.program} at {largest} bytes"), test.unit)}

@@ -1,0 +1,73 @@
+"""Ookla's speedtest: upload and download, in bytes / 1e6 a second under the name `mbps`, as the whole field does.
+
+A native run without that program measures against a configured iperf3 server, or leaves both labels out by name.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from benchmarks.documents import document, documents, inner
+from benchmarks.output import Section, shown, taken_apart
+from benchmarks.parts import Part, collected
+from benchmarks.plan import Mode, Plan
+from benchmarks.reading import Measured, Reading, UnreadableOutputError
+from benchmarks.script import JobScript, container_words, rendered
+
+_LABELS = {way: f"network.{way}.bw.mbps" for way in ("upload", "download")}
+_UNIT = "MB/s"
+_MEGA = 1e6
+_BITS = 8
+_LIMIT_MIN = 30
+_MEMORY_MB = 1000
+
+
+def render(plan: Plan) -> JobScript:
+    """One rank on one node."""
+    host, _, port = plan.iperf3_server.rpartition(":")
+    facts = {
+        "container": plan.mode is Mode.CONTAINER,
+        "container_flags": container_words(plan, plan.images.speedtest),
+        "iperf3_host": host.strip("[]"),
+        "iperf3_port": port,
+    }
+    return JobScript(
+        script=rendered("speedtest.sh.j2", plan, facts),
+        nodes=1,
+        ntasks_per_node=1,
+        cpus_per_task=1,
+        gpus_per_node=0,
+        time_limit_min=min(_LIMIT_MIN, plan.time_limit_min),
+        mem_mb_per_node=min(_MEMORY_MB, *(node.mem_mb for node in plan.nodes)),
+        exclusive=False,
+    )
+
+
+def parse(output: bytes, nonce: str) -> Reading:
+    """Both labels. Raises UnreadableOutputError."""
+    found = taken_apart(output, nonce)
+    if any(name.startswith("iperf3.") for name in found.sections):
+        parts = [Part(f"iperf3.{way}", (label,), partial(_iperf3, label=label)) for way, label in _LABELS.items()]
+        return collected(found, parts, tool="iperf3")
+    return collected(found, [Part("speedtest", tuple(_LABELS.values()), _ookla)], tool="speedtest (Ookla)")
+
+
+def _ookla(section: Section) -> Mapping[str, Measured]:
+    if section.why_unusable:
+        raise UnreadableOutputError(f"speedtest: {section.why_unusable}")
+    results = [
+        one for one in documents(section.text, "speedtest") if isinstance(one, dict) and one.get("type") == "result"
+    ]
+    if len(results) != 1:
+        raise UnreadableOutputError(f"speedtest printed {len(results)} results; expected one; {shown(section.text)}")
+    return {
+        label: Measured(inner(results[0], f"speedtest's {way}", way, "bandwidth") / _MEGA, _UNIT)
+        for way, label in _LABELS.items()
+    }
+
+
+def _iperf3(section: Section, *, label: str) -> Mapping[str, Measured]:
+    """What arrived, whoever sent it."""
+    if section.why_unusable:
+        raise UnreadableOutputError(f"iperf3: {section.why_unusable}")
+    bits_per_s = inner(document(section.text, "iperf3"), "iperf3's rate", "end", "sum_received", "bits_per_second")
+    return {label: Measured(bits_per_s / _BITS / _MEGA, _UNIT)}
