@@ -6,6 +6,7 @@ An outage of SLURM is waited out. A benchmark that does not work is recorded wit
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,6 +148,11 @@ def name_beginning(provider: str, cluster: str) -> str:
 def job_name(beginning: str, run_id: int, token: str, benchmark: str) -> str:
     """The name of a job, which no other job has: a ledger that began anew has other tokens for the same numbers."""
     return f"{beginning}{run_id}-{token}-{benchmark}"
+
+
+def is_named(name: str, beginning: str) -> bool:
+    """Whether a name is that of a benchmark job of ours, and not of a cluster whose name begins as ours does."""
+    return name.startswith(beginning) and re.match("[0-9]+-[0-9a-f]{8}-", name[len(beginning) :]) is not None
 
 
 def output_file(name: str) -> str:

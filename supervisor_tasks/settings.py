@@ -126,6 +126,7 @@ class Settings(BaseSettings):
     slurm_sacct_path: str = "/usr/bin/sacct"
     slurm_accounting: bool = False
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)  # MessageTimeout of slurm.conf
+    slurm_try_every_s: float = Field(10.0, gt=0, le=600)  # while it does not answer; the tenth try calls the operator
     slurm_partition: Annotated[str, pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
     trust_callbacks: bool = True
     sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)

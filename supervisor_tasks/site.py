@@ -41,6 +41,8 @@ class SlurmSide:
     cluster: Cluster
     nodes: Nodes
     trust_callbacks: bool
+    benchmark_user: str = "root"
+    try_every_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

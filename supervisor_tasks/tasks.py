@@ -97,9 +97,9 @@ def track() -> None:
 
 
 @shared_task(base=SupervisorTask)
-def check_slurm() -> None:
-    """See whether SLURM answers; without that nothing is claimed."""
-    current_site().check_slurm()
+def check_slurm(starting: bool = False) -> None:
+    """See whether SLURM answers; without that nothing is claimed, registered or measured."""
+    current_site().check_slurm(starting)
 
 
 @shared_task(base=SupervisorTask)
@@ -123,7 +123,7 @@ def watch() -> None:
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
 worker_ready.connect(
-    lambda **_: (check_slurm.delay(), nudge.delay(), sweep.delay(why="a worker has started")), weak=False
+    lambda **_: (check_slurm.delay(starting=True), nudge.delay(), sweep.delay(why="a worker has started")), weak=False
 )
 worker_ready.connect(start_ear, weak=False)
 worker_shutdown.connect(stop_site, weak=False)

@@ -93,9 +93,9 @@ class Work:
         """Follow the open transactions."""
         track(self._site)
 
-    def check_slurm(self) -> None:
+    def check_slurm(self, starting: bool) -> None:
         """Write down that SLURM answers, or that it does not."""
-        check_slurm(self._site)
+        check_slurm(self._site, starting=starting)
 
     def sweep(self, why: str) -> None:
         """Compare ledger, contract and SLURM."""
@@ -238,4 +238,10 @@ def _slurm_side(settings: Settings) -> SlurmSide:
         partition=cluster.partition,
         unresponsive=settings.benchmark_unresponsive,
     )
-    return SlurmSide(cluster, nodes, trust_callbacks=settings.trust_callbacks)
+    return SlurmSide(
+        cluster,
+        nodes,
+        trust_callbacks=settings.trust_callbacks,
+        benchmark_user=settings.benchmark_run_as,
+        try_every_s=settings.slurm_try_every_s,
+    )

@@ -141,6 +141,12 @@ class Benchmarks:
             "cleaned": bool(one.left_out),
         }
 
+    def names_under_way(self) -> frozenset[str]:
+        """The names of all jobs of the run that is under way."""
+        query = select(RESULTS.c.job_name).join(RUNS, RUNS.c.id == RESULTS.c.run_id)
+        with self._engine.connect() as connection:
+            return frozenset(connection.scalars(query.where(RUNS.c.cluster == self._cluster, OPEN)))
+
     # --- benchmarks of a run ----------------------------------------------------------------------------------------
 
     def measurements(self, run: Run) -> list[Measurement]:

@@ -236,7 +236,7 @@ class Cluster:
         records = [record for ids in batches for record in accounted_jobs(self._ask(commands.sacct_by_id(sacct, ids)))]
         return recognise_all(wanted, records, named)
 
-    def cancel(self, slurm_id: SlurmId, user: Address) -> None:
+    def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job of this user, and nobody else's; one that has ended is fine."""
         with around(Point.SCANCEL):
             require_done(self._ask(commands.scancel(self.paths.scancel, slurm_id, user)), "scancel")

@@ -38,7 +38,7 @@ def grid(broken: Path) -> Iterator[Grid]:
     scancel = broken.with_name("scancel")
     scancel.write_text(SCANCEL.format(broken=broken))
     scancel.chmod(0o755)
-    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false"}
+    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_TRY_EVERY_S": "1"}
     running = Grid.start(block_time_s=0.25, accounting=True, overrides=overrides)
     try:
         yield running
@@ -75,6 +75,7 @@ def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: 
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
     wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 90.0, 0.5)
+    assert ask(grid, "alarms")[0]["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")
     wait_until(lambda: alarms(grid) == {"slurm_accounting_unused"}, "the alarm to be over", 90.0, 0.5)

@@ -1,0 +1,209 @@
+"""SLURM's health, its nodes, and what an earlier run left there: on a real SLURM behind a real sshd."""
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from devgrid.process import wait_until
+from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
+from supervisor_tasks.journey.check_slurm import MISSED, TRIES, check_slurm, slurm_works
+from supervisor_tasks.ledger.benchmarks import Benchmarks
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.nodes import Nodes
+from supervisor_tasks.slurm.output import SlurmUnavailableError
+from supervisor_tasks.slurm.specs import Node, Specs
+from tests.ledgers import emptied
+from tests.submitting import CUSTOMER, PATIENCE_S, World
+
+SLURM_CONF = (
+    "MessageTimeout=2",  # who finds no slurmctld tries for half of it
+    "PartitionName=main-large Nodes=node2",
+    "PartitionName=mai Nodes=node1 Hidden=YES",
+)
+# Without accounting CfgTRES has no GPUs.
+NODE1, NODE2 = (Node(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
+OURS = name_beginning("0x" + "3" * 40, "here")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running(*SLURM_CONF) as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: World) -> Iterator[Site]:
+    """A worker of the slurm queue that is soon done with waiting."""
+    emptied(world.engine)
+    site = world.site(world.cluster())
+    assert site.slurm_side is not None
+    yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2))
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+@pytest.fixture
+def nodes(site: Site) -> Nodes:
+    return site.slurm.nodes
+
+
+def update(world: World, node: str, *changes: str) -> None:
+    done = world.slurm.run("scontrol", "update", f"NodeName={node}", *changes)
+    assert done.returncode == 0, done.stderr
+
+
+def state(world: World, slurm_id: int) -> str:
+    return world.field(slurm_id, "state")
+
+
+# --- specs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"), [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))]
+)
+def test_specs__each_partition_has_its_own_nodes(nodes: Nodes, partition: str, expected: tuple[Node, ...]) -> None:
+    assert replace(nodes, partition=partition).specs() == Specs(expected)
+
+
+def test_specs__no_such_partition__says_so(nodes: Nodes) -> None:
+    with pytest.raises(SlurmUnavailableError, match="Partition ma not found"):
+        replace(nodes, partition="ma").specs()
+
+
+def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(world: World, nodes: Nodes) -> None:
+    update(
+        world, "node1", "State=DRAIN", "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main"
+    )
+    update(world, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
+    try:
+        specs = nodes.specs()
+        assert (specs, specs.left_out) == (Specs((NODE2,)), (NODE1,))
+        assert specs.left_out[0].state == "IDLE+DRAIN"
+        assert replace(nodes, unresponsive=True).specs() == Specs((NODE1, NODE2))
+    finally:
+        update(world, "node1", "State=RESUME")
+    wait_until(lambda: nodes.specs() == Specs((NODE1, NODE2)), "node1 to count again", PATIENCE_S, 0.2)
+
+
+def test_specs__nodes_work__are_the_same(world: World, nodes: Nodes) -> None:
+    before = nodes.specs()
+    slurm_id = sbatch(world, "busy", "--nodes=2", "--mem-per-cpu=10")
+    wait_until(lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2)
+    assert [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
+    assert nodes.specs() == before
+    world.slurm.run("scancel", str(slurm_id))
+
+
+def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(world: World, nodes: Nodes) -> None:
+    before, found = nodes.specs(), list[Specs | None]()
+    world.processes.stop(world.processes.find("slurmctld"))
+    found.append(specs_or_none(nodes))
+    world.slurm.start_controller()
+
+    def known_again() -> bool:
+        found.append(specs_or_none(nodes))
+        return found[-1] is not None
+
+    wait_until(known_again, "slurmctld to hear from its nodes", PATIENCE_S, 0.1)
+    assert found[0] is None
+    assert {specs for specs in found if specs is not None} == {before}
+
+
+def specs_or_none(nodes: Nodes) -> Specs | None:
+    try:
+        return nodes.specs()
+    except SlurmUnavailableError:
+        return None
+
+
+# --- health ---------------------------------------------------------------------------------------------------------
+
+
+def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(world: World, site: Site) -> None:
+    world.processes.stop(world.processes.find("slurmctld"))
+    failures, alarmed_after = 0, 0
+
+    def tried() -> bool:
+        nonlocal failures, alarmed_after
+        try:
+            check_slurm(site, starting=not failures)
+        except SlurmUnavailableError:
+            failures += 1
+        if not alarmed_after and alarms(site):
+            alarmed_after = failures
+        return failures > TRIES
+
+    wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
+    assert alarmed_after == TRIES
+    assert site.ledger.sweeps.fact(MISSED)[0] == str(TRIES + 1)  # type: ignore[index]
+    assert not slurm_works(site.ledger)
+    world.slurm.start_controller()
+
+    def works() -> bool:
+        check_slurm(site)
+        return slurm_works(site.ledger)
+
+    wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
+    assert not alarms(site)
+    assert site.ledger.sweeps.fact(MISSED)[0] == "0"  # type: ignore[index]
+
+
+def alarms(site: Site) -> bool:
+    return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
+
+
+# --- old benchmarks -------------------------------------------------------------------------------------------------
+
+
+def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(world: World, site: Site) -> None:
+    benchmarks = Benchmarks(world.engine, "here")
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [Planned(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
+    (under_way,) = benchmarks.measurements(run)
+    old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("00000000", "abcdef01")]
+    held = sbatch(world, job_name(OURS, 2, "00000000", "osu"), "--hold")
+    others = [
+        sbatch(world, under_way.job_name),
+        sbatch(world, job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "00000000", "hpl")),
+        sbatch(world, "benchmark"),
+        sbatch(world, job_name(OURS, 1, "00000000", "hpl"), user=CUSTOMER),
+    ]
+    running = {*old, *others}
+    wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
+    check_slurm(site, starting=True)
+    assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
+    site.ledger.sweeps.learn(PROVIDER, "0x" + "3" * 40)
+    check_slurm(site, starting=True)
+    gone = {*old, held}
+    wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
+    assert {state(world, one) for one in others} == {"RUNNING"}
+    late = sbatch(world, job_name(OURS, 3, "00000000", "hpl"))
+    site.ledger.ticks.remove("slurm")
+    check_slurm(site)  # nobody has started since
+    assert state(world, late) in ("PENDING", "RUNNING")
+    world.slurm.run("scancel", *(str(one) for one in (*others, late)))
+
+
+def sbatch(world: World, name: str, *options: str, user: str | None = None) -> int:
+    """A job of root's, or of another user."""
+    uid = None if user is None else world.slurm.users.add(user)
+    done = subprocess.run(
+        ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", "--mem-per-cpu=10", *options],
+        env={"PATH": "/usr/bin:/bin", **world.slurm.env()},
+        user=uid,
+        group=uid,
+        extra_groups=None if uid is None else [],
+        cwd="/",
+        input="#!/bin/sh\nsleep 600\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)

@@ -1,0 +1,41 @@
+"""How SLURM is tried while it does not answer, and which of its jobs are our benchmarks."""
+
+import pytest
+
+from supervisor_tasks.benchmark_run import is_named, job_name, name_beginning
+from supervisor_tasks.journey.check_slurm import is_alarming, next_try_s
+
+
+@pytest.mark.parametrize("silent_s", [None, 3600.0])
+def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(silent_s: float | None) -> None:
+    waits = [next_try_s(tries, silent_s, 10.0) for tries in range(13)]
+    assert waits == [0.0, *[10.0] * 9, 30.0, 30.0, 30.0]
+    assert [tries for tries in range(13) if is_alarming(tries, silent_s)] == [10, 11, 12]
+
+
+def test_just_missed__is_tried_whenever_the_clock_says_so_and_alarms_nobody() -> None:
+    assert {next_try_s(tries, 59.0, 10.0) for tries in range(100)} == {0.0}
+    assert not is_alarming(30, 59.0)
+    assert is_alarming(30, 61.0)
+
+
+OURS = name_beginning("0x" + "A" * 40, "main")
+
+
+@pytest.mark.parametrize("run_id", [1, 17_000])
+def test_is_named__what_we_name__is_ours(run_id: int) -> None:
+    assert is_named(job_name(OURS, run_id, "0123abcd", "hpl"), OURS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", OURS, OURS + "hpl", OURS + "1-0123abcd", OURS + "1-0123abcx-hpl", OURS + "-0123abcd-hpl"),
+        job_name(name_beginning("0x" + "A" * 40, "main-2"), 1, "0123abcd", "hpl"),
+        job_name(name_beginning("0x" + "A" * 40, "main-large"), 1, "0123abcd", "hpl"),
+        job_name(name_beginning("0x" + "b" * 40, "main"), 1, "0123abcd", "hpl"),
+        "x" + job_name(OURS, 1, "0123abcd", "hpl"),
+    ],
+)
+def test_is_named__anothers__is_not_ours(name: str) -> None:
+    assert not is_named(name, OURS)
