@@ -26,7 +26,7 @@ from devgrid.workflow import Resources
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from supervisor_tasks.job import ChainStatus
-from tests.load import sweep
+from tests.load import specs, sweep
 from tests.load.figures import Figure, tell
 from tests.load.recovery import recovery
 from tests.watching import parked, rows, wait_for_end
@@ -63,6 +63,8 @@ def main() -> None:
             grid.stop()
     tell("measuring: sweep and witness")
     figures += sweep.figures()
+    tell("measuring: specs")
+    figures += specs.figures()
     figures += recovery()
     report(figures, options.record)
     sys.exit(0 if all(figure.kept for figure in figures) else 1)

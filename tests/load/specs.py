@@ -1,0 +1,79 @@
+"""The specs of a partition of a thousand nodes: parsed, and asked for in one command behind a real sshd."""
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from devgrid.sshd import Sshd
+from devgrid.state import private_processes
+from devgrid.users import Users, admin
+from supervisor_tasks.slurm.nodes import Nodes
+from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.specs import Specs, read_specs
+from supervisor_tasks.slurm.ssh import Ssh, load_key
+from tests.load.figures import Figure
+from tests.submitting import lets_in, new_key
+
+RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
+MARK = "4f1d0c9ab3"  # with which it was recorded
+NODES = 1000
+RUNS = 20
+COMMAND = """#!/bin/sh
+case "$*" in
+    *"show partition"*) cat {folder}/partition;;
+    *"show nodes"*) cat {folder}/nodes;;
+    *) cat {folder}/sinfo;;
+esac
+"""
+
+
+def figures() -> list[Figure]:
+    partition, nodes, sinfo = thousand_nodes()
+    printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
+    parsed_s = median_s(lambda: read_specs(Answer(0, printed, ""), MARK, "main"))
+    with private_processes() as processes:
+        folder = processes.folder / "recorded"
+        folder.mkdir()
+        for name, text in (("partition", partition), ("nodes", nodes), ("sinfo", sinfo)):
+            (folder / name).write_text(text)
+        command = folder / "command"
+        command.write_text(COMMAND.format(folder=folder))
+        command.chmod(0o755)
+        key, users = new_key(processes.folder / "key"), Users(processes.folder)
+        sshd = Sshd.start(processes, users.environment(), lets_in(key))
+        ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
+        asked = Nodes(ssh=ssh, admin=admin(), scontrol=str(command), sinfo=str(command), partition="main")
+        asked.specs()  # logged in
+        asked_s = median_s(asked.specs)
+        ssh.close()
+    return [
+        Figure(f"specs of {NODES} nodes: parsed", parsed_s, "s", 0.2),
+        Figure(f"specs of {NODES} nodes: one command over SSH and parsed", asked_s, "s", 1.0),
+    ]
+
+
+def median_s(work: Callable[[], Specs]) -> float:
+    """Of so many runs."""
+    times = []
+    for _ in range(RUNS):
+        began_s = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times)
+
+
+def thousand_nodes() -> tuple[str, str, str]:
+    """What the three commands print of a thousand nodes: recorded ones, again and again under other names."""
+    partition, nodes, _ = re.split(rf"{MARK} 0\n", RECORDED.read_text().partition("\n")[2])[:3]
+    lines = nodes.splitlines(keepends=True)
+    copies = range(NODES // len(lines) + 1)
+    many = [re.sub("NodeName=([a-z]+)", rf"NodeName=\g<1>-{copy}-", line) for copy in copies for line in lines][:NODES]
+    names = [line.partition(" ")[0].removeprefix("NodeName=") for line in many]
+    return partition, "".join(many), "".join(f"main|{name}\nall|{name}\n" for name in names)
+
+
+if __name__ == "__main__":
+    for figure in figures():
+        print(figure)
