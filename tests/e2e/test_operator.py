@@ -26,6 +26,8 @@ fi
 exec /usr/bin/scancel "$@"
 """
 
+FAST = ["MessageTimeout=4"]  # who finds no slurmctld tries for half of it, and ten tries go before the alarm
+
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -38,8 +40,8 @@ def grid(broken: Path) -> Iterator[Grid]:
     scancel = broken.with_name("scancel")
     scancel.write_text(SCANCEL.format(broken=broken))
     scancel.chmod(0o755)
-    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_TRY_EVERY_S": "1"}
-    running = Grid.start(block_time_s=0.25, accounting=True, overrides=overrides)
+    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_TRY_EVERY_S": "0.5"}
+    running = Grid.start(block_time_s=0.25, accounting=True, slurm_conf=FAST, overrides=overrides)
     try:
         yield running
     finally:
@@ -74,7 +76,7 @@ def alarms(grid: Grid) -> set[str]:
 def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: Grid) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
-    wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 90.0, 0.5)
+    wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
     assert ask(grid, "alarms")[0]["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")

@@ -358,6 +358,19 @@ def test_read_specs__free_text__is_not_read() -> None:
         assert (node.name, node.cpus, node.gpus, node.state) == ("node1", 4, 0, "IDLE")
 
 
+def test_read_specs__node_without_partition__is_none_of_ours_whatever_its_reason_says() -> None:
+    nowhere = "NodeName=node2 CPUTot=8 State=IDLE CfgTRES=cpu=4,mem=1000M Reason=taken out of Partitions=main\n"
+    specs = read_specs(answer(node_line(), nowhere, members="main|node1\n"), MARK, "main")
+    assert [node.name for node in specs.nodes] == ["node1"]
+
+
+@pytest.mark.parametrize("other", ["main-large", "domain", "main2", "large,main-large,domain", "MAIN"])
+def test_read_specs__the_name_is_part_of_anothers__only_its_own_nodes(other: str) -> None:
+    members = "main|node1\n" + "".join(f"{name}|node2\n" for name in other.split(","))
+    specs = read_specs(answer(node_line(), node_line("node2", Partitions=other), members=members), MARK, "main")
+    assert [node.name for node in specs.nodes] == ["node1"]
+
+
 def test_read_specs__start_up_files_print_something__is_passed_over() -> None:
     whole = answer(node_line())
     greeted = Answer(0, "Welcome!\nNodeName=x State=IDLE\n" + whole.stdout, "")
