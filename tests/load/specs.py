@@ -32,7 +32,8 @@ esac
 def figures() -> list[Figure]:
     partition, nodes, sinfo = thousand_nodes()
     printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
-    parsed_s = median_s(lambda: read_specs(Answer(0, printed, ""), MARK, "main"))
+    # Others' work on a busy machine is no part of what it takes.
+    parsed_s = median_s(lambda: read_specs(Answer(0, printed, ""), MARK, "main"), time.process_time)
     with private_processes() as processes:
         folder = processes.folder / "recorded"
         folder.mkdir()
@@ -49,18 +50,18 @@ def figures() -> list[Figure]:
         asked_s = median_s(asked.specs)
         ssh.close()
     return [
-        Figure(f"specs of {NODES} nodes: parsed", parsed_s, "s", 0.2),
+        Figure(f"specs of {NODES} nodes: parsed, CPU time", parsed_s, "s", 0.2),
         Figure(f"specs of {NODES} nodes: one command over SSH and parsed", asked_s, "s", 1.0),
     ]
 
 
-def median_s(work: Callable[[], Specs]) -> float:
+def median_s(work: Callable[[], Specs], clock: Callable[[], float] = time.perf_counter) -> float:
     """Of so many runs."""
     times = []
     for _ in range(RUNS):
-        began_s = time.perf_counter()
+        began_s = clock()
         work()
-        times.append(time.perf_counter() - began_s)
+        times.append(clock() - began_s)
     return statistics.median(times)
 
 
