@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts plugins check test unit bench chaos soak demo lock clean
+.PHONY: help setup packages protos contracts plugins check test unit golden bench chaos soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ test: check ## every test, after the checks; WORKERS=3 files of them side by sid
 chaos: setup ## kill processes where the world changes (RUNS=200, SEED=, POINT=), then what takes long
 	@$(BIN)/python -m tests.chaos.crashes --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT))
 	@$(if $(RUNS)$(SEED)$(POINT),,$(BIN)/pytest --chaos -m chaos tests)
+
+golden: setup ## write the golden files of the benchmarks' scripts anew
+	@$(BIN)/python -m tests.unit.benchmark_cases
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record)

@@ -1,6 +1,7 @@
 """JSON that a program printed, among other lines."""
 
 import json
+import re
 
 from benchmarks.output import number, shown
 from benchmarks.reading import UnreadableOutputError
@@ -17,7 +18,7 @@ def document(text: str, program: str) -> object:
 
 def documents(text: str, program: str) -> list[object]:
     """The JSON objects that are one line each. Raises UnreadableOutputError for a line that begins like one and is none."""
-    return [_read(line, program) for line in text.splitlines() if line.startswith("{")]
+    return [_read(line[0], program) for line in re.finditer(r"^\{[^\n]*", text, re.MULTILINE)]
 
 
 def inner(found: object, what: str, *keys: str | int) -> float:

@@ -12,7 +12,7 @@ from benchmarks.script import JobScript, container_words, rendered
 LABEL = "compute.gflops"
 _SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
 _RESULT = re.compile(rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}})")
-_CHECK = re.compile(r"\n[^\n]*\.\.\.\.\.\.[ \t]*(PASSED|FAILED)")
+_CHECK = re.compile(r"\.{6}[ \t]*(PASSED|FAILED)")
 _VERSION = re.compile(r"\n(HPLinpack|HPL-AI|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})")
 _MOST_GFLOPS = 1e11  # a hundred times the fastest machine there is
 
@@ -91,7 +91,7 @@ def parse(output: bytes, nonce: str) -> Reading:
 def _results(text: str) -> Iterator[tuple[float, str]]:
     """GFLOPS of each result line that can be one, and what was said of its residual."""
     lines = list(_RESULT.finditer(text))
-    ends = [line.start() for line in lines[1:]] + [len(text)]
+    ends = [*(line.start() for line in lines), len(text)][1:]
     for line, end in zip(lines, ends, strict=True):
         checks = {check[1] for check in _CHECK.finditer(text, line.end(), end)}
         try:

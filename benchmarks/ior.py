@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 
 from benchmarks.documents import document, inner
 from benchmarks.layout import Layout, chosen, nodelist
@@ -19,6 +20,8 @@ _TRANSFER_MB = 2
 _MOST_RANKS_PER_NODE = 64
 _FIO_MB = 256
 _MIB = 2**20
+_ROW = re.compile(r"\n[ \t]*(write|read),([^\n]*)")
+_MOST_ROWS = 200  # of 100 iterations
 _WAYS = ("write", "read")
 
 
@@ -88,19 +91,20 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, Measured]:
     """Means over the iterations. The columns behind IOPS differ from version to version and are not read."""
     if section.why_unusable:
         raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
-    _, header, table = section.text.partition(_HEADER)
-    rows = [
-        line.strip().split(",", 3) for line in table.splitlines()[1:] if line.strip().startswith(("write,", "read,"))
-    ]
-    if not header or not rows:
-        raise UnreadableOutputError(f"ior on {volume} printed no table `{_HEADER}...`; {shown(section.text)}")
+    rows: dict[str, list[str]] = {way: [] for way in _WAYS}
+    for row in islice(_ROW.finditer(section.text, max(0, section.text.find(_HEADER))), _MOST_ROWS + 1):
+        rows[row[1]].append(row[2])
+    counts = {len(of_way) for of_way in rows.values()}
+    if _HEADER not in section.text or len(counts) > 1 or not 0 < sum(counts) <= _MOST_ROWS // 2:
+        seen = ", ".join(f"{len(of_way)} of {way}" for way, of_way in rows.items())
+        raise UnreadableOutputError(
+            f"ior on {volume} printed {seen}; expected `{_HEADER}...` and as many of both; {shown(section.text)}"
+        )
     found = dict[str, Measured]()
-    for way in _WAYS:
-        values = [(row[1], row[2]) for row in rows if row[0] == way and len(row) > 2]
-        if not values:
-            raise UnreadableOutputError(f"ior on {volume} printed no row of {way}; {shown(section.text)}")
-        mibps = statistics.fmean(number(text, f"ior's bandwidth of {way}") for text, _ in values)
-        iops = statistics.fmean(number(text, f"ior's IOPS of {way}") for _, text in values)
+    for way, of_way in rows.items():
+        columns = [[*row.split(",", 2), "", ""][:2] for row in of_way]
+        mibps = statistics.fmean(number(bandwidth, f"ior's bandwidth of {way}") for bandwidth, _ in columns)
+        iops = statistics.fmean(number(operations, f"ior's IOPS of {way}") for _, operations in columns)
         found |= _measured(volume, way, mibps, iops)
     return found
 

@@ -16,6 +16,7 @@ MOST_BYTES = 10_000_000
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cM])")
 _SHOWN = 200
 _LONGEST_NUMBER = 40
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,9 @@ def shown(text: str) -> str:
 
 def number(text: str, what: str) -> float:
     """A number above zero that can be a measurement. Raises UnreadableOutputError for NaN, infinity, zero and less."""
-    try:
-        value = float(text) if len(text) <= _LONGEST_NUMBER else math.nan
-    except ValueError:
-        value = math.nan
-    if "_" in text or not math.isfinite(value) or value <= 0:
-        raise UnreadableOutputError(f"{what} is {text[:40]!r}; expected a number above zero")
+    value = float(text) if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")) else math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise UnreadableOutputError(f"{what} is {shown(text[:_LONGEST_NUMBER])}; expected a number above zero")
     return value
 
 

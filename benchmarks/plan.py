@@ -51,8 +51,8 @@ def _one_line(text: str) -> str:
 
 
 def _word(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_./:@=,+%#-]+", text):
-        raise ValueError(f"{text!r} is not one word of letters, digits and _./:@=,+%#-")
+    if not re.fullmatch(r"[A-Za-z0-9_./:@=,+%#][A-Za-z0-9_./:@=,+%#-]*", text):
+        raise ValueError(f"{text!r} is not one word of letters, digits and _./:@=,+%#-, no - first")
     return text
 
 
@@ -139,7 +139,7 @@ class Plan(_Frozen):
     launcher: Launcher = Launcher.MPIRUN
     mpi: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "pmix"  # srun --mpi
     nvidia_smi: Word = "nvidia-smi"
-    iperf3_server: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")] = ""
+    iperf3_server: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")] = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -69,5 +69,8 @@ def _iperf3(section: Section, *, label: str) -> Mapping[str, Measured]:
     """What arrived, whoever sent it."""
     if section.why_unusable:
         raise UnreadableOutputError(f"iperf3: {section.why_unusable}")
-    bits_per_s = inner(document(section.text, "iperf3"), "iperf3's rate", "end", "sum_received", "bits_per_second")
+    found = document(section.text, "iperf3")
+    if isinstance(found, dict) and "error" in found:  # it ends with status 0 all the same
+        raise UnreadableOutputError(f"iperf3: {shown(str(found['error']))}")
+    bits_per_s = inner(found, "iperf3's rate", "end", "sum_received", "bits_per_second")
     return {label: Measured(bits_per_s / _BITS / _MEGA, _UNIT)}

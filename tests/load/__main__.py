@@ -26,7 +26,7 @@ from devgrid.workflow import Resources
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from supervisor_tasks.job import ChainStatus
-from tests.load import specs, sweep
+from tests.load import parsing, specs, sweep
 from tests.load.figures import Figure, tell
 from tests.load.recovery import recovery
 from tests.watching import parked, rows, wait_for_end
@@ -61,6 +61,8 @@ def main() -> None:
                     tell(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
         finally:
             grid.stop()
+    tell("measuring: parsers of benchmarks")
+    figures += parsing.figures()
     tell("measuring: sweep and witness")
     figures += sweep.figures()
     tell("measuring: specs")

@@ -1,0 +1,22 @@
+#!/bin/bash
+# sbatch --nodes=1 --ntasks-per-node=1 --cpus-per-task=1 --mem=1000M --time=30 --no-requeue
+# Upload and download, by Ookla's speedtest.
+set -u -o pipefail
+export LC_ALL=C
+mark() { # a line that the supervisor recognises; the number is this run's own
+    local text="$*"
+    printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
+}
+section() { # NAME COMMAND...: the command's output between two marks
+    local name="$1" status=0
+    shift
+    mark begin "$name"
+    "$@" 2>&1 || status=$?
+    mark end "$name" "$status"
+}
+speedtest_once() {
+    srun --ntasks=1 --ntasks-per-node=1 --nodes=1 --mpi=none '--container-image=registry-1.docker.io#gists/speedtest-cli:1.2.0' \
+        speedtest --accept-license --accept-gdpr --format=json --progress=no
+}
+section speedtest speedtest_once
+mark fact finished yes

@@ -1,0 +1,79 @@
+#!/bin/bash
+# sbatch --nodes=2 --ntasks-per-node=64 --cpus-per-task=1 --mem=0 --time=1440 --no-requeue --exclusive
+# IOR on the volumes, written and read; without ior, a small test of each with fio.
+set -u -o pipefail
+export LC_ALL=C
+mark() { # a line that the supervisor recognises; the number is this run's own
+    local text="$*"
+    printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
+}
+section() { # NAME COMMAND...: the command's output between two marks
+    local name="$1" status=0
+    shift
+    mark begin "$name"
+    "$@" 2>&1 || status=$?
+    mark end "$name" "$status"
+}
+export OMPI_MCA_pml=ucx PMIX_MCA_pml=ucx
+export OMPI_MCA_btl='^vader,openib,tcp' PMIX_MCA_btl='^vader,openib,tcp'
+export UCX_TLS=rc
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # the job's user is the operator's choice
+rank() { # COMMAND...: what each rank does
+    case "${SLURMD_NODENAME:-}" in
+        gpu1) export UCX_NET_DEVICES=mlx5_0:1 ;;
+        gpu2) export UCX_NET_DEVICES=mlx5_1:1 ;;
+    esac
+    "$@"
+}
+on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
+    local ranks="$1" functions
+    shift 2
+    functions=$(declare -f rank)
+    mpirun -np "$ranks" bash -c "$functions; rank \"\$@\"" bash "$@"
+}
+test_file="" # that a job which is cancelled shall not leave behind
+clean_up() { [ -z "$test_file" ] || rm -f -- "$test_file" "$test_file".*; }
+trap clean_up EXIT
+trap 'exit 143' TERM INT
+test_with_ior() { # VOLUME MORE...
+    local volume="$1"
+    shift
+    section "ior.$volume" on_ranks 128 64 \
+        ior -a MPIIO -i 5 -t 2M -b 160M -C --collective -g -w -r \
+        -O summaryFormat=CSV "$@" -o "$test_file"
+}
+test_with_fio() { # VOLUME; read again from the disk, as fio drops what the system keeps of the file
+    local volume="$1" way direct=1
+    fio --name=probe --filename="$test_file" --rw=write --bs=4k --size=4k --direct=1 >/dev/null 2>&1 || direct=0
+    mark note "storage.$volume measured with fio, direct=$direct, 256 MB on one node: no ior there"
+    for way in write read; do
+        section "fio.$volume.$way" fio --name=volume --filename="$test_file" --rw="$way" --bs=2M --size=256M \
+            --ioengine=psync --direct="$direct" --end_fsync=1 --invalidate=1 --output-format=json
+    done
+}
+test_volume() { # VOLUME FOLDER MORE...
+    if ! [ -d "$2" ] || ! [ -w "$2" ]; then
+        mark missing "ior.$1" "no folder $2 to write to on the node"
+        return
+    fi
+    test_file="$2/benchmark-00112233445566778899aabbccddeeff"
+    if command -v ior >/dev/null; then
+        test_with_ior "$1" "${@:3}"
+    elif command -v fio >/dev/null; then
+        test_with_fio "$1"
+    else
+        mark missing "ior.$1" "neither ior nor fio on the node"
+    fi
+    clean_up
+}
+mark fact volume.scratch planned
+mark fact volume.shared-world-tmp planned
+mark fact volume.shared-tmp planned
+mark fact volume.disk-world-tmp planned
+mark fact volume.disk-tmp planned
+test_volume scratch /opt/cache/shared
+test_volume shared-world-tmp /opt/cache/world-tmp
+test_volume shared-tmp /opt/cache/persistent
+test_volume disk-world-tmp /opt/cache/disk/world-tmp -F
+test_volume disk-tmp /opt/cache/disk/tmp -F
+mark fact finished yes

@@ -1,0 +1,62 @@
+#!/bin/bash
+# sbatch --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --time=1440 --no-requeue --exclusive
+# OSU micro-benchmarks: latency, bidirectional bandwidth, all-to-all.
+set -u -o pipefail
+export LC_ALL=C
+mark() { # a line that the supervisor recognises; the number is this run's own
+    local text="$*"
+    printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
+}
+section() { # NAME COMMAND...: the command's output between two marks
+    local name="$1" status=0
+    shift
+    mark begin "$name"
+    "$@" 2>&1 || status=$?
+    mark end "$name" "$status"
+}
+export OMPI_MCA_pml=ucx PMIX_MCA_pml=ucx
+export OMPI_MCA_btl='^vader,openib,tcp' PMIX_MCA_btl='^vader,openib,tcp'
+export UCX_TLS=rc
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # the job's user is the operator's choice
+rank() { # COMMAND...: what each rank does
+    case "${SLURMD_NODENAME:-}" in
+        gpu1) export UCX_NET_DEVICES=mlx5_0:1 ;;
+        gpu2) export UCX_NET_DEVICES=mlx5_1:1 ;;
+    esac
+    "$@"
+}
+on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
+    local ranks="$1" functions
+    shift 2
+    functions=$(declare -f rank osu)
+    mpirun -np "$ranks" bash -c "$functions; rank \"\$@\"" bash "$@"
+}
+osu() { # one rank; distributions install these programs outside of PATH, in folders by kind
+    local found
+    found=$(command -v "$1") || for found in /usr/lib*/osu-micro-benchmarks /usr/libexec/osu-micro-benchmarks \
+        /usr/local/libexec/osu-micro-benchmarks /opt/osu-micro-benchmarks; do
+        found=$(find "$found" -name "$1" -type f -perm -u+x 2>/dev/null | head -n 1)
+        [ -z "$found" ] || break
+    done
+    if [ -z "$found" ]; then
+        echo "no $1 here" >&2
+        return 127
+    fi
+    "$found" "${@:2}"
+}
+if ! (osu osu_latency --help >/dev/null 2>&1; [ $? -ne 127 ]); then
+    mark missing network.p2p.latency.us "no osu_latency on the node"
+else
+    section latency on_ranks 2 1 osu osu_latency
+fi
+if ! (osu osu_bibw --help >/dev/null 2>&1; [ $? -ne 127 ]); then
+    mark missing network.p2p.bw.mbps "no osu_bibw on the node"
+else
+    section bibw on_ranks 2 1 osu osu_bibw
+fi
+if ! (osu osu_alltoall --help >/dev/null 2>&1; [ $? -ne 127 ]); then
+    mark missing network.all-to-all.latency.us "no osu_alltoall on the node"
+else
+    section alltoall on_ranks 2 1 osu osu_alltoall
+fi
+mark fact finished yes
