@@ -11,6 +11,7 @@ from supervisor_tasks.slurm.states import Phase
 
 FIRST_LOOK_S = 1.0
 LONGEST_LOOK_S = 60.0
+MISSING_AGAIN_S = 5.0
 SUBMISSIONS = 5  # that SLURM, when asked, knows nothing of; then the benchmark has failed
 OUTPUT_LATE_S = 60.0  # so long a network file system may show the login node an older file
 COMPLETED = "COMPLETED"
@@ -29,8 +30,8 @@ def after_look(one: Measurement, record: Seen | None, settled_after_s: float, *,
     missing_s = one.missing_for_s or 0.0
     if missing_s >= settled_after_s:
         return Change(stage=Stage.ENDED, slurm_id=one.slurm_id)
-    left_s = settled_after_s - missing_s
-    return Change(stage=one.stage, look_in_s=left_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True)
+    again_s = min(settled_after_s - missing_s, MISSING_AGAIN_S)
+    return Change(stage=one.stage, look_in_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True)
 
 
 def _recorded(one: Measurement, record: Seen) -> Change:
@@ -55,10 +56,10 @@ def _recorded(one: Measurement, record: Seen) -> Change:
 def _never_arrived(one: Measurement, settled_after_s: float) -> Change:
     if one.called_s_ago < settled_after_s:
         return Change(stage=Stage.SUBMITTING, look_in_s=settled_after_s - one.called_s_ago)
-    if one.submissions >= SUBMISSIONS:
-        reason = f"it was handed to SLURM {one.submissions} times, and SLURM knows nothing of it"
+    if one.lost + 1 >= SUBMISSIONS:
+        reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
         return Change(stage=Stage.FAILED, reason=reason)
-    return Change(stage=Stage.WAITING)
+    return Change(stage=Stage.WAITING, lost=True)
 
 
 def shown_state(record: Seen) -> str:

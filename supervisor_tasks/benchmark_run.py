@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from supervisor_tasks.job import SlurmId
 
+MOST_OUTPUT = 10_000_000  # bytes that are read of a job's output, its last ones
 NICE = 10_000  # below the jobs of customers
 PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
 
@@ -53,11 +54,14 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run. `cancel_reason` is there as soon as somebody wants it to end."""
+    """A run. `token`, random hex digits, is in the names and the output of its jobs; `cancel_reason` is there as soon as
+    somebody wants it to end.
+    """
 
     id: int
     why: str
     state: RunState
+    token: str = ""
     cancel_reason: str | None = None
 
 
@@ -84,7 +88,7 @@ class Measurement:
     job_name: str
     options: tuple[str, ...] = ()
     script: str = ""
-    submissions: int = 0
+    lost: int = 0
     slurm_id: SlurmId | None = None
     slurm_state: str = ""
     exit_status: int = 0
@@ -97,7 +101,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is new of a benchmark."""
+    """What is new of a benchmark. `missing`: SLURM does not know it; `lost`: it never did, though it was handed over."""
 
     stage: Stage
     look_in_s: float = 0.0
@@ -105,6 +109,7 @@ class Change:
     slurm_state: str = ""
     exit_status: int = 0
     missing: bool = False
+    lost: bool = False
     reason: str = ""
 
 
@@ -132,7 +137,7 @@ def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Meas
         return Step.FINISH, None
     if one.stage is Stage.WAITING:
         return (Step.SKIP if run.cancel_reason is not None else Step.SUBMIT), one
-    if one.due_in_s > 0 and run.cancel_reason is None:
+    if one.due_in_s > 0:
         return None
     return (Step.READ if one.stage is Stage.ENDED else Step.LOOK), one
 

@@ -4,6 +4,7 @@ Each check raises ValueError with what was expected, in words.
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, SecretStr
 from pydantic_settings import NoDecode
 
+from benchmarks.plan import AbsolutePath, VariableName, VolumeName
+from benchmarks.plan import Text as OneLine
 from supervisor_tasks.offer import normalised, normalised_labels
 
 
@@ -41,6 +44,16 @@ def _labels(value: object) -> object:
         raise ValueError("labels as key=value,key=value, each key once")
     normalised_labels(labels)
     return labels
+
+
+def _assignments(value: object) -> object:
+    """A mapping from NAME=value NAME=value, as a shell reads words: a value with spaces stands in quotes."""
+    if isinstance(value, dict):
+        return value
+    pairs = [word.partition("=") for word in shlex.split(str(value))]
+    if any(not (name and equals) for name, equals, _ in pairs):
+        raise ValueError('NAME=value NAME="two words"')
+    return {name: text for name, _, text in pairs}
 
 
 def _label_keys(value: object) -> object:
@@ -152,4 +165,6 @@ ObjectClasses = Annotated[str, pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names o
 DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+Variables = Annotated[dict[VariableName, OneLine], NoDecode, BeforeValidator(_assignments)]
+Volumes = Annotated[dict[VolumeName, AbsolutePath], NoDecode, BeforeValidator(_assignments)]
 LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]

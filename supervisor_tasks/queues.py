@@ -1,6 +1,7 @@
 """The queues of a cluster, and which kind of work goes to which. Pure.
 
-Queues split the keys: only workers of the chain queue hold the wallet's key, only those of the slurm queue the SSH key.
+Queues split the keys: only workers of the chain queue hold the wallet's key, only those of the slurm and benchmark queues the
+SSH key.
 """
 
 from enum import StrEnum
@@ -14,6 +15,7 @@ class Queue(StrEnum):
     CHAIN = "chain"
     SLURM = "slurm"
     DEFAULT = "default"
+    BENCHMARK = "benchmark"
 
     def of(self, cluster: str) -> str:
         """The queue's name at the broker, which several clusters may share."""
@@ -36,6 +38,7 @@ QUEUE_OF_TASK = {
     "witness": Queue.SLURM,
     "check_slurm": Queue.SLURM,
     "sweep": Queue.SLURM,
+    "benchmark": Queue.BENCHMARK,
     "tell_user": Queue.DEFAULT,
     "nudge": Queue.DEFAULT,
     "watch": Queue.DEFAULT,
@@ -51,6 +54,7 @@ def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float
         "nudge": 1.0,
         "scan": 5.0,
         "watch": 5.0,
+        "benchmark": 2.0,  # one question to the ledger while nobody wants anything measured
         "check_slurm": 2.0,  # who does it knows whether SLURM is to be asked
         "sweep": 10.0,  # the ledger knows whether one is due
     }

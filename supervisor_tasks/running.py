@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _current: list["Work"] = []
 
 
-NEED_OF_QUEUE = {Queue.CHAIN: Need.WALLET, Queue.SLURM: Need.SSH}
+NEED_OF_QUEUE = {Queue.CHAIN: Need.WALLET, Queue.SLURM: Need.SSH, Queue.BENCHMARK: Need.SSH}
 
 
 def needs_of_command(argv: Sequence[str]) -> list[Need]:
@@ -25,7 +25,7 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     words = [part for word in argv for part in word.split("=", 1)]
     named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
     queues = [name.rpartition(".")[2] for names in named for name in names.split(",")]
-    return [need for queue, need in NEED_OF_QUEUE.items() if not queues or queue.value in queues]
+    return list(dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if not queues or queue.value in queues))
 
 
 def current_site() -> "Work":
@@ -49,7 +49,7 @@ def start_site(sender: Any, **_: object) -> None:
 
     settings = load_or_exit()
     served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
-    needs = [need for queue, need in NEED_OF_QUEUE.items() if queue in served]
+    needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
     _current.append(build(load_or_exit(*needs), served, sender.app))
 
 

@@ -35,6 +35,8 @@ from supervisor_tasks.forms import (
     ListenAddress,
     ObjectClasses,
     Price,
+    Variables,
+    Volumes,
     pattern,
     split_urls,
     url_with,
@@ -164,6 +166,20 @@ class Settings(BaseSettings):
     benchmark_ucx: bool = False
     benchmark_ucx_affinity: str = ""
     benchmark_ucx_transport: str = ""
+    benchmark_mode: Annotated[str, pattern("container|native", "container or native")] = "container"
+    benchmark_environment: Variables = Field(default_factory=dict)  # for the programs: NAME=value NAME="two words"
+    benchmark_volumes: Volumes = Field(default_factory=dict)  # name=/path name=/path instead of the standard ones
+    benchmark_modules: str = ""  # with spaces between, loaded before native programs
+    benchmark_container_flags: str = ""  # the site's own flags of srun for containers
+    benchmark_launcher: Annotated[str, pattern("mpirun|srun", "mpirun or srun")] = "mpirun"
+    benchmark_srun_mpi: Annotated[str, pattern("[a-z0-9_]+", "a word that srun --mpi knows")] = "pmix"
+    benchmark_hpl_memory_share: float = Field(0.5, gt=0, le=1)
+    benchmark_hpl_block_size: int = Field(512, ge=1, le=4096)
+    benchmark_hpl_max_n: int | None = Field(None, gt=0)
+    benchmark_cpu_ranks_per_node: int | None = Field(None, gt=0)
+    benchmark_ior_block_mb_per_node: int = Field(10 * 1024, gt=0)
+    benchmark_ior_iterations: int = Field(5, ge=1, le=100)
+    benchmark_iperf3_server: str = ""  # host:port, to measure with instead of speedtest
 
     # this program
     cluster_name: Annotated[str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"

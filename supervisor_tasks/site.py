@@ -1,9 +1,11 @@
 """All that a worker works with, in one object."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.plan import Plan
+from benchmarks.suite import Benchmark
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
@@ -11,8 +13,10 @@ from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.nodes import Nodes
+from supervisor_tasks.slurm.specs import Specs
 
 if TYPE_CHECKING:
     from supervisor_tasks.identity import Directory
@@ -36,13 +40,23 @@ class ChainSide:
 
 @dataclass(frozen=True, slots=True)
 class SlurmSide:
-    """What only workers of the slurm queue hold: it needs the SSH key."""
+    """What only workers of the slurm and benchmark queues hold: it needs the SSH key."""
 
     cluster: Cluster
     nodes: Nodes
     trust_callbacks: bool
     benchmark_user: str = "root"
     try_every_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkSide:
+    """What the benchmarks work with beyond SLURM's side: their jobs, the programs and how they are planned."""
+
+    jobs: BenchmarkJobs
+    suite: Mapping[str, Benchmark]
+    plan_of: Callable[[Specs, str], Plan]
+    disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,7 @@ class Site:
     slurm_side: SlurmSide | None
     sweep_side: SweepSide | None = None
     directory: "Directory | None" = None
+    benchmark_side: BenchmarkSide | None = None
 
     @property
     def chain(self) -> ChainSide:
@@ -82,8 +97,15 @@ class Site:
     def slurm(self) -> SlurmSide:
         """SLURM's side. Raises LookupError in a worker that was not given the SSH key."""
         if self.slurm_side is None:
-            raise LookupError("this worker does not serve the slurm queue: it holds no SSH key")
+            raise LookupError("this worker serves neither the slurm nor the benchmark queue: it holds no SSH key")
         return self.slurm_side
+
+    @property
+    def benchmarking(self) -> BenchmarkSide:
+        """The benchmarks' side. Raises LookupError in a worker that does not serve their queue."""
+        if self.benchmark_side is None:
+            raise LookupError("this worker does not serve the benchmark queue")
+        return self.benchmark_side
 
     @property
     def sweep(self) -> SweepSide:

@@ -103,6 +103,12 @@ def check_slurm(starting: bool = False) -> None:
 
 
 @shared_task(base=SupervisorTask)
+def benchmark() -> None:
+    """Bring the benchmark run that is under way, if there is one, as far as it goes now."""
+    current_site().benchmark()
+
+
+@shared_task(base=SupervisorTask)
 def sweep(why: str = "") -> None:
     """Compare ledger, contract and SLURM: with a reason at once, else when it is due."""
     current_site().sweep(why)

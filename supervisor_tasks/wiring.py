@@ -1,13 +1,15 @@
 """Puts the parts together: from settings to a site at work."""
 
 from collections.abc import Collection
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import structlog
 from celery import Celery
 
+from benchmarks.suite import SUITE
 from supervisor_tasks import logs
+from supervisor_tasks.benchmark_plan import plan_of
 from supervisor_tasks.chain import book
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.endpoints import Endpoints
@@ -18,6 +20,7 @@ from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.accounts import make_accounts
+from supervisor_tasks.journey.benchmark import benchmark, cancel_old_jobs
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
@@ -34,7 +37,8 @@ from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Settings
-from supervisor_tasks.site import ChainSide, Site, SlurmSide, SweepSide
+from supervisor_tasks.site import BenchmarkSide, ChainSide, Site, SlurmSide, SweepSide
+from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
@@ -55,6 +59,7 @@ class Work:
         self._site = site
         self._wake_ups = wake_ups
         self._introduced = False
+        self._tidied = False
 
     def claim(self) -> None:
         """Claim what the contract has for us."""
@@ -97,6 +102,13 @@ class Work:
         """Write down that SLURM answers, or that it does not."""
         check_slurm(self._site, starting=starting)
 
+    def benchmark(self) -> None:
+        """Measure the cluster; at first, end what an earlier ledger had measured."""
+        if not self._tidied:
+            cancel_old_jobs(self._site)
+            self._tidied = True
+        benchmark(self._site)
+
     def sweep(self, why: str) -> None:
         """Compare ledger, contract and SLURM."""
         sweep(self._site, why)
@@ -138,10 +150,12 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
-    slurm = _slurm_side(settings) if Queue.SLURM in served else None
+    slurm = _slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
     directory = _directory(settings) if Queue.CHAIN in served else None
-    return Work(Site(ledger, GridLogger(channels_of(settings).open), chain, slurm, sweeping, directory), wake_ups)
+    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and Queue.BENCHMARK in served else None
+    grid_logger = GridLogger(channels_of(settings).open)
+    return Work(Site(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking), wake_ups)
 
 
 def channels_of(settings: Settings) -> Channels:
@@ -207,6 +221,15 @@ def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: WakeUps) -> SweepSide:
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,
+    )
+
+
+def _benchmark_side(settings: Settings, slurm: SlurmSide) -> BenchmarkSide:
+    return BenchmarkSide(
+        jobs=BenchmarkJobs(slurm.cluster, settings.benchmark_run_as),
+        suite=SUITE,
+        plan_of=partial(plan_of, settings),
+        disabled=settings.benchmark_disable,
     )
 
 

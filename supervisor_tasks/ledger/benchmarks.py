@@ -1,8 +1,8 @@
 """Benchmark runs: who asked, how far they are, what they measured."""
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,21 +17,21 @@ from supervisor_tasks.ledger.rows import storable, storable_json
 RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
 RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
 OPEN = RUNS.c.state.in_([state.value for state in RunState if state.open])
-TOKEN_BYTES = 4
+TOKEN_BYTES = 8
 
 # What is shown of results: without scripts and outputs, which may be long.
 SHOWN = (
     *(RESULTS.c[name] for name in ("run_id", "benchmark", "stage", "job_name", "slurm_id", "slurm_state", "labels")),
-    *(RESULTS.c[name] for name in ("notes", "reason", "called_at", "ended_at")),
+    *(RESULTS.c[name] for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")),
     func.octet_length(RESULTS.c.output).label("output_bytes"),
 )
 SHOWN_OF_RUN = tuple(column for column in RUNS.c if column.name not in ("cluster", "token"))
 
-_LATEST = text(
+_MEASURED = text(
     """
-    SELECT DISTINCT ON (benchmark) benchmark, labels, notes, run_id, results.ended_at, runs.hardware
+    SELECT benchmark, labels, left_out, notes, run_id, results.ended_at, runs.hardware
     FROM benchmark_results AS results JOIN benchmark_runs AS runs ON runs.id = run_id
-    WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY benchmark, results.id DESC
+    WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY results.id
     """
 )
 _HISTORY = text(
@@ -49,6 +49,7 @@ class Measured:
 
     benchmark: str
     labels: dict[str, Value]
+    left_out: dict[str, str]
     notes: list[str]
     run_id: int
     ended_at: datetime
@@ -71,9 +72,21 @@ class Verdict:
 
     stage: Stage
     labels: Mapping[str, Value] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    tool: str = ""
     reason: str = ""
     output: bytes | None = None
+
+
+def latest_of(measured: Iterable[Measured]) -> dict[str, Measured]:
+    """The last one of each benchmark, of all in their order; labels that it left out are taken from those before."""
+    latest = dict[str, Measured]()
+    for one in measured:
+        before = latest[one.benchmark].labels if one.benchmark in latest else {}
+        kept = {label: before[label] for label in one.left_out if label in before}
+        latest[one.benchmark] = replace(one, labels=kept | one.labels)
+    return latest
 
 
 class Benchmarks:
@@ -99,6 +112,8 @@ class Benchmarks:
         with self._engine.begin() as connection:
             ended = update(RUNS).where(RUNS.c.cluster == self._cluster, OPEN).values(cancel_reason=wanted)
             number: int | None = connection.scalar(ended.returning(RUNS.c.id))
+            at_once = update(RESULTS).where(RESULTS.c.run_id == number).values(due_at=func.now())
+            connection.execute(at_once)
         return number
 
     def under_way(self) -> Run | None:
@@ -172,7 +187,6 @@ class Benchmarks:
                 one,
                 RESULTS.c.run_id.in_(going_on),
                 stage=Stage.SUBMITTING.value,
-                submissions=RESULTS.c.submissions + 1,
                 called_at=func.clock_timestamp(),
                 due_at=func.clock_timestamp(),
             )
@@ -182,7 +196,7 @@ class Benchmarks:
         """Write down what is new of a benchmark; False when somebody else was faster."""
         now = func.clock_timestamp()
         missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
-        ended_at = now if change.stage in (Stage.ENDED, Stage.FAILED) else None
+        ended_at = func.coalesce(RESULTS.c.ended_at, now) if change.stage in (Stage.ENDED, Stage.FAILED) else None
         with self._engine.begin() as connection:
             return self._set(
                 connection,
@@ -193,9 +207,16 @@ class Benchmarks:
                 exit_status=change.exit_status,
                 due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.look_in_s),
                 missing_at=missing_at,
+                lost=RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
                 reason=storable(change.reason) or None,
             )
+
+    def postpone(self, one: Measurement, look_in_s: float) -> None:
+        """Nothing is new; again in a while."""
+        later = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, look_in_s)
+        with self._engine.begin() as connection:
+            self._set(connection, one, due_at=later)
 
     def decided(self, one: Measurement, verdict: Verdict) -> bool:
         """Write down what became of a benchmark; False when somebody else was faster."""
@@ -205,7 +226,9 @@ class Benchmarks:
                 one,
                 stage=verdict.stage.value,
                 labels=storable_json(dict(verdict.labels)),
+                left_out=storable_json(dict(verdict.left_out)),
                 notes=storable_json(list(verdict.notes)),
+                tool=storable(verdict.tool),
                 reason=storable(verdict.reason) or None,
                 output=verdict.output,
                 ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
@@ -224,10 +247,10 @@ class Benchmarks:
     # --- questions --------------------------------------------------------------------------------------------------
 
     def latest(self) -> dict[str, Measured]:
-        """What each benchmark measured when it last worked."""
+        """What each benchmark measured when it last worked; a label that it left out then stays as it was."""
         with self._engine.connect() as connection:
-            rows = connection.execute(_LATEST, {"cluster": self._cluster}).mappings()
-            return {row["benchmark"]: Measured(**row) for row in rows}
+            rows = connection.execute(_MEASURED, {"cluster": self._cluster}).mappings()
+            return latest_of(Measured(**row) for row in rows)
 
     def labels(self) -> dict[str, Value]:
         """The labels of the cluster as they were last measured."""
@@ -277,13 +300,13 @@ class Benchmarks:
 
 
 _COLUMNS = (
-    *("id", "run_id", "benchmark", "stage", "job_name", "options", "script", "submissions", "slurm_id", "slurm_state"),
+    *("id", "run_id", "benchmark", "stage", "job_name", "options", "script", "lost", "slurm_id", "slurm_state"),
     *("exit_status", "cleaned"),
 )
 
 
 def _run(row: Any) -> Run:
-    return Run(id=row.id, why=row.why, state=RunState(row.state), cancel_reason=row.cancel_reason)
+    return Run(id=row.id, why=row.why, state=RunState(row.state), token=row.token, cancel_reason=row.cancel_reason)
 
 
 def _measurement(row: Any) -> Measurement:
@@ -295,7 +318,7 @@ def _measurement(row: Any) -> Measurement:
         job_name=row.job_name,
         options=tuple(row.options),
         script=row.script,
-        submissions=row.submissions,
+        lost=row.lost,
         slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,

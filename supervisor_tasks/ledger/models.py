@@ -367,7 +367,9 @@ class FactRow(Base):
 
 
 class BenchmarkRunRow(Base):
-    """A benchmark run: why, on which hardware, how far. At most one open run a cluster. `token` is in its jobs' names."""
+    """A benchmark run: why, on which hardware, how far. At most one open run a cluster. `token`, random hex digits, is in
+    the names and the output of its jobs.
+    """
 
     __tablename__ = "benchmark_runs"
 
@@ -396,8 +398,9 @@ class BenchmarkRunRow(Base):
 class BenchmarkResultRow(Base):
     """A benchmark of a run: its SLURM job, what it printed (the last 10 MB at most), and its labels or why there are none.
 
-    `called_at` is when sbatch was last about to be called, `missing_at` since when SLURM does not know the job, `cleaned`
-    whether its file on the login node is gone.
+    `called_at` is when sbatch was last about to be called, `lost` how often SLURM then knew nothing of it, `missing_at` since
+    when SLURM does not know the job, `cleaned` whether its file on the login node is gone. `left_out` are labels that this
+    benchmark could not measure this time, with the reasons.
     """
 
     __tablename__ = "benchmark_results"
@@ -410,7 +413,7 @@ class BenchmarkResultRow(Base):
     job_name: Mapped[str]
     options: Mapped[list[Any]]
     script: Mapped[str]
-    submissions: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     called_at: Mapped[datetime | None]
     slurm_id: Mapped[int | None]
     slurm_state: Mapped[str] = mapped_column(server_default=text("''"))
@@ -419,7 +422,9 @@ class BenchmarkResultRow(Base):
     missing_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+    left_out: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
     notes: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    tool: Mapped[str] = mapped_column(server_default=text("''"))
     output: Mapped[bytes | None]
     reason: Mapped[str | None]
     cleaned: Mapped[bool] = mapped_column(server_default=text("false"))

@@ -114,7 +114,10 @@ class Cluster:
             partition=self.partition,
             public_address=self.public_address,
         )
-        script = commands.batch_script(job_id, request.script)
+        return self.hand_over(user, argv, commands.batch_script(job_id, request.script), clock, begun_s)
+
+    def hand_over(self, user: str, argv: Sequence[str], script: bytes, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
         until_login_s, mark = clock.at(begun_s + IN_TIME_S), _new_mark()
         if our_clock_s() >= begun_s + IN_TIME_S:
             raise once.TooLateError("this worker stood still; nothing was sent")

@@ -88,6 +88,11 @@ def sacct_named(path: str, job_ids: str, slurm_ids: str) -> list[str]:
     return [*_sacct(path), f"--name={job_ids}", f"--jobs={slurm_ids}"]
 
 
+def sacct_since(path: str, name: str, user: str, minutes: int) -> list[str]:
+    """Ask the accounting database for the jobs of a user that have this name, of the last minutes."""
+    return [*_sacct(path), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
+
+
 def scancel(path: str, slurm_id: SlurmId, user: str) -> list[str]:
     """Cancel one job if it is this user's: the id may be another's by now."""
     return [path, f"--user={user}", str(slurm_id)]

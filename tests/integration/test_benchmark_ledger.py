@@ -90,7 +90,7 @@ def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(bench
     assert benchmarks.start_submission(machine)
     assert not benchmarks.start_submission(machine)
     (machine, _) = benchmarks.measurements(run)
-    assert (machine.stage, machine.submissions) == (Stage.SUBMITTING, 1)
+    assert machine.stage is Stage.SUBMITTING
     assert machine.called_s_ago < 60
     benchmarks.cancel("enough")
     assert not benchmarks.start_submission(hpl)

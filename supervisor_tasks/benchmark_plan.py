@@ -1,0 +1,43 @@
+"""From the settings and the partition's hardware to the plan of a benchmark run."""
+
+import math
+import shlex
+
+from benchmarks.plan import VOLUMES, Images, Launcher, Mode, Node, Plan, Ucx
+from supervisor_tasks.settings import Settings
+from supervisor_tasks.slurm.specs import Specs
+
+
+def plan_of(settings: Settings, specs: Specs, nonce: str) -> Plan:
+    """The plan. Raises ValueError, which says what does not fit, such as UCX devices for another number of nodes."""
+    return Plan(
+        mode=Mode(settings.benchmark_mode),
+        partition=settings.slurm_partition,
+        nodes=tuple(Node(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes),
+        nonce=nonce,
+        time_limit_min=max(math.ceil(settings.benchmark_time_limit / 60), 1),
+        images=Images(
+            hpl=settings.benchmark_hpl_image,
+            osu=settings.benchmark_osu_image,
+            ior=settings.benchmark_ior_image,
+            speedtest=settings.benchmark_speedtest_image,
+        ),
+        hpl_single_node=settings.benchmark_hpl_single_node,
+        ior_single_node=settings.benchmark_ior_single_node,
+        hpl_memory_share=settings.benchmark_hpl_memory_share,
+        hpl_block_size=settings.benchmark_hpl_block_size,
+        hpl_max_n=settings.benchmark_hpl_max_n,
+        cpu_ranks_per_node=settings.benchmark_cpu_ranks_per_node,
+        ior_block_mb_per_node=settings.benchmark_ior_block_mb_per_node,
+        ior_iterations=settings.benchmark_ior_iterations,
+        ucx=Ucx.of_settings(settings.benchmark_ucx, settings.benchmark_ucx_affinity, settings.benchmark_ucx_transport),
+        trace=settings.benchmark_trace,
+        environment=settings.benchmark_environment,
+        volumes=settings.benchmark_volumes or dict(VOLUMES),
+        modules=tuple(shlex.split(settings.benchmark_modules)),
+        container_flags=tuple(shlex.split(settings.benchmark_container_flags)),
+        launcher=Launcher(settings.benchmark_launcher),
+        mpi=settings.benchmark_srun_mpi,
+        nvidia_smi=settings.nvidia_smi_path,
+        iperf3_server=settings.benchmark_iperf3_server,
+    )

@@ -1,0 +1,230 @@
+"""Benchmark: the cluster is measured, one benchmark after the other, each as one SLURM job.
+
+A tick does what can be done at once and returns; nobody waits for a job. Before sbatch is called, SUBMITTING is committed,
+and the login node then has a few seconds to run it (slurm/once.py). Whoever finds a benchmark in that state looks for its job
+by its name, and submits again only when nothing that was sent can arrive any more. While SLURM does not answer, everything
+waits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+
+import structlog
+
+from benchmarks.reading import UnreadableOutputError
+from supervisor_tasks import benchmark_run
+from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, unsound, why_failed
+from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step
+from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.sweep import ProviderUnknownError
+from supervisor_tasks.ledger.benchmarks import Verdict
+from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.output import Seen, SlurmRejectedError
+from supervisor_tasks.slurm.recognise import was_rejected
+from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.states import Phase
+
+log = structlog.get_logger()
+
+OUTPUT_AGAIN_S = 2.0
+DISABLED = "BENCHMARK_DISABLE is set"
+
+
+def benchmark(site: Site) -> None:
+    """Bring the run that is under way, if there is one, as far as it goes now. One worker at a time does it."""
+    drain(site.ledger, "benchmark", lambda: _step(site), takes_long=True)
+
+
+def cancel_old_jobs(site: Site) -> None:
+    """End benchmark jobs of ours that no run knows, such as those of a ledger that is lost. Raises ProviderUnknownError as long
+    as nobody knows what ours are called.
+    """
+    drain(site.ledger, "benchmark", lambda: _cancel_strays(site), takes_long=True)
+
+
+def _step(site: Site) -> bool:
+    """Do one step; False when there is none, or it has to wait."""
+    run = site.ledger.benchmarks.under_way()
+    if run is None:
+        return False
+    if site.benchmarking.disabled and run.cancel_reason is None:
+        site.ledger.benchmarks.cancel(DISABLED)
+        return True
+    found = next_step(run, site.ledger.benchmarks.measurements(run))
+    if found is None:
+        return False
+    step, one = found
+    if one is None:
+        (_begin if step is Step.BEGIN else _finish)(site, run)
+    else:
+        STEPS[step](site, run, one)
+    return True
+
+
+def _begin(site: Site, run: Run) -> None:
+    """See what is to be measured, and write down how."""
+    beginning = _names_begin(site)
+    _cancel_strays(site)
+    specs = site.slurm.nodes.specs()
+    try:
+        plan = site.benchmarking.plan_of(specs, run.token)
+    except ValueError as error:  # another run may do better: with other settings, or other nodes
+        log.error("benchmark_run_impossible", run=run.id, error=str(error))
+        site.ledger.benchmarks.cancel(f"it cannot be planned: {error}")
+        return
+    jobs = {name: one.render(plan) for name, one in site.benchmarking.suite.items()}
+    planned = [Planned(benchmark=name, options=job.resource_flags(), script=job.script) for name, job in jobs.items()]
+    site.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
+    log.info("benchmark_run_begun", run=run.id, why=run.why, benchmarks=list(jobs), nodes=len(specs.nodes))
+
+
+def _finish(site: Site, run: Run) -> None:
+    site.ledger.benchmarks.finish(run)
+    log.info("benchmark_run_ended", run=run.id, cancelled=run.cancel_reason)
+
+
+def _submit(site: Site, run: Run, one: Measurement) -> None:
+    """Hand the job to SLURM, unless it is there: the ledger may have been restored from a backup."""
+    jobs, ledger = site.benchmarking.jobs, site.ledger.benchmarks
+    if _record(site, one) is not None:
+        _look(site, run, one)
+        return
+    clock = jobs.clock()  # nothing begins before the login node lets us in
+    begun_s = our_clock_s()
+    if not ledger.start_submission(one):
+        return
+    one = replace(one, stage=Stage.SUBMITTING)
+    try:
+        slurm_id = jobs.submit(one, clock, begun_s)
+    except SlurmRejectedError as error:
+        _change(site, one, Change(stage=Stage.FAILED, reason=str(error)))
+    except OutcomeUnknownError as error:
+        log.warning("benchmark_submission_unclear", run=run.id, benchmark=one.benchmark, error=str(error))
+    except TransientError:
+        ledger.changed(one, Change(stage=Stage.WAITING))
+        raise
+    else:
+        _change(site, one, Change(stage=Stage.SUBMITTED, slurm_id=slurm_id, look_in_s=FIRST_LOOK_S))
+
+
+def _look(site: Site, run: Run, one: Measurement) -> None:
+    """See what SLURM does with the job, and have it ended if the run is to end."""
+    jobs = site.benchmarking.jobs
+    record = _record(site, one) or jobs.accounted(one)
+    left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
+    change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
+    if run.cancel_reason is not None and change.stage is Stage.SUBMITTED and change.slurm_id is not None:
+        jobs.cancel(change.slurm_id)
+        change = replace(change, look_in_s=FIRST_LOOK_S)
+    _change(site, one, change)
+
+
+def _read(site: Site, run: Run, one: Measurement) -> None:
+    """Read what the job wrote, and decide."""
+    output = site.benchmarking.jobs.output(one)
+    reason = why_failed(one, output) if run.cancel_reason is None else run.cancel_reason
+    if reason is None:
+        site.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
+        return
+    told = end_told(one.job_name, output)
+    body = output if told is None else told[1]
+    if reason or body is None:
+        stage = Stage.FAILED if run.cancel_reason is None else Stage.CANCELLED
+        _decide(site, one, Verdict(stage=stage, reason=reason, output=body))
+    else:
+        _decide(site, one, _parsed(site, run, one, body))
+
+
+def _parsed(site: Site, run: Run, one: Measurement, body: bytes) -> Verdict:
+    """What a benchmark's output says."""
+    known = site.benchmarking.suite.get(one.benchmark)
+    if known is None:
+        return Verdict(stage=Stage.FAILED, reason="this version of the supervisor knows no such benchmark", output=body)
+    try:
+        reading = known.parse(body, run.token)
+    except UnreadableOutputError as error:
+        return Verdict(stage=Stage.FAILED, reason=str(error), output=body)
+    labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.words)
+    verdict = Verdict(
+        stage=Stage.MEASURED,
+        labels=labels,
+        left_out=reading.left_out,
+        notes=reading.notes,
+        tool=reading.tool,
+        output=body,
+    )
+    if reading.empty and reading.left_out:
+        return replace(verdict, stage=Stage.LEFT_OUT, reason="; ".join(sorted(set(reading.left_out.values()))))
+    problem = unsound(labels)
+    return replace(verdict, stage=Stage.FAILED, labels={}, reason=problem) if problem else verdict
+
+
+def _skip(site: Site, run: Run, one: Measurement) -> None:
+    _decide(site, one, Verdict(stage=Stage.CANCELLED, reason=run.cancel_reason or ""))
+
+
+def _clean(site: Site, _: Run, one: Measurement) -> None:
+    """Leave nothing behind on the login node."""
+    site.benchmarking.jobs.remove_output(one)
+    site.ledger.benchmarks.cleaned(one)
+
+
+STEPS: Mapping[Step, Callable[[Site, Run, Measurement], None]] = {
+    Step.SUBMIT: _submit,
+    Step.LOOK: _look,
+    Step.READ: _read,
+    Step.SKIP: _skip,
+    Step.CLEAN: _clean,
+}
+
+
+# --- SLURM --------------------------------------------------------------------------------------------------------------
+
+
+def _record(site: Site, one: Measurement) -> Seen | None:
+    """The job as slurmctld has it. There is one; should there ever be more, the first one counts, and the others are ended."""
+    named = [job.seen for job in site.benchmarking.jobs.listed() if job.name == one.job_name]
+    taken = [seen for seen in named if not was_rejected(seen)]
+    for extra in taken[1:]:
+        if extra.phase is not Phase.ENDED:
+            log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)
+            site.benchmarking.jobs.cancel(extra.slurm_id)
+    return next(iter([*taken, *named]), None)
+
+
+def _cancel_strays(site: Site) -> bool:
+    beginning, run = _names_begin(site), site.ledger.benchmarks.under_way()
+    known = set() if run is None else {one.job_name for one in site.ledger.benchmarks.measurements(run)}
+    for job in site.benchmarking.jobs.listed():
+        if job.name.startswith(beginning) and job.name not in known and job.seen.phase is not Phase.ENDED:
+            log.warning("old_benchmark_job_cancelled", slurm_id=job.slurm_id, job_name=job.name)
+            site.benchmarking.jobs.cancel(job.slurm_id)
+    return False
+
+
+def _names_begin(site: Site) -> str:
+    known = site.ledger.sweeps.fact(PROVIDER)
+    if known is None:
+        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+    return benchmark_run.name_beginning(known[0], site.ledger.cluster)
+
+
+# --- writing down -------------------------------------------------------------------------------------------------------
+
+
+def _change(site: Site, one: Measurement, change: Change) -> None:
+    if site.ledger.benchmarks.changed(one, change) and change.stage is not one.stage:
+        _tell(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
+
+
+def _decide(site: Site, one: Measurement, verdict: Verdict) -> None:
+    if site.ledger.benchmarks.decided(one, verdict):
+        _tell(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
+
+
+def _tell(one: Measurement, stage: Stage, **about: object) -> None:
+    tell = log.warning if stage is Stage.FAILED else log.info
+    shown = {name: value for name, value in about.items() if value not in (None, "", {})}
+    tell(f"benchmark_{stage.value.lower()}", run=one.run_id, benchmark=one.benchmark, **shown)

@@ -1,0 +1,92 @@
+"""The SLURM jobs that measure the cluster: submitted, found again by their names, read, cancelled."""
+
+import base64
+import binascii
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor_tasks.benchmark_run import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
+from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.job import Address, SlurmId
+from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster
+from supervisor_tasks.slurm.listing import Listed
+from supervisor_tasks.slurm.once import LoginClock
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, accounted_jobs
+from supervisor_tasks.slurm.states import Phase
+
+READ_TIMEOUT_S = 120.0  # for 10 MB
+_READ = (
+    'IFS= read -r m; if [ -e "$1" ]; then echo "$m there"; tail -c "$2" -- "$1" | base64; echo "$m whole"; '
+    'else echo "$m absent"; fi'
+)
+_REMOVE = ("rm", "-f", "--")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkJobs:
+    """The benchmark jobs of one cluster, which run as `user`. Threads may share it."""
+
+    cluster: Cluster
+    user: str
+
+    def clock(self) -> LoginClock:
+        """The login node's clock. Raises TransientError when it does not let us in."""
+        return self.cluster.clock(self.user)
+
+    def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Hand a benchmark to SLURM, soon after `begun_s` or not at all; raises what `Cluster.hand_over` does."""
+        argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
+        return self.cluster.hand_over(self.user, argv, batch_script(one), clock, begun_s)
+
+    def listed(self) -> list[Listed]:
+        """All jobs of that user that slurmctld remembers, the oldest first. Raises SlurmUnavailableError."""
+        return sorted(self.cluster.list_all(self.user).values(), key=lambda job: job.slurm_id)
+
+    def accounted(self, one: Measurement) -> Seen | None:
+        """What accounting, where there is any, says of a job that slurmctld does not know and that has ended."""
+        sacct = self.cluster.paths.sacct
+        if sacct is None:
+            return None
+        minutes = int(one.called_s_ago + CLOCKS_DIFFER_S) // 60 + 1
+        argv = commands.sacct_since(sacct, one.job_name, self.user, minutes)
+        ended = [seen for seen in accounted_jobs(self._ask(argv)) if seen.phase is Phase.ENDED]
+        return ended[-1] if ended else None
+
+    def output(self, one: Measurement) -> bytes | None:
+        """The end of what a job wrote, 10 MB at most; None when there is no such file. Raises SlurmUnavailableError."""
+        mark = secrets.token_hex(16)
+        argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
+        return read_output(self._ask(argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
+
+    def remove_output(self, one: Measurement) -> None:
+        """Remove what a job wrote; twice is as good as once."""
+        answer = self._ask([*_REMOVE, output_file(one.job_name)])
+        if answer.status != 0:
+            raise SlurmUnavailableError(f"rm ended with status {answer.status}: {answer.stderr[:200]!r}")
+
+    def cancel(self, slurm_id: SlurmId) -> None:
+        """Ask SLURM to end a job of that user."""
+        self.cluster.cancel(slurm_id, Address(self.user))
+
+    def _ask(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Answer:
+        """Run something as that user that may be run twice."""
+        try:
+            return self.cluster.ssh.run(self.user, argv, stdin, timeout_s)
+        except OutcomeUnknownError as error:
+            raise SlurmUnavailableError(str(error)) from error
+
+
+def read_output(answer: Answer, mark: str) -> bytes | None:
+    """The bytes that stand between the marks; None for a file that is not there. Raises SlurmUnavailableError."""
+    _, found, rest = answer.stdout.partition(f"{mark} ")
+    if found and rest.startswith("absent\n"):
+        return None
+    encoded, whole, _ = rest.removeprefix("there\n").partition(f"{mark} whole\n")
+    if not (found and rest.startswith("there\n") and whole):
+        raise SlurmUnavailableError(f"an output could not be read (status {answer.status}): {answer.stderr[:200]!r}")
+    try:
+        return base64.b64decode(encoded)
+    except binascii.Error as error:
+        raise SlurmUnavailableError(f"an output did not come whole: {error}") from error

@@ -1,0 +1,192 @@
+"""Benchmark runs on real parts: Postgres, sshd and SLURM. The benchmarks themselves are small."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devgrid.process import wait_until
+from supervisor_tasks.benchmark_run import NICE, Stage
+from supervisor_tasks.job import Address
+from supervisor_tasks.journey.benchmark import cancel_old_jobs
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.site import Site
+from tests.benchmarking import (
+    PROVIDER_ADDRESS,
+    RUNNER,
+    body_of,
+    finite,
+    in_slurm,
+    measuring,
+    results,
+    start_worker,
+    tick,
+    until_done,
+    until_stage,
+)
+from tests.ledgers import emptied
+from tests.submitting import World
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running() as running:
+        running.slurm.users.add(RUNNER)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(world: World) -> None:
+    emptied(world.engine)
+
+
+def a_site(world: World, *names: str) -> Site:
+    cluster = world.cluster()
+    return measuring(world.site(cluster), cluster, names)
+
+
+def home(world: World) -> list[Path]:
+    return list(world.slurm.users.home(RUNNER).iterdir())
+
+
+def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_others(world: World) -> None:
+    site = a_site(world, "good", "fails", "garbage", "silent", "nan", "zero", "gone", "missing", "chatty", "words")
+    number = site.ledger.benchmarks.ask("a test")
+    run = until_done(site)
+    assert (run["id"], run["state"], run["cancel_reason"]) == (number, "DONE", None)
+    assert [node["name"] for node in run["hardware"]["nodes"]] == ["node1", "node2"]
+    found = results(site)
+    assert {name: row["stage"] for name, row in found.items()} == {
+        **dict.fromkeys(("good", "chatty", "words"), Stage.MEASURED),
+        **dict.fromkeys(("fails", "garbage", "silent", "nan", "zero", "gone"), Stage.FAILED),
+        "missing": Stage.LEFT_OUT,
+    }
+    assert found["fails"]["reason"] == "exit code 3"
+    assert "signal 9" in found["gone"]["reason"]
+    assert "no line with a value" in found["garbage"]["reason"]
+    assert found["nan"]["reason"] == "nan.number is nan"
+    assert found["missing"]["reason"] == "no osu_latency on the node"
+    assert found["words"]["notes"] == ["said by uname"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5, "chatty.number": 3.0, "words.word": "Linux"}
+    assert all(finite(row["labels"]) for row in found.values())
+    assert number is not None
+    assert site.ledger.benchmarks.output(number, "fails") == (body_of("fails"), b"this is not to be\n")
+    assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
+    assert home(world) == []
+
+
+def test_job__is_the_runners_and_behind_the_customers(world: World) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    slurm_id, name = job["slurm_id"], job["job_name"]
+    assert name.startswith(f"benchmark-{PROVIDER_ADDRESS}-here-")
+    assert world.field(slurm_id, "UserName") == RUNNER
+    assert world.field(slurm_id, "Name") == name
+    assert world.field(slurm_id, "Comment").split()[0] == "benchmark"
+    assert world.field(slurm_id, "Nice") == str(NICE)
+    assert world.field(slurm_id, "TimeLimit") == "1:00"
+    assert world.field(slurm_id, "Partition") == "main"
+    site.ledger.benchmarks.cancel("seen enough")
+    run = until_done(site)
+    assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
+    assert (results(site)["endless"]["stage"], results(site)["endless"]["reason"]) == ("CANCELLED", "seen enough")
+    assert in_slurm(world, name) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {}
+    assert home(world) == []
+
+
+def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world: World) -> None:
+    site = a_site(world, "good", "endless", "words")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "endless", "SUBMITTED")
+    site.ledger.benchmarks.cancel("enough")
+    until_done(site)
+    assert {name: row["stage"] for name, row in results(site).items()} == {
+        "good": "MEASURED",
+        "endless": "CANCELLED",
+        "words": "CANCELLED",
+    }
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+    assert in_slurm(world, results(site)["words"]["job_name"]) == []
+
+
+@pytest.mark.parametrize("place", ["before-sbatch", "after-sbatch"])
+def test_worker_killed__the_job_is_found_again_and_runs_once(world: World, place: str) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    order = world.processes.folder / "crash"
+    order.write_text(f"{place} 1")
+    worker = start_worker(world, ["slow", "good"], order)
+    assert worker.wait(60) == -signal.SIGKILL
+    assert results(site)["slow"]["stage"] == "SUBMITTING"
+    name = results(site)["slow"]["job_name"]
+    run = until_done(site)
+    assert run["state"] == "DONE"
+    assert in_slurm(world, name) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+
+
+def test_worker_killed_while_the_job_runs__another_one_reads_it(world: World) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    worker = start_worker(world, ["slow"], world.processes.folder / "no-crash")
+    try:
+        wait_until(lambda: results(site)["slow"]["stage"] == "SUBMITTED", "the submission", 60.0, 0.05)
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait(10)
+    until_done(site)
+    assert in_slurm(world, results(site)["slow"]["job_name"]) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_slurmctld_away_in_the_middle__is_waited_for(world: World) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    processes = world.slurm.processes
+    processes.stop(processes.find("slurmctld"))
+    wait_until(lambda: tick(site) != "", "a look at SLURM", 60.0, 0.2)
+    assert results(site)["slow"]["stage"] == "SUBMITTED"
+    world.slurm.start_controller()
+    run = until_done(site)
+    assert run["state"] == "DONE"
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert [in_slurm(world, row["job_name"]) for row in results(site).values()] == [["COMPLETED"]] * 2
+
+
+def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: World) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    renamed = world.slurm.run("scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another")
+    assert renamed.returncode == 0, renamed.stderr
+    until_done(site)
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_old_job_of_ours__is_ended_and_others_are_left_alone(world: World) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("an earlier ledger's")
+    name = until_stage(site, "endless", "SUBMITTED")["job_name"]
+    others = measuring(another_cluster(world), world.cluster(), ["endless"])
+    others.ledger.benchmarks.ask("another cluster's")
+    another = until_stage(others, "endless", "SUBMITTED")["job_name"]
+    cancel_old_jobs(site)
+    assert in_slurm(world, name)[0] in ("RUNNING", "PENDING", "CONFIGURING")
+    emptied(world.engine)
+    site = a_site(world, "endless")
+    cancel_old_jobs(site)
+    wait_until(lambda: in_slurm(world, name) == ["CANCELLED"], "the old job to end", 60.0, 0.1)
+    assert in_slurm(world, another)[0] in ("RUNNING", "PENDING", "CONFIGURING")
+    for slurm_id in [job.slurm_id for job in world.cluster().list_all(RUNNER).values() if job.name == another]:
+        world.cluster().cancel(slurm_id, Address(RUNNER))
+
+
+def another_cluster(world: World) -> Site:
+    """The site of its worker, with the same provider and SLURM."""
+    return replace(world.site(world.cluster()), ledger=Ledger(world.engine, "there", lambda _: None))

@@ -1,0 +1,208 @@
+"""The life of a benchmark run: what is next, and what follows from what SLURM and an output say."""
+
+import math
+import re
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.benchmark_end import (
+    LONGEST_LOOK_S,
+    OUTPUT_LATE_S,
+    SUBMISSIONS,
+    after_look,
+    end_told,
+    unsound,
+    why_failed,
+)
+from supervisor_tasks.benchmark_run import (
+    Measurement,
+    Run,
+    RunState,
+    Stage,
+    Step,
+    batch_script,
+    job_name,
+    name_beginning,
+    next_step,
+    sbatch,
+)
+from supervisor_tasks.comparison import JOB_NAME
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.slurm.output import Seen
+
+SETTLED_S = 23.0
+NAME = job_name(name_beginning("0x" + "A" * 40, "main"), 3, "0123456789abcdef", "hpl")
+TOLD = f"\n{NAME} ended 0\n".encode()
+RUNNING = Run(id=3, why="a test", state=RunState.RUNNING)
+
+
+def one(stage: Stage, **about: Any) -> Measurement:
+    given: dict[str, Any] = {"id": 1, "run_id": 3, "benchmark": "hpl", "job_name": NAME, "options": ("--time=7",)}
+    return Measurement(stage=stage, **given | about)
+
+
+def record(state: str, **about: Any) -> Seen:
+    return Seen(SlurmId(7), state, **{"elapsed_s": 5, "exit_status": 0} | about)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        (["WAITING", "WAITING"], (Step.SUBMIT, 0)),
+        (["SUBMITTING", "WAITING"], (Step.LOOK, 0)),
+        (["SUBMITTED", "WAITING"], (Step.LOOK, 0)),
+        (["ENDED", "WAITING"], (Step.READ, 0)),
+        (["MEASURED", "WAITING"], (Step.CLEAN, 0)),
+        (["FAILED", "SUBMITTED"], (Step.CLEAN, 0)),
+    ],
+)
+def test_next_step__is_the_first_thing_that_is_left(stages: list[str], expected: tuple[Step, int]) -> None:
+    measurements = [one(Stage(stage), id=number) for number, stage in enumerate(stages)]
+    assert next_step(RUNNING, measurements) == (expected[0], measurements[expected[1]])
+
+
+def test_next_step__one_job_at_a_time() -> None:
+    measurements = [one(Stage.SUBMITTED, due_in_s=1.0), one(Stage.WAITING)]
+    assert next_step(RUNNING, measurements) is None
+
+
+@pytest.mark.parametrize("end", [Stage.MEASURED, Stage.FAILED, Stage.LEFT_OUT, Stage.CANCELLED])
+def test_next_step__whatever_became_of_one__the_next_one_is_measured(end: Stage) -> None:
+    measurements = [one(end, cleaned=True), one(Stage.WAITING)]
+    assert next_step(RUNNING, measurements) == (Step.SUBMIT, measurements[1])
+    assert next_step(RUNNING, measurements[:1]) == (Step.FINISH, None)
+
+
+def test_next_step__of_a_run_that_is_to_end__begins_nothing() -> None:
+    ending = Run(id=3, why="a test", state=RunState.RUNNING, cancel_reason="enough")
+    waiting, submitted = one(Stage.WAITING), one(Stage.SUBMITTED)
+    assert next_step(ending, [waiting]) == (Step.SKIP, waiting)
+    assert next_step(ending, [submitted]) == (Step.LOOK, submitted)
+    assert next_step(Run(id=3, why="", state=RunState.ASKED, cancel_reason="enough"), []) == (Step.FINISH, None)
+    assert next_step(Run(id=3, why="", state=RunState.ASKED), []) == (Step.BEGIN, None)
+
+
+def test_names__are_no_grid_jobs_and_no_two_are_alike() -> None:
+    assert JOB_NAME.fullmatch(NAME) is None
+    beginning = name_beginning("0x" + "A" * 40, "main")
+    names = {job_name(beginning, run, token, what) for run in (1, 11) for token in ("aa", "1aa") for what in ("b", "c")}
+    assert len(names) == 8
+    assert all(name.startswith(beginning) for name in names)
+    assert not NAME.startswith(name_beginning("0x" + "A" * 40, "ma"))
+
+
+def test_sbatch__has_a_comment_that_no_plugin_reports_and_what_is_common_comes_last() -> None:
+    words = sbatch("/usr/bin/sbatch", one(Stage.WAITING, options=("--nodes=2", "--nice=0")), partition="gpu")
+    assert "--comment=benchmark hpl of run 3" in words
+    assert words.index("--nice=10000") > words.index("--nice=0")
+    assert "--no-requeue" in words
+    assert f"--job-name={NAME}" in words
+
+
+@pytest.mark.parametrize(("body", "status"), [("echo 5", 0), ("exit 3", 3), ("set -e\nfalse\necho no", 1)])
+def test_batch_script__tells_how_it_ended(body: str, status: int) -> None:
+    script = batch_script(one(Stage.WAITING, script=f"#!/bin/bash\n#SBATCH --nice=0\n{body}\n"))
+    assert script.index(b"trap") < script.index(b"#SBATCH")  # so that sbatch does not read it
+    done = subprocess.run(["bash"], input=script, capture_output=True)
+    told = end_told(NAME, done.stdout)
+    assert told is not None
+    assert told == (status, b"5\n" if body == "echo 5" else b"")
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "NEVER_HEARD_OF"])
+def test_look__at_what_has_not_ended__looks_again(state: str) -> None:
+    change = after_look(one(Stage.SUBMITTING, called_s_ago=10), record(state), SETTLED_S)
+    assert (change.stage, change.slurm_id, change.look_in_s) == (Stage.SUBMITTED, 7, 5.0)
+    change = after_look(one(Stage.SUBMITTED, called_s_ago=math.inf), record(state), SETTLED_S)
+    assert change.look_in_s == LONGEST_LOOK_S
+
+
+def test_look__at_a_job_that_waits__says_for_what() -> None:
+    change = after_look(one(Stage.SUBMITTED), record("PENDING", reason="Priority"), SETTLED_S)
+    assert change.slurm_state == "PENDING (Priority)"
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"])
+def test_look__at_an_end__is_an_end(state: str) -> None:
+    change = after_look(one(Stage.SUBMITTED), record(state, exit_status=256), SETTLED_S)
+    assert (change.stage, change.slurm_state, change.exit_status) == (Stage.ENDED, state, 256)
+
+
+def test_look__at_what_slurm_rejected__has_failed() -> None:
+    rejected = record("FAILED", elapsed_s=0, reason="BadConstraints")
+    change = after_look(one(Stage.SUBMITTING), rejected, SETTLED_S)
+    assert (change.stage, change.reason) == (Stage.FAILED, "SLURM rejected the job: BadConstraints")
+
+
+def test_look__at_nothing__is_no_submission_only_when_nothing_can_arrive_any_more() -> None:
+    early = after_look(one(Stage.SUBMITTING, called_s_ago=3.0), None, SETTLED_S)
+    assert (early.stage, early.look_in_s, early.lost) == (Stage.SUBMITTING, 20.0, False)
+    late = after_look(one(Stage.SUBMITTING, called_s_ago=23.0), None, SETTLED_S)
+    assert (late.stage, late.lost) == (Stage.WAITING, True)
+    last = after_look(one(Stage.SUBMITTING, called_s_ago=23.0, lost=SUBMISSIONS - 1), None, SETTLED_S)
+    assert (last.stage, "knows nothing of it" in last.reason) == (Stage.FAILED, True)
+
+
+@pytest.mark.parametrize("stage", [Stage.SUBMITTING, Stage.SUBMITTED])
+def test_look__at_nothing__is_an_end_when_the_output_says_so(stage: Stage) -> None:
+    change = after_look(one(stage, called_s_ago=100, slurm_id=SlurmId(7)), None, SETTLED_S, left_end=True)
+    assert (change.stage, change.slurm_id, change.slurm_state) == (Stage.ENDED, 7, "")
+
+
+def test_look__at_a_job_that_vanished__waits_before_it_is_an_end() -> None:
+    first = after_look(one(Stage.SUBMITTED, slurm_id=SlurmId(7)), None, SETTLED_S)
+    assert (first.stage, first.missing, first.look_in_s <= SETTLED_S) == (Stage.SUBMITTED, True, True)
+    second = after_look(one(Stage.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=22.0), None, SETTLED_S)
+    assert (second.stage, second.look_in_s) == (Stage.SUBMITTED, 1.0)
+    third = after_look(one(Stage.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=23.0), None, SETTLED_S)
+    assert third.stage is Stage.ENDED
+
+
+@pytest.mark.parametrize(
+    ("about", "output", "why"),
+    [
+        ({"slurm_state": "COMPLETED"}, b"5" + TOLD, ""),
+        ({"slurm_state": "COMPLETED"}, None, None),
+        ({"slurm_state": "COMPLETED"}, b"5", None),
+        ({"slurm_state": "COMPLETED", "ended_s_ago": OUTPUT_LATE_S}, None, "no output came back"),
+        ({"slurm_state": "COMPLETED", "ended_s_ago": OUTPUT_LATE_S}, b"5", "not whole"),
+        ({"slurm_state": "TIMEOUT"}, b"5" + TOLD, r"time limit \(7 min\)"),
+        ({"slurm_state": "FAILED", "exit_status": 768}, b"5" + TOLD, "exit code 3"),
+        ({"slurm_state": "FAILED", "exit_status": 9}, b"5", "killed by signal 9"),
+        ({"slurm_state": "OUT_OF_MEMORY"}, b"5" + TOLD, "SLURM: OUT_OF_MEMORY"),
+        ({"slurm_state": "CANCELLED"}, b"5" + TOLD, "SLURM: CANCELLED"),
+        ({"slurm_state": ""}, b"5" + TOLD, ""),
+        ({"slurm_state": ""}, f"5\n{NAME} ended 4\n".encode(), "exit code 4"),
+        ({"slurm_state": ""}, b"5", "does not tell how it ended"),
+        ({"slurm_state": ""}, None, "does not tell how it ended"),
+    ],
+)
+def test_output__is_a_measurement_only_when_the_job_ended_well(
+    about: dict[str, Any], output: bytes | None, why: str | None
+) -> None:
+    found = why_failed(one(Stage.ENDED, **about), output)
+    if why is None or why == "":
+        assert found == why
+    else:
+        assert found is not None
+        assert re.search(why, found)
+
+
+@given(st.binary())
+def test_end_told__of_any_bytes__is_none_or_an_exit_status(output: bytes) -> None:
+    assert end_told(NAME, output) is None
+    assert end_told(NAME, output + TOLD) == (0, output)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0, "", " "])
+def test_values__that_cannot_be_measured__are_unsound(value: float | str) -> None:
+    assert unsound({"good": 1.0, "compute.gflops": value}).startswith("compute.gflops is ")
+
+
+def test_values__that_can__are_sound_and_none_at_all_are_not() -> None:
+    assert unsound({"compute.gflops": 1.5, "cpu": "a cpu"}) == ""
+    assert unsound({}) != ""
