@@ -186,14 +186,14 @@ def time_limit(seconds: float) -> str:
 
 
 def batch_script(one: Measurement) -> bytes:
-    """The script as sbatch reads it: whatever ends it, its last line says so. A command before the body ends the search for
-    #SBATCH lines.
+    """The script as sbatch reads it: however it ends, the last line of its output says so. Its body is a subshell, whose exit
+    and traps are its own, and in which sbatch looks for no #SBATCH lines.
     """
     interpreter, body = "#!/bin/bash", one.script
     if body.startswith("#!"):
         interpreter, _, body = body.partition("\n")
-    told = f"trap 's=$?; echo; echo \"{one.job_name} ended $s\"' EXIT"
-    return f"{interpreter}\n{told}\n{body}".encode()
+    told = f'status=$?; echo; echo "{one.job_name} ended $status"; exit $status'
+    return f"{interpreter}\n(\n{body}\n)\n{told}\n".encode()
 
 
 def limit_of(one: Measurement) -> str:

@@ -146,6 +146,9 @@ def _parsed(site: Site, run: Run, one: Measurement, body: bytes) -> Verdict:
         reading = known.parse(body, run.token)
     except UnreadableOutputError as error:
         return Verdict(stage=Stage.FAILED, reason=str(error), output=body)
+    except Exception as error:  # noqa: BLE001  a reader that is wrong stops neither the run nor the other benchmarks
+        log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
+        return Verdict(stage=Stage.FAILED, reason=f"its output could not be read: {error!r}", output=body)
     labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.words)
     verdict = Verdict(
         stage=Stage.MEASURED,
