@@ -65,6 +65,8 @@ class Grid:
         ldap: bool = False,
         tell: Callable[[str], None] = lambda _: None,
         overrides: dict[str, str] | None = None,
+        nodes: int = 4,
+        gpus_per_node: int = 2,
         postgres_disk_mb: int | None = None,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
@@ -76,7 +78,7 @@ class Grid:
         try:
             more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
             more |= overrides or {}
-            about_slurm = accounting, min_job_age_s, hooks, slurm_conf
+            about_slurm = accounting, min_job_age_s, hooks, slurm_conf, nodes, gpus_per_node
             return _start(processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb)
         except BaseException:
             stop(processes)
@@ -167,6 +169,8 @@ def _start(
     min_job_age_s: int,
     hooks: Hooks,
     slurm_conf: Sequence[str],
+    nodes: int,
+    gpus_per_node: int,
     tell: Callable[[str], None],
     overrides: dict[str, str],
     postgres_disk_mb: int | None,
@@ -179,7 +183,14 @@ def _start(
         tell("starting SLURM, the chain, Postgres, Redis and sshd")
         waits_slurm = pool.submit(
             lambda: Slurm.start(
-                processes, users, spool=spool, accounting=accounting, min_job_age_s=min_job_age_s, also=slurm_conf
+                processes,
+                users,
+                spool=spool,
+                nodes=nodes,
+                gpus_per_node=gpus_per_node,
+                accounting=accounting,
+                min_job_age_s=min_job_age_s,
+                also=slurm_conf,
             )
         )
         waits_chain = pool.submit(Chain.start, processes, block_time_s)

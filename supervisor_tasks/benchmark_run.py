@@ -157,7 +157,7 @@ def job_name(beginning: str, run_id: int, token: str, benchmark: str) -> str:
 
 def is_named(name: str, beginning: str) -> bool:
     """Whether a name is that of a benchmark job of ours, and not of a cluster whose name begins as ours does."""
-    return name.startswith(beginning) and re.match("[0-9]+-[0-9a-f]{8}-", name[len(beginning) :]) is not None
+    return name.startswith(beginning) and re.match("[0-9]+-[0-9a-f]{16}-", name[len(beginning) :]) is not None
 
 
 def output_file(name: str) -> str:

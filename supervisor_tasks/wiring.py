@@ -20,7 +20,7 @@ from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.accounts import make_accounts
-from supervisor_tasks.journey.benchmark import benchmark, cancel_old_jobs
+from supervisor_tasks.journey.benchmark import benchmark
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
@@ -59,7 +59,6 @@ class Work:
         self._site = site
         self._wake_ups = wake_ups
         self._introduced = False
-        self._tidied = False
 
     def claim(self) -> None:
         """Claim what the contract has for us."""
@@ -103,10 +102,7 @@ class Work:
         check_slurm(self._site, starting=starting)
 
     def benchmark(self) -> None:
-        """Measure the cluster; at first, end what an earlier ledger had measured."""
-        if not self._tidied:
-            cancel_old_jobs(self._site)
-            self._tidied = True
+        """Bring the benchmark run that is under way, if there is one, as far as it goes now."""
         benchmark(self._site)
 
     def sweep(self, why: str) -> None:

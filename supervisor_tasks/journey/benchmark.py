@@ -37,13 +37,6 @@ def benchmark(site: Site) -> None:
     drain(site.ledger, "benchmark", lambda: _step(site), takes_long=True)
 
 
-def cancel_old_jobs(site: Site) -> None:
-    """End benchmark jobs of ours that no run knows, such as those of a ledger that is lost. Raises ProviderUnknownError as long
-    as nobody knows what ours are called.
-    """
-    drain(site.ledger, "benchmark", lambda: _cancel_strays(site), takes_long=True)
-
-
 def _step(site: Site) -> bool:
     """Do one step; False when there is none, or it has to wait."""
     run = site.ledger.benchmarks.under_way()
@@ -66,7 +59,6 @@ def _step(site: Site) -> bool:
 def _begin(site: Site, run: Run) -> None:
     """See what is to be measured, and write down how."""
     beginning = _names_begin(site)
-    _cancel_strays(site)
     specs = site.slurm.nodes.specs()
     try:
         plan = site.benchmarking.plan_of(specs, run.token)
@@ -146,7 +138,7 @@ def _parsed(site: Site, run: Run, one: Measurement, body: bytes) -> Verdict:
         reading = known.parse(body, run.token)
     except UnreadableOutputError as error:
         return Verdict(stage=Stage.FAILED, reason=str(error), output=body)
-    except Exception as error:  # noqa: BLE001  a reader that is wrong stops neither the run nor the other benchmarks
+    except Exception as error:
         log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
         return Verdict(stage=Stage.FAILED, reason=f"its output could not be read: {error!r}", output=body)
     labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.words)
@@ -195,16 +187,6 @@ def _record(site: Site, one: Measurement) -> Seen | None:
             log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)
             site.benchmarking.jobs.cancel(extra.slurm_id)
     return next(iter([*taken, *named]), None)
-
-
-def _cancel_strays(site: Site) -> bool:
-    beginning, run = _names_begin(site), site.ledger.benchmarks.under_way()
-    known = set() if run is None else {one.job_name for one in site.ledger.benchmarks.measurements(run)}
-    for job in site.benchmarking.jobs.listed():
-        if job.name.startswith(beginning) and job.name not in known and job.seen.phase is not Phase.ENDED:
-            log.warning("old_benchmark_job_cancelled", slurm_id=job.slurm_id, job_name=job.name)
-            site.benchmarking.jobs.cancel(job.slurm_id)
-    return False
 
 
 def _names_begin(site: Site) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.benchmark_run import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.job import Address, SlurmId
+from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster
 from supervisor_tasks.slurm.listing import Listed
@@ -68,7 +68,7 @@ class BenchmarkJobs:
 
     def cancel(self, slurm_id: SlurmId) -> None:
         """Ask SLURM to end a job of that user."""
-        self.cluster.cancel(slurm_id, Address(self.user))
+        self.cluster.cancel(slurm_id, self.user)
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Answer:
         """Run something as that user that may be run twice."""

@@ -3,16 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from devgrid.process import wait_until
 from supervisor_tasks.benchmark_run import NICE, Stage
-from supervisor_tasks.job import Address
-from supervisor_tasks.journey.benchmark import cancel_old_jobs
-from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.site import Site
 from tests.benchmarking import (
     PROVIDER_ADDRESS,
@@ -167,26 +163,3 @@ def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: World) -> 
     assert renamed.returncode == 0, renamed.stderr
     until_done(site)
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
-
-
-def test_old_job_of_ours__is_ended_and_others_are_left_alone(world: World) -> None:
-    site = a_site(world, "endless")
-    site.ledger.benchmarks.ask("an earlier ledger's")
-    name = until_stage(site, "endless", "SUBMITTED")["job_name"]
-    others = measuring(another_cluster(world), world.cluster(), ["endless"])
-    others.ledger.benchmarks.ask("another cluster's")
-    another = until_stage(others, "endless", "SUBMITTED")["job_name"]
-    cancel_old_jobs(site)
-    assert in_slurm(world, name)[0] in ("RUNNING", "PENDING", "CONFIGURING")
-    emptied(world.engine)
-    site = a_site(world, "endless")
-    cancel_old_jobs(site)
-    wait_until(lambda: in_slurm(world, name) == ["CANCELLED"], "the old job to end", 60.0, 0.1)
-    assert in_slurm(world, another)[0] in ("RUNNING", "PENDING", "CONFIGURING")
-    for slurm_id in [job.slurm_id for job in world.cluster().list_all(RUNNER).values() if job.name == another]:
-        world.cluster().cancel(slurm_id, Address(RUNNER))
-
-
-def another_cluster(world: World) -> Site:
-    """The site of its worker, with the same provider and SLURM."""
-    return replace(world.site(world.cluster()), ledger=Ledger(world.engine, "there", lambda _: None))

@@ -103,7 +103,9 @@ def test_sbatch__has_a_comment_that_no_plugin_reports_and_what_is_common_comes_l
     assert f"--job-name={NAME}" in words
 
 
-@pytest.mark.parametrize(("body", "status"), [("echo 5", 0), ("exit 3", 3), ("set -e\nfalse\necho no", 1), ("trap true EXIT\nexit 4", 4)])
+@pytest.mark.parametrize(
+    ("body", "status"), [("echo 5", 0), ("exit 3", 3), ("set -e\nfalse\necho no", 1), ("trap true EXIT\nexit 4", 4)]
+)
 def test_batch_script__tells_how_it_ended(body: str, status: int) -> None:
     script = batch_script(one(Stage.WAITING, script=f"#!/bin/bash\n#SBATCH --nice=0\n{body}\n"))
     assert script.index(b"(") < script.index(b"#SBATCH")  # so that sbatch does not read it

@@ -24,17 +24,17 @@ OURS = name_beginning("0x" + "A" * 40, "main")
 
 @pytest.mark.parametrize("run_id", [1, 17_000])
 def test_is_named__what_we_name__is_ours(run_id: int) -> None:
-    assert is_named(job_name(OURS, run_id, "0123abcd", "hpl"), OURS)
+    assert is_named(job_name(OURS, run_id, "0123456789abcdef", "hpl"), OURS)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("", OURS, OURS + "hpl", OURS + "1-0123abcd", OURS + "1-0123abcx-hpl", OURS + "-0123abcd-hpl"),
-        job_name(name_beginning("0x" + "A" * 40, "main-2"), 1, "0123abcd", "hpl"),
-        job_name(name_beginning("0x" + "A" * 40, "main-large"), 1, "0123abcd", "hpl"),
-        job_name(name_beginning("0x" + "b" * 40, "main"), 1, "0123abcd", "hpl"),
-        "x" + job_name(OURS, 1, "0123abcd", "hpl"),
+        *("", OURS, OURS + "hpl", OURS + "1-0123456789abcdef", OURS + "1-0123abcx-hpl", OURS + "-0123456789abcdef-hpl"),
+        job_name(name_beginning("0x" + "A" * 40, "main-2"), 1, "0123456789abcdef", "hpl"),
+        job_name(name_beginning("0x" + "A" * 40, "main-large"), 1, "0123456789abcdef", "hpl"),
+        job_name(name_beginning("0x" + "b" * 40, "main"), 1, "0123456789abcdef", "hpl"),
+        "x" + job_name(OURS, 1, "0123456789abcdef", "hpl"),
     ],
 )
 def test_is_named__anothers__is_not_ours(name: str) -> None:
