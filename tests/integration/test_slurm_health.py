@@ -167,7 +167,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     assert run is not None
     benchmarks.begin(run, [Planned(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
     (under_way,) = benchmarks.measurements(run)
-    old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("00000000", "abcdef01")]
+    old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]
     held = sbatch(world, job_name(OURS, 2, "00000000", "osu"), "--hold")
     others = [
         sbatch(world, under_way.job_name),
