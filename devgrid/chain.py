@@ -246,18 +246,44 @@ class Chain:
         self, account: Account, nodes: Sequence[Node], prices: Prices, labels: Mapping[str, str] | None = None
     ) -> None:
         """Register a provider and approve it."""
+        self.send_registration(account, nodes, prices, labels)
+        self.approve_provider(account.address)
+
+    def send_registration(
+        self, account: Account, nodes: Sequence[Node], prices: Prices, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Register a provider, who then waits for approval."""
         hardware = (len(nodes), [n.gpus for n in nodes], [n.cpus for n in nodes], [n.memory_mb for n in nodes])
         price = (prices.gpu_wei_per_min, prices.cpu_wei_per_min, prices.mem_wei_per_min)
         self.send(account, "ProviderManager", "register", hardware, price, sorted((labels or {}).items()))
-        self.approve_provider(account.address)
 
     def approve_provider(self, address: str) -> None:
         """Approve a provider that has registered."""
         self.send(self.account("admin"), "ProviderManager", "approve", address)
 
+    def remove_provider(self, address: str) -> None:
+        """Turn a registration down, or end one that was approved."""
+        self.send(self.account("admin"), "ProviderManager", "remove", address)
+
+    def ban_provider(self, address: str, banned: bool = True) -> None:
+        """Ban a provider, or lift the ban."""
+        self.send(self.account("admin"), "ProviderManager", "ban" if banned else "unban", address)
+
+    def waits_for_approval(self, address: str) -> bool:
+        """Whether a registration waits."""
+        waits: bool = self.call("ProviderManager", "isWaitingForApproval", address)[0]
+        return waits
+
     def provider(self, address: str) -> Provider:
         """An approved provider. Raises ChainError (NoProvider) when there is none."""
-        owner, (_, gpus, cpus, memory), prices, labels, banned = self.call("ProviderManager", "getProvider", address)[0]
+        return self._provider("getProvider", address)
+
+    def waiting_provider(self, address: str) -> Provider:
+        """A provider as it waits for approval. Raises ChainError (WaitingApprovalOnly) when none does."""
+        return self._provider("getWaitingForApprovalProvider", address)
+
+    def _provider(self, view: str, address: str) -> Provider:
+        owner, (_, gpus, cpus, memory), prices, labels, banned = self.call("ProviderManager", view, address)[0]
         nodes = tuple(Node(*node) for node in zip(gpus, cpus, memory, strict=True))
         return Provider(owner.lower(), nodes, Prices(*prices), tuple(labels), banned)
 

@@ -31,6 +31,7 @@ Hooks = Literal["spool", "field"]
 
 CREDIT = 10**18
 CUSTOMERS_CREDITS = 100_000
+LABELS = {"name": "devgrid"}
 
 
 @dataclass(slots=True)
@@ -68,18 +69,20 @@ class Grid:
         nodes: int = 4,
         gpus_per_node: int = 2,
         postgres_disk_mb: int | None = None,
+        registered: bool = True,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
         supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
         more lines of that file. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
-        database lies on a disk of that size, which can be filled.
+        database lies on a disk of that size, which can be filled. Unless it is `registered` already, the provider is unknown
+        to the grid, and the supervisor is to measure and register it.
         """
         processes = Processes(new_state_folder())
         try:
             more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
             more |= overrides or {}
             about_slurm = accounting, min_job_age_s, hooks, slurm_conf, nodes, gpus_per_node
-            return _start(processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb)
+            return _start(processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb, registered)
         except BaseException:
             stop(processes)
             raise
@@ -174,6 +177,7 @@ def _start(
     tell: Callable[[str], None],
     overrides: dict[str, str],
     postgres_disk_mb: int | None,
+    registered: bool,
 ) -> Grid:
     folder = processes.folder
     users, certificates = Users(folder), make_certificates(folder / "tls")
@@ -202,7 +206,8 @@ def _start(
     provider = chain.new_account(role="provider")
     layout = slurm.layout
     node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
-    chain.register_provider(provider, [node] * len(layout.node_ports), Prices(), {"name": "devgrid"})
+    if registered:
+        chain.register_provider(provider, [node] * len(layout.node_ports), Prices(), LABELS)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -218,6 +223,8 @@ def _start(
         "METASCHEDULER_ENDPOINT_WS": chain.ws_url,
         "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
         "CHAIN_ID": str(chain.chain_id),
+        "METASCHEDULER_LABELS": ",".join(f"{key}={value}" for key, value in LABELS.items()),
+        "BENCHMARK_DISABLE": str(registered).lower(),
         "ETH_PRIVATE_KEY": provider.private_key,
         "SBATCH_ENDPOINT": services,
         "SBATCH_CA": str(certificates.ca),

@@ -13,6 +13,7 @@ from supervisor_tasks.job import State
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.overview import EffectCount, Snapshot
 from supervisor_tasks.ledger.sweeps import Swept
+from supervisor_tasks.registration import Standing
 
 PLACES = ("due", "waiting", "leased", "parked", "failing")
 
@@ -37,6 +38,7 @@ class LedgerMetrics(Collector):
         yield from _work(snapshot)
         yield from _trouble(snapshot)
         yield from _chain(snapshot)
+        yield from _provider(snapshot)
         if snapshot.last_sweep is not None:
             yield from _sweep(snapshot.last_sweep, snapshot.since_sweep_s)
 
@@ -106,6 +108,15 @@ def _chain(snapshot: Snapshot) -> Iterator[Metric]:
         nonce = _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address")
         nonce.add_metric([snapshot.wallet.address], snapshot.wallet.next_nonce)
         yield nonce
+
+
+def _provider(snapshot: Snapshot) -> Iterator[Metric]:
+    standings = _family(
+        "provider_standing", "How the provider stands with the grid: 1 at the one that is true.", "standing"
+    )
+    for standing in Standing:
+        standings.add_metric([standing.value], int(snapshot.standing is standing))
+    yield standings
 
 
 def oldest_due_s(effects: list[EffectCount]) -> float:

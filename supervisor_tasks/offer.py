@@ -114,6 +114,12 @@ def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
+def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
+    """Results of benchmarks as labels: numbers with two decimals. What is nothing as a label is none."""
+    texts = {key: normalised(value) if isinstance(value, str) else f"{value:.2f}" for key, value in values.items()}
+    return {key: text for key, text in texts.items() if text and text != "0.00"}
+
+
 def merged(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> dict[str, str]:
     """The machine's labels and the operator's; of a key that both have, the operator's counts only if he says so."""
     return {**operator, **machine, **{key: operator[key] for key in override if key in operator}}

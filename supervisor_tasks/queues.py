@@ -32,6 +32,7 @@ QUEUE_OF_TASK = {
     "fetch": Queue.CHAIN,
     "report": Queue.CHAIN,
     "track": Queue.CHAIN,
+    "register": Queue.CHAIN,
     "submit": Queue.SLURM,
     "cancel": Queue.SLURM,
     "top_up": Queue.SLURM,
@@ -39,6 +40,7 @@ QUEUE_OF_TASK = {
     "check_slurm": Queue.SLURM,
     "sweep": Queue.SLURM,
     "benchmark": Queue.BENCHMARK,
+    "look_at_nodes": Queue.SLURM,
     "tell_user": Queue.DEFAULT,
     "nudge": Queue.DEFAULT,
     "watch": Queue.DEFAULT,
@@ -57,4 +59,6 @@ def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float
         "benchmark": 2.0,  # one question to the ledger while nobody wants anything measured
         "check_slurm": 2.0,  # who does it knows whether SLURM is to be asked
         "sweep": 10.0,  # the ledger knows whether one is due
+        "register": 5.0,  # claims wake it when the grid has done something
+        "look_at_nodes": 60.0,
     }

@@ -111,8 +111,8 @@ class Benchmarks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """All that a decision is made from. `machines` are what SLURM shows now, none when it never has; `settled` says that they
-    have been these for long enough. `asked` says that the operator wants to be registered now, `asked_to_measure` why he wants
-    a run.
+    have been these for long enough. `asked` is why the operator wants to be registered now, `asked_to_measure` why he wants a
+    run.
     """
 
     on_offer: OnOffer
@@ -125,7 +125,7 @@ class Situation:
     operator: Mapping[str, str]
     override: frozenset[str]
     benchmarks: Benchmarks
-    asked: bool = False
+    asked: str = ""
     asked_to_measure: str = ""
 
     @property
@@ -178,6 +178,8 @@ class Decision:
     action: Action
     why: str
     offer: Offer | None = None
+    turned_down: bool = False  # by the grid
+    given_up: bool = False  # its transactions revert
 
 
 # --- what is remembered -------------------------------------------------------------------------------------------------
@@ -288,8 +290,8 @@ def decide(situation: Situation) -> Decision:
     if newest is not None and newest.digest == offer.digest:
         waits = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
         return Decision(Action.NOTHING, "; ".join(filter(None, [f"what is offered {waits}", held_back])), offer)
-    if not situation.asked and (turned_down := _turned_down(situation, offer)):
-        return Decision(Action.WAIT, turned_down, offer)
+    if not situation.asked and (turned_down := _turned_down(situation, offer)) is not None:
+        return turned_down
     news = ["nothing is registered"] if newest is None else differences(newest, offer)
     return Decision(Action.REGISTER, "; ".join(filter(None, [*news, held_back])), offer)
 
@@ -325,11 +327,20 @@ def _machines(situation: Situation) -> tuple[tuple[Machine, ...], str]:
     return seen, ""
 
 
-def _turned_down(situation: Situation, offer: Offer) -> str:
-    """Why an offer is not sent again, in words; empty when it may be."""
-    if offer.digest in situation.memory.rejected:
-        return "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
-    if situation.memory.sent == offer.digest and situation.memory.tries >= MOST_TRIES:
-        times = situation.memory.tries
-        return f"it was sent {times} times, and not taken: see `supervisor transactions`, then `supervisor provider register`"
-    return ""
+def _turned_down(situation: Situation, offer: Offer) -> Decision | None:
+    """What keeps an offer from being sent again; None when it may be."""
+    memory = situation.memory
+    if offer.digest in memory.rejected:
+        why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
+        return Decision(Action.WAIT, why, offer, turned_down=True)
+    if memory.sent == offer.digest and memory.tries >= MOST_TRIES:
+        why = f"it was sent {memory.tries} times in vain: see `supervisor transactions`, then `supervisor provider register`"
+        return Decision(Action.WAIT, why, offer, given_up=True)
+    return None
+
+
+def after_sending(situation: Situation, offer: Offer, intent: str) -> Memory:
+    """The memory once an offer was sent."""
+    memory = situation.memory
+    tries = memory.tries + 1 if memory.sent == offer.digest and not situation.asked else 1
+    return replace(memory, sent=offer.digest, intent=intent, tries=tries, operator=situation.operator)

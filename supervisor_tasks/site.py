@@ -13,6 +13,7 @@ from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.offer import Prices
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.nodes import Nodes
@@ -60,6 +61,19 @@ class BenchmarkSide:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferSide:
+    """What the provider offers, as the settings say; workers of the chain queue have it. `wake` sends for the registration."""
+
+    prices: Prices
+    operator_labels: Mapping[str, str]
+    labels_override: frozenset[str]
+    hardware_settled_s: float
+    benchmarks_enabled: bool
+    benchmark_every_s: float
+    wake: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class SweepSide:
     """What the sweep works with beyond SLURM's side. It reads the contract, for which no key is needed; the provider's address
     is told by the workers that have one.
@@ -85,6 +99,7 @@ class Site:
     sweep_side: SweepSide | None = None
     directory: "Directory | None" = None
     benchmark_side: BenchmarkSide | None = None
+    offer_side: OfferSide | None = None
 
     @property
     def chain(self) -> ChainSide:
@@ -92,6 +107,13 @@ class Site:
         if self.chain_side is None:
             raise LookupError("this worker does not serve the chain queue: it holds no wallet key")
         return self.chain_side
+
+    @property
+    def offer(self) -> OfferSide:
+        """What is offered. Raises LookupError where the chain's side would."""
+        if self.offer_side is None:
+            raise LookupError("this worker does not serve the chain queue: it registers nothing")
+        return self.offer_side
 
     @property
     def slurm(self) -> SlurmSide:

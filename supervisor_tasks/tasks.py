@@ -97,6 +97,18 @@ def track() -> None:
 
 
 @shared_task(base=SupervisorTask)
+def register() -> None:
+    """Have the contract know what is offered."""
+    current_site().register()
+
+
+@shared_task(base=SupervisorTask)
+def look_at_nodes() -> None:
+    """Write down what hardware the partition has."""
+    current_site().look_at_nodes()
+
+
+@shared_task(base=SupervisorTask)
 def check_slurm(starting: bool = False) -> None:
     """See whether SLURM answers; without that nothing is claimed, registered or measured."""
     current_site().check_slurm(starting)
@@ -128,8 +140,16 @@ def watch() -> None:
 
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
-worker_ready.connect(
-    lambda **_: (check_slurm.delay(starting=True), nudge.delay(), sweep.delay(why="a worker has started")), weak=False
-)
+
+
+def _begin(**_: object) -> None:
+    """What does not wait for the clock when a worker starts."""
+    check_slurm.delay(starting=True)
+    for task in (register, look_at_nodes, nudge):
+        task.delay()
+    sweep.delay(why="a worker has started")
+
+
+worker_ready.connect(_begin, weak=False)
 worker_ready.connect(start_ear, weak=False)
 worker_shutdown.connect(stop_site, weak=False)

@@ -24,6 +24,8 @@ from supervisor_tasks.journey.benchmark import benchmark
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
+from supervisor_tasks.journey.look_at_nodes import look_at_nodes
+from supervisor_tasks.journey.register import register
 from supervisor_tasks.journey.reorganised import rewind_as_asked
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
@@ -35,9 +37,10 @@ from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.offer import far_off
 from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Settings
-from supervisor_tasks.site import BenchmarkSide, ChainSide, Site, SlurmSide, SweepSide
+from supervisor_tasks.settings import USUAL_PRICES, Settings
+from supervisor_tasks.site import BenchmarkSide, ChainSide, OfferSide, Site, SlurmSide, SweepSide
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.nodes import Nodes
@@ -97,6 +100,14 @@ class Work:
         """Follow the open transactions."""
         track(self._site)
 
+    def register(self) -> None:
+        """Have the contract know what is offered."""
+        register(self._site)
+
+    def look_at_nodes(self) -> None:
+        """Write down what hardware the partition has."""
+        look_at_nodes(self._site)
+
     def check_slurm(self, starting: bool) -> None:
         """Write down that SLURM answers, or that it does not."""
         check_slurm(self._site, starting=starting)
@@ -150,8 +161,10 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
     directory = _directory(settings) if Queue.CHAIN in served else None
     benchmarking = _benchmark_side(settings, slurm) if slurm is not None and Queue.BENCHMARK in served else None
+    offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
-    return Work(Site(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking), wake_ups)
+    site = Site(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer)
+    return Work(site, wake_ups)
 
 
 def channels_of(settings: Settings) -> Channels:
@@ -178,6 +191,20 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps)
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
+    )
+
+
+def _offer_side(settings: Settings, wake_ups: WakeUps) -> OfferSide:
+    for line in far_off(settings.prices, USUAL_PRICES):
+        log.warning("price_is_odd", found=line)
+    return OfferSide(
+        prices=settings.prices,
+        operator_labels=settings.operator_labels,
+        labels_override=settings.labels_override,
+        hardware_settled_s=settings.hardware_settled_s,
+        benchmarks_enabled=not settings.benchmark_disable,
+        benchmark_every_s=settings.benchmark_every,
+        wake=lambda: wake_ups.drain("register"),
     )
 
 

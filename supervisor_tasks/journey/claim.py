@@ -4,13 +4,14 @@ import secrets
 
 import structlog
 
-from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Demand
+from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Demand, Permission
 from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
 from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.operator import AlarmName, Switch
+from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.site import ChainSide, Site
 
 log = structlog.get_logger()
@@ -39,9 +40,17 @@ def _claim(site: Site) -> bool:
     with chain_watched(site):
         demand = chain.contract.demand()
         alarms = wallet_watched(site, demand)
+        _hear_of_registration(site, demand.permission)
         if demand.claimable or demand.cancelling or demand.topped_up:
             _send(site, demand, alarms)
     return False
+
+
+def _hear_of_registration(site: Site, permission: Permission) -> None:
+    """Whoever registers looks at once when the grid has approved, removed, banned."""
+    facts = Registrations(site.ledger.sweeps)
+    if facts.learn_permission(permission.valid, permission.waiting, permission.banned) and site.offer_side is not None:
+        site.offer_side.wake()
 
 
 def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
@@ -69,6 +78,11 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     standing = sorted(alarms & STANDING)
     if standing or ledger.switches.is_set(Switch.DRAINED):
         log.info("not_claiming", claimable=demand.claimable, because=standing or Switch.DRAINED)
+        return 0
+    if not demand.permission.valid:
+        log.info(
+            "not_claiming", claimable=demand.claimable, because="the grid has not approved this provider, or banned it"
+        )
         return 0
     if not slurm_works(ledger):
         log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))

@@ -36,6 +36,9 @@ class AlarmName(StrEnum):
     DIRECTORY_REFUSES = "directory_refuses"
     DIRECTORY_AWAY = "directory_away"
     SWEEP_CONTRADICTION = "sweep_contradiction"
+    PROVIDER_BANNED = "provider_banned"
+    PROVIDER_REJECTED = "provider_rejected"  # or removed
+    REGISTRATION_REFUSED = "registration_refused"
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 
 

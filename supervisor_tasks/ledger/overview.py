@@ -11,7 +11,9 @@ from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger.operator import Alarm, Alarms, Switch, Switches
+from supervisor_tasks.ledger.provider import STANDING
 from supervisor_tasks.ledger.sweeps import Sweeps, Swept
+from supervisor_tasks.registration import Standing
 
 Row = dict[str, Any]
 
@@ -61,6 +63,7 @@ class Snapshot:
     drained: bool
     last_sweep: Swept | None
     since_sweep_s: float
+    standing: Standing | None = None
 
 
 class Overview:
@@ -88,6 +91,7 @@ class Overview:
                 cursors={row["stream"]: row["block_number"] for row in self._rows(connection, _CURSORS)},
                 ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
                 alarms=Alarms(self._engine, self._cluster).all(),
+                standing=next((Standing(row["value"]) for row in self._rows(connection, _STANDING)), None),
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
                 last_sweep=last_sweep,
                 since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
@@ -175,6 +179,8 @@ _CURSORS = "SELECT stream, block_number FROM cursors WHERE cluster = :cluster OR
 _TICKS = """
     SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s
     FROM ticks WHERE cluster = :cluster ORDER BY name"""
+
+_STANDING = f"SELECT value FROM facts WHERE cluster = :cluster AND name = '{STANDING}'"  # noqa: S608  our own word
 
 _JOB_LIST = """
     SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, elapsed_s, created_at, updated_at,

@@ -1,0 +1,19 @@
+"""Look at the nodes: what hardware the partition has, written down for who registers it."""
+
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.ledger.provider import Registrations
+from supervisor_tasks.offer import Machine
+from supervisor_tasks.site import Site
+
+
+def look_at_nodes(site: Site) -> None:
+    """Write the partition's hardware down. Raises SlurmUnavailableError or SshUnavailableError; what is known stays."""
+    drain(site.ledger, "look_at_nodes", lambda: _look(site))
+
+
+def _look(site: Site) -> bool:
+    specs = site.slurm.nodes.specs()
+    machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
+    if Registrations(site.ledger.sweeps).learn_hardware(machines):
+        site.sweep.wake("register")
+    return False

@@ -1,0 +1,174 @@
+"""Register: the contract gets what the provider offers, and the operator hears how the grid takes it."""
+
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.contract import register_call
+from supervisor_tasks.chain.rpc import RpcUnavailableError
+from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.scan import STREAM
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.provider import RUN_WANTED, WANTED, Registrations
+from supervisor_tasks.offer import far_off, label_texts, overruled
+from supervisor_tasks.registration import (
+    Action,
+    Benchmarks,
+    Decision,
+    Fate,
+    Situation,
+    Standing,
+    after_asking_for_a_run,
+    after_sending,
+    decide,
+    remembered,
+    run_due,
+    standing,
+)
+from supervisor_tasks.settings import USUAL_PRICES
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+PURPOSE = "register"
+CALLS_FOR_AN_OPERATOR = {
+    Standing.BANNED: AlarmName.PROVIDER_BANNED,
+    Standing.REJECTED: AlarmName.PROVIDER_REJECTED,
+    Standing.REMOVED: AlarmName.PROVIDER_REJECTED,
+}
+
+
+def register(site: Site) -> None:
+    """Compare what is offered with what the contract has, and do what follows. One worker at a time does it."""
+    drain(site.ledger, "register", lambda: _register(site))
+
+
+def _register(site: Site) -> bool:
+    book = Registrations(site.ledger.sweeps)
+    seen = _situation(site, book)
+    situation = _measure(site, book, replace(seen, memory=remembered(seen)))
+    book.keep(situation.memory)
+    decision = decide(situation)
+    write = None if decision.action is not Action.REGISTER else _estimated(site, decision)
+    _tell(site, book, situation, decision, write if isinstance(write, RevertedError) else None)
+    if isinstance(write, Write):
+        _send(site, book, situation, decision, write)
+    if seen.asked and (decision.action is Action.NOTHING or isinstance(write, Write)):
+        book.served(WANTED, seen.asked)
+    return False
+
+
+def _situation(site: Site, book: Registrations) -> Situation:
+    """What there is to know. The transaction is looked at before the contract: what was mined by then, the contract shows."""
+    side, memory = site.offer, book.memory()
+    fate = site.chain.wallet.book.fate(memory.intent) if memory.intent else Fate()
+    on_offer = site.chain.contract.on_offer()
+    cursor = site.ledger.cursors.of(STREAM)
+    if cursor is not None and on_offer.block < cursor[0]:
+        raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
+    machines, known_s = book.hardware()
+    return Situation(
+        on_offer=on_offer,
+        memory=memory,
+        fate=fate,
+        confirmations=site.chain.confirmations,
+        machines=machines,
+        settled=known_s >= side.hardware_settled_s,
+        prices=side.prices,
+        operator=side.operator_labels,
+        override=side.labels_override,
+        benchmarks=_benchmarks(site),
+        asked=book.asked(WANTED),
+        asked_to_measure=book.asked(RUN_WANTED),
+    )
+
+
+def _benchmarks(site: Site) -> Benchmarks:
+    """How it stands with the benchmarks. Their labels are read last: of a run that ends meanwhile none is missed."""
+    side, runs = site.offer, site.ledger.benchmarks
+    under_way, last = runs.under_way(), runs.run()
+    ended_at = None if last is None else last["ended_at"]
+    return Benchmarks(
+        enabled=side.benchmarks_enabled,
+        under_way=under_way is not None,
+        ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
+        every_s=side.benchmark_every_s,
+        labels=label_texts(runs.labels()),
+    )
+
+
+def _measure(site: Site, book: Registrations, situation: Situation) -> Situation:
+    """Ask for a run if one is due."""
+    if situation.asked_to_measure and (situation.benchmarks.under_way or not situation.benchmarks.enabled):
+        log.info("run_not_asked_for", why="one is under way" if situation.benchmarks.under_way else "BENCHMARK_DISABLE")
+        book.served(RUN_WANTED, situation.asked_to_measure)
+    why = run_due(situation)
+    if not why:
+        return situation
+    site.ledger.benchmarks.ask(why)
+    book.served(RUN_WANTED, situation.asked_to_measure)
+    log.info("run_asked_for", why=why)
+    return after_asking_for_a_run(situation)
+
+
+def _estimated(site: Site, decision: Decision) -> Write | RevertedError:
+    """The call that registers, or why the contract would refuse it."""
+    assert decision.offer is not None  # noqa: S101  there is something to register
+    intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
+    write = Write(intent, PURPOSE, register_call(decision.offer), to=site.chain.contract.addresses.providers)
+    gas = site.chain.wallet.estimate([write])[0]
+    return gas if isinstance(gas, RevertedError) else replace(write, gas=gas)
+
+
+def _send(site: Site, book: Registrations, situation: Situation, decision: Decision, write: Write) -> None:
+    """Write it to the chain; its intent is remembered before it is signed, and as a try once it is."""
+    assert decision.offer is not None  # noqa: S101
+    memory = after_sending(situation, decision.offer, write.intent)
+    book.keep(replace(memory, tries=memory.tries - 1))
+    site.chain.wallet.send([write])
+    book.keep(memory)
+    log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
+    site.chain.wake_tracker()
+
+
+def _tell(
+    site: Site, book: Registrations, situation: Situation, decision: Decision, refusal: RevertedError | None
+) -> None:
+    """Write down how it stands, and call the operator for what he has to know."""
+    now = standing(situation)
+    was = book.learn_standing(now)
+    if was is not None:
+        log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
+    book.tell(_document(site, situation, decision, refusal))
+    wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set()
+    if decision.turned_down:
+        wanted.add(AlarmName.PROVIDER_REJECTED)
+    if refusal is not None or decision.given_up:
+        wanted.add(AlarmName.REGISTRATION_REFUSED)
+    details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
+    for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
+        if name in wanted:
+            site.ledger.alarms.on(name, **details, advice="supervisor provider")
+        else:
+            site.ledger.alarms.off(name)
+
+
+def _document(site: Site, situation: Situation, decision: Decision, refusal: RevertedError | None) -> dict[str, Any]:
+    """How it stands, for the operator."""
+    chain, side = situation.on_offer, site.offer
+    offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
+    refused = "" if refusal is None else f"; the contract would refuse it: {refusal}"
+    odd = far_off(side.prices, USUAL_PRICES)
+    odd += overruled(situation.machine_labels, side.operator_labels, side.labels_override)
+    return {
+        "address": site.chain.wallet.address,
+        "decision": decision.action.value,
+        "why": decision.why + refused,
+        "measuring": situation.benchmarks.under_way,
+        "odd": odd,
+        **{name: None if offer is None else offer.plain() for name, offer in offers.items()},
+    }

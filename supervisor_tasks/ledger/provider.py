@@ -1,0 +1,92 @@
+"""What the ledger knows of the provider's registration: facts that one worker writes, and another one or the operator reads."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from supervisor_tasks.ledger.sweeps import Sweeps
+from supervisor_tasks.offer import Machine
+from supervisor_tasks.registration import Memory, Standing
+
+HARDWARE = "hardware"  # what SLURM shows
+PERMISSION = "permission"  # what the contract lets the provider do, as the claims saw it last
+STANDING = "standing"
+MEMORY = "registration memory"
+DOCUMENT = "registration"  # how it stands, for the operator
+WANTED = "registration wanted"  # the operator asks, and why
+RUN_WANTED = "measurement wanted"
+
+
+class Registrations:
+    """The registration of one cluster. One worker at a time writes the memory."""
+
+    def __init__(self, facts: Sweeps) -> None:
+        self._facts = facts
+
+    def learn_hardware(self, machines: tuple[Machine, ...]) -> bool:
+        """Write down what SLURM shows; True when it is something else than before."""
+        numbers = [[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines]
+        return self._facts.learn(HARDWARE, json.dumps(numbers))
+
+    def hardware(self) -> tuple[tuple[Machine, ...], float]:
+        """What SLURM shows, and for how many seconds it has been so; nothing as long as nobody has looked."""
+        known = self._facts.fact(HARDWARE)
+        if known is None:
+            return (), 0.0
+        return tuple(Machine(*numbers) for numbers in json.loads(known[0])), known[1]
+
+    def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
+        """Write down what the contract lets the provider do; True when it is something else than before."""
+        seen = json.dumps({"valid": valid, "waiting": waiting, "banned": banned})
+        known = self._facts.fact(PERMISSION)
+        return (known is None or known[0] != seen) and self._facts.learn(PERMISSION, seen)
+
+    def learn_standing(self, standing: Standing) -> str | None:
+        """Write down how the provider stands; what it was, if that is another word: empty where there was none."""
+        known = self._facts.fact(STANDING)
+        if not self._facts.learn(STANDING, standing.value):
+            return None
+        return "" if known is None else known[0]
+
+    def standing(self) -> tuple[Standing, float] | None:
+        """How the provider stands, and for how many seconds."""
+        known = self._facts.fact(STANDING)
+        return None if known is None else (Standing(known[0]), known[1])
+
+    def memory(self) -> Memory:
+        """What is remembered."""
+        known = self._facts.fact(MEMORY)
+        if known is None:
+            return Memory()
+        document = json.loads(known[0])
+        return Memory(**{**document, "rejected": tuple(document["rejected"])})
+
+    def keep(self, memory: Memory) -> None:
+        """Remember."""
+        self._facts.learn(MEMORY, json.dumps(asdict(memory), sort_keys=True))
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Write down how it stands, for the operator."""
+        self._facts.learn(DOCUMENT, json.dumps(document))
+
+    def told(self) -> dict[str, Any] | None:
+        """How it stands; None before anybody has looked."""
+        known = self._facts.fact(DOCUMENT)
+        if known is None:
+            return None
+        document: dict[str, Any] = json.loads(known[0])
+        return document
+
+    def ask(self, what: str, why: str) -> None:
+        """Have it done soon. Asking twice is asking once."""
+        self._facts.learn(what, why)
+
+    def asked(self, what: str) -> str:
+        """Why somebody asks for it; empty when nobody does."""
+        known = self._facts.fact(what)
+        return "" if known is None else known[0]
+
+    def served(self, what: str, why: str) -> None:
+        """What was asked is done, unless somebody has asked anew."""
+        if why:
+            self._facts.forget(what, why)
