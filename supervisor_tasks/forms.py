@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, SecretStr
 from pydantic_settings import NoDecode
 
+from benchmarks.labels import normalised
 from benchmarks.plan import AbsolutePath, VariableName, VolumeName
 from benchmarks.plan import Text as OneLine
-from supervisor_tasks.offer import normalised, normalised_labels
+from supervisor_tasks.offer import normalised_labels
 
 
 def _go_duration_s(value: object) -> object:

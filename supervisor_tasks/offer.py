@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from benchmarks.labels import normalised, number_text
 
 CREDIT_DIGITS = 18
 FAR_OFF = 100  # times the reference, or a hundredth of it: a digit too many is rarely meant
@@ -96,11 +97,6 @@ def far_off(prices: Prices, reference: Prices) -> list[str]:
 # --- labels -------------------------------------------------------------------------------------------------------------
 
 
-def normalised(text: str) -> str:
-    """A key or a value as the grid has them."""
-    return re.sub("[^a-zA-Z0-9._-]+", "-", text).strip("-").lower()
-
-
 def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
     """Labels as the grid has them. Raises ValueError for one that nothing is left of, and for two of the same key."""
     labels = dict[str, str]()
@@ -116,8 +112,8 @@ def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
 
 def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
     """Results of benchmarks as labels: numbers with two decimals. What is nothing as a label is none."""
-    texts = {key: normalised(value) if isinstance(value, str) else f"{value:.2f}" for key, value in values.items()}
-    return {key: text for key, text in texts.items() if text and text != "0.00"}
+    texts = {key: normalised(value) if isinstance(value, str) else number_text(value) for key, value in values.items()}
+    return {key: text for key, text in texts.items() if text and text != number_text(0)}
 
 
 def merged(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> dict[str, str]:

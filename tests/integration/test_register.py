@@ -1,0 +1,308 @@
+"""Registration on a real chain, with a real ledger: from an unknown provider to one that claims, and back."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+from sqlalchemy import Engine, text
+
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
+from devgrid.state import private_processes
+from supervisor_tasks.cli import main
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.provider import Registrations
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.offer import Machine
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.registration import Standing
+from supervisor_tasks.settings import Need, load
+from supervisor_tasks.wiring import Work, build
+from tests.ledgers import emptied, migrated
+
+DEFINITION = JobDefinition(batch_location_hash="hash")
+MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))
+NODES = tuple(Node(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
+LABELS = {"METASCHEDULER_LABELS": "zone=ch,name=Here & now", "BENCHMARK_DISABLE": "true"}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Chain]:
+    with private_processes() as processes:
+        yield Chain.start(processes)
+
+
+@dataclass(slots=True)
+class Play:
+    """A provider with its ledger. The work is done when the test says so."""
+
+    chain: Chain
+    provider: Account
+    ledger: Ledger
+    environment: dict[str, str]
+    app: Celery
+    work: Work
+    engine: Engine
+    facts: Registrations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.facts = Registrations(self.ledger.sweeps)
+
+    def restart(self, **settings: str) -> None:
+        self.work.close()
+        self.environment |= settings
+        self.work = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
+
+    def look(self) -> None:
+        """The registration is looked at, what was sent is followed, and looked at again."""
+        self.work.register()
+        self.work.track()
+        self.work.register()
+
+    def standing(self) -> Standing:
+        known = self.facts.standing()
+        assert known is not None
+        return known[0]
+
+    def alarms(self) -> set[AlarmName]:
+        return {alarm.name for alarm in self.ledger.alarms.all()}
+
+    def sent(self) -> int:
+        """How many registrations were ever signed."""
+        with self.engine.connect() as connection:
+            return int(connection.scalar(text("SELECT count(*) FROM transactions WHERE purpose = 'register'")) or 0)
+
+    def claims(self) -> int:
+        """How many claims are written for a job that waits."""
+        self.ledger.tick("slurm")
+        count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
+        with self.engine.connect() as connection:
+            before = int(connection.scalar(text(count)) or 0)
+            connection.rollback()
+            self.work.claim()
+            self.work.track()
+            return int(connection.scalar(text(count)) or 0) - before
+
+    def assign(self) -> None:
+        customer = self.chain.new_account()
+        self.chain.mint_credits(customer.address, 10**24)
+        (job_id,) = self.chain.request_jobs(customer, DEFINITION, 1, 10**20)
+        self.chain.meta_schedule([job_id], self.provider.address)
+
+    def supervisor(self, *words: str) -> str:
+        environment = {name: value for name, value in self.environment.items() if "PRIVATE_KEY" not in name}
+        result = CliRunner().invoke(main, ["provider", *words], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def told(self) -> Any:
+        return json.loads(self.supervisor("--json"))
+
+
+@pytest.fixture
+def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+    engine, environment = database
+    emptied(engine)
+    with engine.begin() as connection:
+        connection.execute(text("TRUNCATE blocks"))
+    provider = chain.new_account()
+    settings = environment | LABELS
+    settings |= {
+        "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
+        "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
+        "CHAIN_ID": str(chain.chain_id),
+        "ETH_PRIVATE_KEY": provider.private_key,
+    }
+    app = Celery("test", broker="memory://")
+    work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
+    ledger = Ledger(engine, "here", lambda _: None)
+    Registrations(ledger.sweeps).learn_hardware(MACHINES)
+    found = Play(chain, provider, ledger, settings, app, work, engine)
+    found.work.scan()
+    try:
+        yield found
+    finally:
+        found.work.close()
+        ledger.holder.close()
+        app.close()
+
+
+def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_are_claimed(play: Play) -> None:
+    chain, address = play.chain, play.provider.address
+    play.look()
+    waiting = chain.waiting_provider(address)
+    assert waiting.nodes == NODES
+    assert waiting.prices == Prices()
+    assert waiting.labels == (("name", "here-now"), ("zone", "ch"))
+    assert play.standing() is Standing.WAITING
+    play.look()
+    assert play.sent() == 1, "it does not nag"
+
+    chain.approve_provider(address)
+    play.look()
+    assert play.standing() is Standing.APPROVED
+    play.assign()
+    assert play.claims() == 1
+    assert play.alarms() == set()
+
+    play.assign()
+    chain.ban_provider(address)
+    assert play.claims() == 0
+    play.look()
+    assert play.standing() is Standing.BANNED
+    assert play.alarms() == {AlarmName.PROVIDER_BANNED}
+    chain.ban_provider(address, banned=False)
+    assert play.claims() == 1
+    play.look()
+    assert play.standing() is Standing.APPROVED
+    assert play.alarms() == set()
+
+    play.assign()
+    chain.remove_provider(address)
+    assert play.claims() == 0
+    play.look()
+    assert play.standing() is Standing.REMOVED
+    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
+    assert play.sent() == 1, "what was turned down is not offered again"
+
+    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
+    play.look()
+    assert play.standing() is Standing.WAITING
+    assert play.alarms() == set()
+    chain.remove_provider(address)
+    play.look()
+    assert play.standing() is Standing.REJECTED
+    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
+    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
+    play.look()
+    assert play.sent() == 2, "nor the one before"
+    assert "turned this offer down" in play.told()["why"]
+
+    assert "asked" in play.supervisor("register")
+    play.look()
+    assert play.standing() is Standing.WAITING
+    assert play.sent() == 3
+    assert play.told()["asked"] == {}
+
+
+def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: Play) -> None:
+    benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
+    play.chain.register_provider(play.provider, NODES, Prices(), benchmark | {"zone": "ch", "name": "here-now"})
+    play.look()
+    assert play.sent() == 0
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    block = play.chain.block_number()
+    play.work.register()
+    assert play.chain.block_number() == block + 1
+    play.look()
+    waiting = play.chain.waiting_provider(play.provider.address)
+    assert waiting.prices.gpu_wei_per_min == 9 * 10**18
+    assert dict(waiting.labels) == benchmark | {"zone": "ch", "name": "here-now"}
+    assert play.standing() is Standing.CHANGING
+    told = play.told()
+    assert told["registered"]["prices"]["gpu_credits_per_min"] == "8.5"
+    assert told["waiting"]["prices"]["gpu_credits_per_min"] == "9"
+    play.assign()
+    assert play.claims() == 1, "the old registration is in force"
+    shown = play.supervisor()
+    for words in ("changing for", "are claimed", "gpu_credits_per_min", "label zone"):
+        assert words in shown
+
+
+def test_register__not_mined_yet__no_second_one_whatever_changes(play: Play) -> None:
+    play.chain.rpc.call("evm_setAutomine", False)
+    try:
+        play.work.register()
+        play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+        play.work.register()
+        assert play.sent() == 1
+        assert "under way" in play.told()["why"]
+    finally:
+        play.chain.rpc.call("evm_setAutomine", True)
+        play.chain.mine()
+    play.work.track()
+    play.look()
+    assert play.sent() == 2
+    assert play.chain.waiting_provider(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+
+
+def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: Play) -> None:
+    play.look()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.look()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(85 * 10**17))
+    play.look()
+    assert play.sent() == 3
+    assert play.chain.waiting_provider(play.provider.address).prices == Prices()
+    assert play.standing() is Standing.WAITING
+
+
+def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_is_called(play: Play) -> None:
+    play.facts.learn_hardware((Machine(0, 0, 16_000),))
+    play.look()
+    assert play.sent() == 0
+    assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+    assert "InvalidTotalCpus" in play.told()["why"]
+    play.facts.learn_hardware(MACHINES)
+    play.look()
+    assert play.alarms() == set()
+    assert play.standing() is Standing.WAITING
+
+
+def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play) -> None:
+    play.restart(BENCHMARK_DISABLE="false")
+    play.look()
+    runs = play.ledger.benchmarks
+    run = runs.under_way()
+    assert run is not None
+    assert run.why == "nothing is registered"
+    assert play.sent() == 0
+    assert play.told()["decision"] == "measure first"
+    runs.finish(run)
+    play.look()
+    assert play.standing() is Standing.WAITING
+    assert runs.under_way() is None
+    play.supervisor("measure", "--reason", "new cooling")
+    play.work.register()
+    run = runs.under_way()
+    assert run is not None
+    assert run.why == "new cooling"
+
+
+def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
+    play.chain.register_provider(play.provider, NODES, Prices(), {"cpu": "epyc"})
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18), METASCHEDULER_LABELS="cpu=fast")
+    play.look()
+    odd = play.told()["odd"]
+    assert "the gpu price is 8500 credits a minute; usual are 8.5" in odd[0]
+    assert "LABELS_OVERRIDE=cpu" in odd[1]
+    assert play.chain.waiting_provider(play.provider.address).labels == (("cpu", "epyc"),)
+    play.restart(LABELS_OVERRIDE="cpu")
+    play.look()
+    assert play.chain.waiting_provider(play.provider.address).labels == (("cpu", "fast"),)
+
+
+def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: Play) -> None:
+    play.restart(CHAIN_CONFIRMATIONS="5")
+    play.work.scan()
+    above = play.chain.block_number()
+    play.look()
+    assert play.standing() is Standing.WAITING
+    play.chain.lose_from(above + 1)
+    play.work.register()
+    assert play.alarms() == set()
+    assert "does not show it yet" in play.told()["why"]
+    play.work.scan()
+    play.look()
+    assert play.standing() is Standing.WAITING
+    assert play.sent() == 1
+    assert play.chain.waits_for_approval(play.provider.address)

@@ -1,0 +1,328 @@
+"""What follows from what is offered and what the contract has."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.offer import Machine, Offer, Prices, sorted_labels
+from supervisor_tasks.registration import (
+    MOST_TRIES,
+    Action,
+    Benchmarks,
+    Fate,
+    Memory,
+    OnOffer,
+    Situation,
+    Standing,
+    after_asking_for_a_run,
+    after_sending,
+    decide,
+    remembered,
+    run_due,
+    standing,
+)
+
+NODE, BIG = Machine(2, 8, 16_000), Machine(8, 128, 512_000)
+PRICES, DEARER = Prices(80, 10, 1), Prices(80, 12, 1)
+MEASURED = {"cpu": "epyc", "compute.gflops": "100.00"}
+MINED = Fate(mined_block=5)
+
+
+def offer(
+    *machines: Machine, prices: Prices = PRICES, operator: dict[str, str] | None = None, **measured: str
+) -> Offer:
+    return Offer(machines or (NODE,), prices, sorted_labels({"name": "here"} | MEASURED | measured | (operator or {})))
+
+
+OFFER = offer()
+
+
+def chain(registered: Offer | None = None, waiting: Offer | None = None, banned: bool = False) -> OnOffer:
+    return OnOffer(registered, waiting, banned, block=10)
+
+
+def situation(on_offer: OnOffer, **also: Any) -> Situation:
+    usual: dict[str, Any] = {
+        "on_offer": on_offer,
+        "memory": Memory(operator={"name": "here"}),
+        "fate": Fate(),
+        "confirmations": 0,
+        "machines": (NODE,),
+        "settled": True,
+        "prices": PRICES,
+        "operator": {"name": "here"},
+        "override": frozenset(),
+        "benchmarks": Benchmarks(enabled=False),
+    }
+    return Situation(**(usual | also))
+
+
+def told(found: Situation) -> Situation:
+    """With what follows for the memory."""
+    return replace(found, memory=remembered(found))
+
+
+def with_runs(**also: Any) -> Benchmarks:
+    return Benchmarks(enabled=True, **also)
+
+
+# --- what is registered as offered --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_offer", [chain(OFFER), chain(None, OFFER), chain(offer(prices=DEARER), OFFER)])
+def test_decide__registered_or_waiting_as_offered__nothing(on_offer: OnOffer) -> None:
+    found = situation(on_offer)
+    assert decide(found).action is Action.NOTHING
+    assert run_due(replace(found, benchmarks=with_runs())) == ""
+
+
+def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -> None:
+    decision = decide(situation(chain(OFFER, offer(prices=DEARER))))
+    assert decision.action is Action.REGISTER
+    assert decision.why == "the cpu price was 0.000000000000000012 credits a minute, is 0.00000000000000001"
+
+
+def test_decide__benchmarks_off__old_benchmark_labels_are_kept_and_the_rest_is_registered() -> None:
+    decision = decide(situation(chain(OFFER), prices=DEARER, operator={"name": "there"}))
+    assert decision.action is Action.REGISTER
+    assert decision.offer == offer(prices=DEARER, operator={"name": "there"})
+
+
+def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_measured() -> None:
+    known = Offer((NODE,), PRICES, sorted_labels({"name": "here", "gpu": "mine"} | MEASURED))
+    given_before = Memory(operator={"name": "here", "gpu": "mine"})
+    assert decide(situation(chain(known), memory=given_before)).offer == OFFER
+
+
+def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> None:
+    mine = {"name": "here", "cpu": "fast"}
+    assert decide(situation(chain(OFFER), operator=mine)).action is Action.NOTHING
+    decision = decide(situation(chain(OFFER), operator=mine, override=frozenset({"cpu"})))
+    assert decision.offer == offer(cpu="fast")
+
+
+# --- measuring first, measuring after -----------------------------------------------------------------------------------
+
+
+def test_nothing_registered__measured_first_and_registered_when_the_run_has_ended() -> None:
+    found = situation(chain(), benchmarks=with_runs())
+    assert run_due(found) == "nothing is registered"
+    asked = after_asking_for_a_run(found)
+    assert decide(asked).action is Action.MEASURE
+    assert run_due(asked) == ""
+    ended = replace(asked, benchmarks=with_runs(labels=MEASURED, ended_s_ago=1.0))
+    assert run_due(ended) == ""
+    assert decide(ended).action is Action.REGISTER
+    assert decide(ended).offer == OFFER
+
+
+def test_price_changed__registered_at_once_with_the_old_labels_and_measured_after() -> None:
+    found = situation(chain(OFFER), prices=DEARER, benchmarks=with_runs(labels=MEASURED))
+    assert run_due(found) == "the cpu price was 0.00000000000000001 credits a minute, is 0.000000000000000012"
+    asked = after_asking_for_a_run(found)
+    assert decide(asked).action is Action.REGISTER
+    assert decide(asked).offer == offer(prices=DEARER)
+    registered = replace(asked, on_offer=chain(OFFER, offer(prices=DEARER)))
+    assert decide(registered).action is Action.NOTHING
+    half_way = replace(registered, benchmarks=with_runs(under_way=True, labels=MEASURED | {"cpu": "zen"}))
+    assert decide(half_way).action is Action.NOTHING, "one registration for all results of a run"
+    ended = replace(registered, benchmarks=with_runs(labels=MEASURED | {"cpu": "zen"}))
+    assert decide(ended).offer == offer(prices=DEARER, cpu="zen")
+
+
+def test_price_changed__while_it_cannot_be_registered__is_measured_once() -> None:
+    found = situation(chain(OFFER), prices=DEARER, benchmarks=with_runs(), memory=Memory(rejected=("x",)))
+    asked = after_asking_for_a_run(found)
+    assert run_due(replace(asked, benchmarks=with_runs())) == ""
+    assert run_due(replace(asked, benchmarks=with_runs(), prices=Prices(1, 1, 1))) != ""
+
+
+def test_hardware_changed__counts_when_settled_and_measured() -> None:
+    found = situation(chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs())
+    assert run_due(found) == ""
+    assert decide(found).action is Action.NOTHING
+    assert "counts when it has been so for a while" in decide(found).why
+    settled = replace(found, settled=True)
+    assert run_due(settled) == "1 nodes more with 128 CPUs, 8 GPUs, 512000 MB"
+    asked = after_asking_for_a_run(settled)
+    assert decide(asked).action is Action.NOTHING
+    assert "measured first" in decide(asked).why
+    assert decide(replace(asked, prices=DEARER)).offer == offer(prices=DEARER), "prices do not wait"
+    ended = replace(asked, benchmarks=with_runs(labels=MEASURED))
+    assert decide(ended).offer == offer(NODE, BIG)
+
+
+def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
+    found = situation(chain(OFFER), machines=(BIG,))
+    assert decide(replace(found, settled=False)).action is Action.NOTHING
+    assert decide(found).offer == offer(BIG)
+
+
+def test_hardware_unknown__prices_are_registered_with_the_hardware_that_the_contract_has() -> None:
+    assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(prices=DEARER)
+    assert decide(situation(chain(), machines=())).action is Action.WAIT
+
+
+@pytest.mark.parametrize(("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)])
+def test_run_due__schedule(ended_s_ago: float | None, due: bool) -> None:
+    benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
+    assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == ("on schedule" if due else "")
+
+
+def test_run_due__the_operator_asks__unless_benchmarks_are_off_or_one_is_under_way() -> None:
+    found = situation(chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs())
+    assert run_due(found) == "new cooling"
+    assert run_due(replace(found, benchmarks=with_runs(under_way=True))) == ""
+    assert run_due(replace(found, benchmarks=Benchmarks(enabled=False))) == ""
+
+
+# --- no nagging ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changed", [{"prices": DEARER}, {"prices": DEARER, "asked": "now"}])
+def test_decide__a_registration_under_way__waits(changed: dict[str, Any]) -> None:
+    assert decide(situation(chain(OFFER), fate=Fate(open=True), **changed)).action is Action.WAIT
+
+
+def test_decide__mined_in_a_block_that_the_node_does_not_have__waits_and_forgets_nothing() -> None:
+    late = Fate(mined_block=11)
+    found = told(situation(chain(), memory=Memory(sent=OFFER.digest), fate=late))
+    assert found.memory.rejected == ()
+    assert decide(found).action is Action.WAIT
+    may_be_lost = replace(found, fate=Fate(mined_block=9), confirmations=2)
+    assert told(may_be_lost).memory.rejected == ()
+
+
+def sent_and(on_offer: OnOffer, **memory: Any) -> Situation:
+    """A registration that was mined, and what the contract says after it."""
+    known = Memory(sent=OFFER.digest, tries=1, operator={"name": "here"}, **memory)
+    return told(situation(on_offer, memory=known, fate=MINED, benchmarks=Benchmarks(enabled=False, labels=MEASURED)))
+
+
+def test_rejected__is_not_registered_again_with_the_same_content() -> None:
+    found = sent_and(chain())
+    assert standing(found) is Standing.REJECTED
+    decision = decide(found)
+    assert (decision.action, decision.turned_down) == (Action.WAIT, True)
+    assert decide(replace(found, asked="please")).action is Action.REGISTER
+    other = decide(replace(found, prices=DEARER))
+    assert other.action is Action.REGISTER
+    assert other.offer is not None
+    after = told(replace(found, memory=after_sending(found, other.offer, "i"), on_offer=chain()))
+    assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
+
+
+def test_removed_after_approval__is_told_apart_and_not_registered_again() -> None:
+    approved = sent_and(chain(OFFER))
+    assert standing(approved) is Standing.APPROVED
+    removed = told(replace(approved, on_offer=chain()))
+    assert standing(removed) is Standing.REMOVED
+    assert decide(removed).turned_down
+
+
+def test_registered_by_somebody_else_and_removed__is_not_registered_again() -> None:
+    before = told(situation(chain(OFFER)))
+    assert decide(told(replace(before, on_offer=chain()))).action is Action.REGISTER, "labels were lost with it"
+    measured = Benchmarks(enabled=False, labels=MEASURED)
+    assert decide(told(replace(before, on_offer=chain(), benchmarks=measured))).turned_down
+
+
+def test_change_turned_down__the_old_one_stays_in_force() -> None:
+    found = sent_and(chain(offer(prices=DEARER)))
+    assert standing(found) is Standing.APPROVED
+    assert decide(found).turned_down
+
+
+def test_rejected__approved_after_all__is_forgiven() -> None:
+    again = told(replace(sent_and(chain()), on_offer=chain(OFFER)))
+    assert again.memory.rejected == ()
+    assert decide(again).action is Action.NOTHING
+
+
+def test_reverted_again_and_again__is_given_up_until_somebody_asks() -> None:
+    found = replace(sent_and(chain()), fate=Fate(), memory=Memory())
+    for _ in range(MOST_TRIES):
+        decision = decide(found)
+        assert decision.action is Action.REGISTER
+        assert decision.offer is not None
+        found = told(replace(found, memory=after_sending(found, decision.offer, "i")))
+    assert decide(found).given_up
+    assert decide(replace(found, asked="please")).action is Action.REGISTER
+
+
+@pytest.mark.parametrize(
+    ("on_offer", "expected"),
+    [
+        (chain(), Standing.UNREGISTERED),
+        (chain(None, OFFER), Standing.WAITING),
+        (chain(OFFER), Standing.APPROVED),
+        (chain(OFFER, offer(prices=DEARER)), Standing.CHANGING),
+        (chain(OFFER, None, True), Standing.BANNED),
+    ],
+)
+def test_standing__as_the_contract_says(on_offer: OnOffer, expected: Standing) -> None:
+    found = told(situation(on_offer))
+    assert standing(found) is expected
+    if expected is Standing.BANNED:
+        assert decide(replace(found, prices=DEARER)).action is Action.WAIT
+
+
+# --- whatever comes -----------------------------------------------------------------------------------------------------
+
+offers = st.sampled_from([None, OFFER, offer(prices=DEARER), offer(BIG), offer(cpu="zen")])
+situations = st.builds(
+    Situation,
+    on_offer=st.builds(OnOffer, offers, offers, st.booleans(), st.just(10)),
+    memory=st.builds(
+        Memory,
+        sent=st.sampled_from(["", OFFER.digest, offer(prices=DEARER).digest]),
+        tries=st.integers(0, 4),
+        approved=st.sampled_from(["", OFFER.digest]),
+        rejected=st.sampled_from([(), (OFFER.digest,)]),
+    ),
+    fate=st.sampled_from([Fate(), Fate(open=True), MINED, Fate(mined_block=11)]),
+    confirmations=st.integers(0, 2),
+    machines=st.sampled_from([(), (NODE,), (BIG,)]),
+    settled=st.booleans(),
+    prices=st.sampled_from([PRICES, DEARER]),
+    operator=st.just({"name": "here"}),
+    override=st.just(frozenset()),
+    benchmarks=st.builds(
+        Benchmarks, enabled=st.booleans(), under_way=st.booleans(), labels=st.sampled_from([{}, MEASURED])
+    ),
+    asked=st.sampled_from(["", "now"]),
+    asked_to_measure=st.sampled_from(["", "now"]),
+)
+
+
+@given(situations)
+def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(found: Situation) -> None:
+    found = told(found)
+    decision = decide(found)
+    if decision.action is not Action.REGISTER:
+        return
+    assert decision.offer is not None
+    assert not found.on_offer.banned
+    memory = after_sending(found, decision.offer, "intent")
+    under_way = replace(found, memory=memory, fate=Fate(open=True))
+    assert decide(told(under_way)).action is Action.WAIT
+    mined = replace(
+        found, memory=memory, fate=MINED, on_offer=chain(found.on_offer.registered, decision.offer), asked=""
+    )
+    assert decide(told(mined)).action is Action.NOTHING
+    turned_down = replace(mined, on_offer=chain(found.on_offer.registered))
+    again = decide(told(turned_down))
+    assert again.action is not Action.REGISTER or again.offer != decision.offer
+
+
+@given(situations)
+def test_run_due__asked_for__is_not_asked_for_again(found: Situation) -> None:
+    if run_due(found):
+        assert found.benchmarks.enabled
+        asked = after_asking_for_a_run(found)
+        assert run_due(asked) == ""
+        ended = replace(asked, benchmarks=replace(asked.benchmarks, under_way=False))
+        assert run_due(ended) == ""
