@@ -22,9 +22,11 @@ from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
+from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
 from supervisor_tasks.queues import periods_s
+from supervisor_tasks.registration import Standing
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
@@ -341,6 +343,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     bring_to_queued(ledger, 1)
     park_one(ledger)
     tick_all(ledger)
+    Registrations(ledger.sweeps).learn_standing(Standing.WAITING)
     _, environment = servers
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -355,6 +358,8 @@ def test_metrics__as_a_process__answer_a_scrape(
         "supervisor_ledger_up 1.0",
         "supervisor_healthy 1.0",
         "supervisor_drained 0.0",
+        'supervisor_provider_standing{standing="waiting"} 1.0',
+        'supervisor_provider_standing{standing="approved"} 0.0',
         'supervisor_jobs{state="QUEUED"} 1.0',
         'supervisor_jobs{state="RUNNING"} 0.0',
         'supervisor_effects{kind="witness",place="parked"} 1.0',

@@ -83,7 +83,7 @@ class Play:
 
     def claims(self) -> int:
         """How many claims are written for a job that waits."""
-        self.ledger.tick("slurm")
+        self.ledger.ticks.leave("slurm")
         count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
         with self.engine.connect() as connection:
             before = int(connection.scalar(text(count)) or 0)

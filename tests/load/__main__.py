@@ -29,6 +29,7 @@ from supervisor_tasks.job import ChainStatus
 from tests.load import parsing, specs, sweep
 from tests.load.figures import Figure, tell
 from tests.load.recovery import recovery
+from tests.load.registration import price_on_chain
 from tests.watching import parked, rows, wait_for_end
 
 RECORD = Path(__file__).parents[2] / "docs" / "performance.json"
@@ -46,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     figures: list[Figure] = []
     for title, block_time_s, measures in (
-        ("1 s blocks", 1.0, (idle_cpu, burst, completion, memory, callbacks)),
+        ("1 s blocks", 1.0, (idle_cpu, burst, completion, memory, callbacks, price_on_chain)),
         ("automine", None, (claim_latency,)),
     ):
         tell(f"a grid with {title}")

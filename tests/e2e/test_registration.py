@@ -1,0 +1,68 @@
+"""A cluster that nobody knows, with the real processes: registered from what SLURM shows, approved, at work, and dearer."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from devgrid.chain import ChainError, Node, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.cli import main
+from supervisor_tasks.job import ChainStatus
+from tests.watching import slurm_of, wait_for_end
+
+DEARER_WEI = 12 * 10**17
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+def standing(grid: Grid) -> str:
+    environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
+    result = CliRunner().invoke(main, ["provider", "--json"], env=environment)
+    assert result.exit_code == 0, result.output
+    return str(json.loads(result.stdout)["standing"])
+
+
+def cpu_price_that_waits(grid: Grid) -> int | None:
+    try:
+        return grid.chain.waiting_provider(grid.chain.account("provider").address).prices.cpu_wei_per_min
+    except ChainError:
+        return None
+
+
+def test_unknown_cluster__is_registered_approved_and_runs_its_first_job(grid: Grid) -> None:
+    address, layout = grid.chain.account("provider").address, slurm_of(grid).layout
+    wait_until(lambda: cpu_price_that_waits(grid) is not None, "the registration", 90.0)
+    waiting = grid.chain.waiting_provider(address)
+    node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
+    assert waiting.nodes == (node,) * len(layout.node_ports)
+    assert waiting.prices == Prices()
+    assert waiting.labels == (("name", "devgrid"),)
+    wait_until(lambda: standing(grid) == "waiting", "the ledger to know that it waits", 60.0, 0.5)
+    grid.chain.approve_provider(address)
+    wait_until(lambda: standing(grid) == "approved", "the ledger to know of the approval", 60.0, 0.5)
+    job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
+    assert wait_for_end(grid, job_id, 90.0).status is ChainStatus.FINISHED
+
+
+def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(grid: Grid) -> None:
+    for name in ("worker", "beat"):
+        grid.processes.stop(grid.processes.find(name))
+    grid.environment["METASCHEDULER_CPU_PRICE_PER_MIN"] = str(DEARER_WEI)
+    grid.fleet.start_worker()
+    grid.fleet.start_beat()
+    wait_until(lambda: cpu_price_that_waits(grid) == DEARER_WEI, "the new price", 90.0)
+    address = grid.chain.account("provider").address
+    waiting, registered = grid.chain.waiting_provider(address), grid.chain.provider(address)
+    assert (waiting.nodes, waiting.labels) == (registered.nodes, registered.labels)
+    wait_until(lambda: standing(grid) == "changing", "the ledger to know that it waits", 60.0, 0.5)

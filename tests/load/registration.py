@@ -1,0 +1,39 @@
+"""How soon a changed price is on chain after a restart without benchmarks."""
+
+import time
+
+from devgrid.chain import ChainError
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.load.figures import Figure
+
+BLOCK_TIME_S = 1.0
+POLL_S = 1.0  # CHAIN_POLL_S
+RESTARTS = 5
+EVERY_S = 0.005
+READY = "ready."  # Celery's last word before it works
+
+
+def price_on_chain(grid: Grid) -> list[Figure]:
+    """From the worker being ready to the block that has the price, the slowest of some restarts. Blocks take a second."""
+    waits_s = []
+    for number in range(1, RESTARTS + 1):
+        price_wei = 95 * 10**16 + number
+        grid.processes.stop(grid.processes.find("worker"))
+        grid.environment["METASCHEDULER_CPU_PRICE_PER_MIN"] = str(price_wei)
+        log = grid.folder / "log" / "worker.log"
+        begun = log.read_text().count(READY)
+        grid.fleet.start_worker()
+        wait_until(lambda: log.read_text().count(READY) > begun, "the worker to be ready", 60.0, EVERY_S)  # noqa: B023
+        ready_s = time.monotonic()
+        wait_until(lambda: _price_that_waits(grid) == price_wei, "the new price", 60.0, EVERY_S)  # noqa: B023
+        waits_s.append(time.monotonic() - ready_s)
+    bound_s = POLL_S + BLOCK_TIME_S
+    return [Figure(f"changed price on chain after a restart, slowest of {RESTARTS}", max(waits_s), "s", bound_s)]
+
+
+def _price_that_waits(grid: Grid) -> int | None:
+    try:
+        return grid.chain.waiting_provider(grid.chain.account("provider").address).prices.cpu_wei_per_min
+    except ChainError:
+        return None
