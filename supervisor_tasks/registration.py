@@ -110,7 +110,7 @@ class Benchmarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that a decision is made from. `machines` are what SLURM shows now, none when it never has; `settled` says that they
+    """All that a decision is made from. `machines` are what SLURM shows now, none while it is away; `settled` says that they
     have been these for long enough. `asked` is why the operator wants to be registered now, `asked_to_measure` why he wants a
     run.
     """
@@ -304,7 +304,7 @@ def _obstacle(situation: Situation, offer: Offer | None) -> Decision | None:
     if situation.too_early and situation.memory.sent not in situation.on_offer.digests:
         return Decision(Action.WAIT, "a registration was mined, and the node does not show it yet", offer)
     if offer is None:
-        return Decision(Action.WAIT, "SLURM has not shown any node of the partition that works")
+        return Decision(Action.WAIT, "SLURM shows no node of the partition that works")
     if situation.on_offer.newest is None and situation.unmeasured and not situation.asked:
         return Decision(Action.MEASURE, "nothing is registered, and the cluster is measured first", offer)
     return None
@@ -316,7 +316,7 @@ def _machines(situation: Situation) -> tuple[tuple[Machine, ...], str]:
     if newest is None:
         return seen, ""
     if not seen:
-        return newest.machines, "SLURM has not shown any node of the partition that works"
+        return newest.machines, "SLURM shows no node of the partition that works"
     if same_machines(seen, newest.machines) or situation.asked:
         return seen, ""
     news = ", ".join(machine_differences(newest.machines, seen))

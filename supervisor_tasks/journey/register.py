@@ -10,6 +10,7 @@ import structlog
 from supervisor_tasks.chain.contract import register_call
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.ledger.operator import AlarmName
@@ -70,7 +71,7 @@ def _situation(site: Site, book: Registrations) -> Situation:
     cursor = site.ledger.cursors.of(STREAM)
     if cursor is not None and on_offer.block < cursor[0]:
         raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
-    machines, known_s = book.hardware()
+    machines, known_s = book.hardware() if slurm_works(site.ledger) else ((), 0.0)
     return Situation(
         on_offer=on_offer,
         memory=memory,

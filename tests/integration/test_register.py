@@ -59,11 +59,13 @@ class Play:
 
     def restart(self, **settings: str) -> None:
         self.work.close()
+        self.ledger.ticks.leave("slurm")
         self.environment |= settings
         self.work = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
 
     def look(self) -> None:
         """The registration is looked at, what was sent is followed, and looked at again."""
+        self.ledger.ticks.leave("slurm")
         self.work.register()
         self.work.track()
         self.work.register()
@@ -126,6 +128,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
     work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.sweeps).learn_hardware(MACHINES)
+    ledger.ticks.leave("slurm")
     found = Play(chain, provider, ledger, settings, app, work, engine)
     found.work.scan()
     try:
@@ -256,6 +259,19 @@ def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_
     play.look()
     assert play.alarms() == set()
     assert play.standing() is Standing.WAITING
+
+
+def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: Play) -> None:
+    play.ledger.ticks.remove("slurm")
+    play.work.register()
+    assert play.sent() == 0
+    assert "SLURM shows no node" in play.told()["why"]
+    play.chain.register_provider(play.provider, NODES[:1], Prices(), {"zone": "ch", "name": "here-now"})
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.ledger.ticks.remove("slurm")
+    play.work.register()
+    waiting = play.chain.waiting_provider(play.provider.address)
+    assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
 def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play) -> None:
