@@ -48,10 +48,7 @@ def _partly_known(machine: str, cpuinfo: Mapping[str, str]) -> Microarchitecture
     if machine.startswith("ppc64"):
         found = re.search(r"POWER([0-9]{1,3})", cpuinfo.get("cpu", ""))
         return partial_uarch(generation=int(found[1]) if found else 0)
-    features = set(cpuinfo.get("flags", "").split())
-    if "ssse3" in features:
-        features.add("sse3")  # which Linux calls pni
-    return partial_uarch(vendor=cpuinfo.get("vendor_id", "generic"), features=features)
+    return partial_uarch(vendor=cpuinfo.get("vendor_id", "generic"), features=set(cpuinfo.get("flags", "").split()))
 
 
 def _newness(target: Microarchitecture) -> tuple[int, int]:

@@ -140,6 +140,7 @@ class Plan(_Frozen):
     mpi: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "pmix"  # srun --mpi
     nvidia_smi: Word = "nvidia-smi"
     iperf3_server: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")] = ""
+    iperf3_duration_s: int = Field(10, ge=1, le=600)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
