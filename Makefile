@@ -73,8 +73,8 @@ soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SE
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
-demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1)
-	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep)
+demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1, BENCHMARK=1: of a cluster to be measured)
+	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark)
 
 clean: ## remove what setup built
 	@rm -rf $(VENV) node_modules build *.egg-info

@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("demo", help="start a grid and the fleet, and run one workflow file to its end")
     command.add_argument("workflow", type=Path)
     command.add_argument("--keep", action="store_true", help="leave the grid up")
+    command.add_argument("--benchmark", action="store_true", help="begin with a cluster that is not measured yet")
     command.set_defaults(run=_demo)
     command = commands.add_parser("submit", help="hand a workflow file in")
     command.add_argument("workflow", type=Path)
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 def _demo(options: argparse.Namespace) -> None:
     if options.keep and CURRENT.exists():
         raise UsageError(f"a grid runs for this clone already ({CURRENT.readlink()}); stop it with `devgrid down`")
-    demo.run(_read(options.workflow), keep_as=CURRENT if options.keep else None)
+    demo.run(_read(options.workflow), keep_as=CURRENT if options.keep else None, benchmark=options.benchmark)
 
 
 def _submit(options: argparse.Namespace) -> None:

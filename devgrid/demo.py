@@ -8,8 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from sqlalchemy import Engine, create_engine, text
 
+from devgrid.benchmarking import GPUS_PER_NODE, NODES, prepare
 from devgrid.chain import Account, Job, Prices
 from devgrid.grid import CREDIT, Grid
+from devgrid.measured import measure_and_approve
 from devgrid.process import wait_until
 from devgrid.services import logged_lines
 from devgrid.workflow import load
@@ -37,15 +39,21 @@ class DemoError(Exception):
     """The job did not get there."""
 
 
-def run(workflow_text: str, keep_as: Path | None) -> None:
+def run(workflow_text: str, keep_as: Path | None, benchmark: bool = False) -> None:
     """Run a workflow file to its end on a grid of its own. With `keep_as`, a link of that name leads to the grid, which
-    stays up. Raises WorkflowError, StartError or DemoError.
+    stays up. With `benchmark`, the grid does not know the cluster before it is measured. Raises WorkflowError, StartError,
+    DemoError or TimeoutError.
     """
     load(workflow_text)
     teller = _Teller()
-    grid = Grid.start(block_time_s=BLOCK_TIME_S, tell=teller.note)
+    nodes, gpus = (NODES, GPUS_PER_NODE) if benchmark else (4, 2)
+    grid = Grid.start(
+        block_time_s=BLOCK_TIME_S, tell=teller.note, registered=not benchmark, nodes=nodes, gpus_per_node=gpus
+    )
     kept = False
     try:
+        if benchmark:
+            prepare(grid)
         teller.note("starting the fleet: worker, beat, gRPC process, Flower")
         grid.fleet.migrate()
         fleet = grid.fleet
@@ -54,6 +62,8 @@ def run(workflow_text: str, keep_as: Path | None) -> None:
         fleet.start_beat()
         fleet.start_flower()
         fleet.wait_for_callbacks()
+        if benchmark:
+            measure_and_approve(grid, teller.step)
         customer = grid.new_customer(role="customer")
         _journey(grid, customer, workflow_text, teller)
         if keep_as is not None:
