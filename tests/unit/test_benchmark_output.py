@@ -195,7 +195,20 @@ def test_speedtest__result__is_bytes_over_a_million() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["NaN", "Infinity", "0", "-5", '"5"', "true", "null", "[]", "1" * 5000, "[" * 100_000]
+    "value",
+    [
+        "NaN",
+        "Infinity",
+        "0",
+        "-5",
+        '"5"',
+        "true",
+        "null",
+        "[]",
+        "1" * 5000,
+        "[" * 100_000,
+        f'"{"]" * 200}", "b": {"[" * 100_000}',
+    ],
 )
 def test_speedtest__bandwidth_that_is_no_number__is_refused(value: str) -> None:
     text = sample("speedtest-1.2.0.made-up.txt").replace("117012345", value)
