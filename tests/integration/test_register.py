@@ -139,7 +139,9 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
         app.close()
 
 
-def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_are_claimed(play: Play) -> None:
+def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_are_claimed(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
     chain, address = play.chain, play.provider.address
     play.look()
     waiting = chain.waiting_provider(address)
@@ -160,6 +162,8 @@ def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_
     play.assign()
     chain.ban_provider(address)
     assert play.claims() == 0
+    assert "not_claiming" in caplog.text
+    assert "claim_would_revert" not in caplog.text, "it is not even tried"
     play.look()
     assert play.standing() is Standing.BANNED
     assert play.alarms() == {AlarmName.PROVIDER_BANNED}
