@@ -9,6 +9,10 @@ from benchmarks.reading import UnreadableOutputError
 _DEEPEST = 50  # levels; the deepest of the known documents has six
 
 
+# These programs print some hundred. Python's reader recurses: where the limit of that was raised, many more end the process.
+_MOST_BRACKETS = 2000
+
+
 def document(text: str, program: str) -> object:
     """The JSON object between the first line that begins with { and the last that ends with }. Raises UnreadableOutputError."""
     padded = f"\n{text}\n"
@@ -39,6 +43,8 @@ def inner(found: object, what: str, *keys: str | int) -> float:
 def _read(text: str, program: str) -> object:
     if _too_deep(text):
         raise UnreadableOutputError(f"{program} printed JSON of more than {_DEEPEST} levels: {shown(text)}")
+    if text.count("[") + text.count("{") > _MOST_BRACKETS:
+        raise UnreadableOutputError(f"{program} printed JSON with more than {_MOST_BRACKETS} brackets: {shown(text)}")
     try:
         return json.loads(text)
     except ValueError as error:
