@@ -6,26 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.comparison import (
-    FEW,
-    Finding,
-    Found,
-    Trace,
-    View,
-    compare,
-    doubts,
-    held_now,
-    missing,
-    never_seen,
-    unexplained,
-    unlisted,
-    waited,
-)
+from supervisor_tasks.comparison import FEW, Finding, compare, doubts, held_now
 from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.view import Found, Trace, View, missing, never_seen, unexplained, unlisted, waited
 
 US = Address("0x" + "a" * 40)
 OTHERS = Address("0x" + "b" * 40)
