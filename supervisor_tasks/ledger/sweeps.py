@@ -107,7 +107,7 @@ class Sweeps:
             return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
 
     def begin(self, why: str) -> Begun:
-        """Begin one: whoever asked is served."""
+        """Begin one: whoever asked is served, and named in its reason."""
         served = delete(FACTS).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED).returning(FACTS.c.value)
         last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
         with self._engine.begin() as connection:
@@ -115,7 +115,7 @@ class Sweeps:
             now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
             suspects = connection.scalar(last) or {}
         ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
-        return Begun(now, why or asked or "the clock", ages)
+        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages)
 
     def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
         """Write a finished sweep down; the oldest reports go."""
