@@ -124,8 +124,11 @@ def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
     wait_for_nudge(engine)
     before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
     processes.kill(fleet.find("redis"))
-    for name in before:
-        wait_until(lambda name=name: AWAY in loud(processes, name)[before[name] :], f"{name} to notice", WITHIN_S, 0.1)
+
+    def noticed() -> bool:
+        return all(AWAY in loud(processes, name)[lines:] for name, lines in before.items())
+
+    wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
     pass_s(engine, TRIES_S)
     assert loud(processes, "worker")[before["worker"] :] == [LOST, AWAY]
     assert loud(processes, "beat")[before["beat"] :] == [AWAY]
