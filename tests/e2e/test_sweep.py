@@ -303,7 +303,10 @@ def test_sweep__older_claims__are_read_without_one_until_there_is_one_that_nobod
     wait_until(read_without_a_sweep, "a reading during which no sweep is made", 180.0)
     assert not [why for reading in reasons for why in reading if OLDER in why]
     unknown = [f"DELETE FROM {table} WHERE job_id = :id" for table in ("effects", "callbacks", "events", "jobs")]  # noqa: S608  our own tables
-    execute(grid, AGAIN, *unknown, head=grid.chain.block_number(), id=job_id)
+    first_the_job = (
+        "SELECT 1 FROM jobs WHERE job_id = :id FOR UPDATE"  # as the ledger does: no deadlock with a look under way
+    )
+    execute(grid, first_the_job, AGAIN, *unknown, head=grid.chain.block_number(), id=job_id)
     wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
     wait_until(lambda: "never_seen" in ever_found(grid, job_id), "the sweep that took it in to be kept", 60.0, 0.2)
     (took_in,) = [report for report in reports(grid) if "never_seen" in found(report, job_id)]
