@@ -97,9 +97,10 @@ class Slurm:
         """Run one of SLURM's commands as the admin."""
         return subprocess.run(argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=60)
 
-    def start_controller(self) -> None:
+    def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
-        self.processes.start("slurmctld", self._daemon("slurmctld"), env=self._environment(), ready=self._pings)
+        argv = [*self._daemon("slurmctld"), *options]
+        self.processes.start("slurmctld", argv, env=self._environment(), ready=self._pings)
 
     def start_node(self, number: int) -> None:
         """Start the slurmd of a node."""

@@ -34,8 +34,6 @@ from supervisor_tasks.view import (
     status_of,
 )
 
-FEW = 3  # jobs that SLURM may lose at once without it being SLURM's memory that is lost
-MANY = 0.1  # and so may this part of those that it should have
 STANDING_EFFECT = {
     State.CLAIMED: Kind.FETCH,
     State.READY: Kind.SUBMIT,
@@ -176,9 +174,9 @@ def _gone(job: Known, view: View) -> Finding:
         trace = view.traces.get(job.job_id)
         if trace is None:
             return Finding(Found.MISSING, job.job_id, job.slurm_id)  # not looked for yet
-        if trace is Trace.NONE:
+        if trace is Trace.NONE and not view.lost_its_memory:
             return Finding(Found.FORGOTTEN, job.job_id, job.slurm_id, (SubmissionForgotten(job.slurm_id),))
-        if trace is Trace.UNSURE:
+        if trace is not Trace.SOME:
             return Finding(Found.HELD, job.job_id, job.slurm_id)
     return Finding(Found.LOST, job.job_id, job.slurm_id, (SlurmLost(job.slurm_id, LOST_REASON),))
 
@@ -187,8 +185,7 @@ def _held_back(view: View, found: Sequence[Finding]) -> list[Finding]:
     """Many at once, or an empty list: SLURM has lost its memory, or it is another SLURM. The jobs may run all the same."""
     explained = {finding.job_id for finding in found if finding.kind is Found.LOST_END}
     absent = sum(job.job_id not in explained for job in missing(view))
-    expected = sum(job.state in IN_SLURM for job in view.jobs.values())
-    if view.slurm and absent <= max(FEW, MANY * expected):
+    if not view.too_many(absent):
         return list(found)
     return [
         replace(finding, kind=Found.HELD, events=()) if finding.kind is Found.LOST else finding for finding in found

@@ -1,7 +1,7 @@
 """All that a worker works with, in one object."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor_tasks.chain.contract import Contract
@@ -33,12 +33,20 @@ class ChainSide:
     stuck_after_s: float = 60.0
 
 
+@dataclass(slots=True)
+class Met:
+    """When this process last made sure which SLURM it reaches, by its own clock."""
+
+    at_s: float = float("-inf")
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmSide:
     """What only workers of the slurm queue hold: it needs the SSH key."""
 
     cluster: Cluster
     trust_callbacks: bool
+    met: Met = field(default_factory=Met)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from supervisor_tasks.slurm.states import Phase
 JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
 IN_SLURM = (State.QUEUED, State.RUNNING)
 BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
+FEW = 3  # jobs that SLURM may lose at once without it being SLURM's memory that is lost
+MANY = 0.1  # and so may this part of those that it should have
 _NOT_ASKED = object()
 
 
@@ -53,7 +55,8 @@ class Trace(StrEnum):
 class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
     read from the chain's logs, or taken over; `others` are those of other ledgers, with the ledger's mark. None stands for a
-    side that did not answer. `asked` is what SLURM and accounting said when asked for those that SLURM does not list: None is
+    side that did not answer. `saved` are jobs that SLURM does not list, and that slurmctld had on its disk when it was
+    started. `asked` is what SLURM and accounting said when asked for those that SLURM does not list: None is
     that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs that `waited`, as far
     as they were looked for. `remembered` is what scripts and accounting
     say of those that are `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then,
@@ -68,6 +71,7 @@ class View:
     chain: Mapping[JobId, OnChain] | None = None
     block: int = 0
     slurm: Mapping[SlurmId, Listed] | None = None
+    saved: Collection[JobId] = frozenset()
     asked: Mapping[JobId, Seen | None] = field(default_factory=dict)
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
     remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
@@ -78,6 +82,22 @@ class View:
     def again(self, kind: Found, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
         """Whether the same was in doubt long enough ago."""
         return self.suspects.get(doubt(kind, job_id, slurm_id), -1.0) >= self.grace_s
+
+    def too_many(self, absent: int) -> bool:
+        """Whether more are missing, or all, than may be lost at once without it being SLURM's memory that is lost."""
+        expected = sum(job.state in IN_SLURM for job in self.jobs.values())
+        return not self.slurm or absent > max(FEW, MANY * expected)
+
+    @cached_property
+    def forgotten(self) -> list[JobId]:
+        """The jobs that slurmctld had saved, and that nobody knows any more."""
+        absent = (job for job in missing(self) if job.job_id in self.saved and not job.heard)
+        return [job.job_id for job in absent if self.asked.get(job.job_id, _NOT_ASKED) is None]
+
+    @cached_property
+    def lost_its_memory(self) -> bool:
+        """Whether slurmctld was started with an older state than it had, or with none."""
+        return bool(self.forgotten) and self.too_many(len(self.forgotten))
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[Listed]]:

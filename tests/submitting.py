@@ -25,7 +25,7 @@ from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
-from supervisor_tasks.site import Site, SlurmSide
+from supervisor_tasks.site import Met, Site, SlurmSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.ledgers import claim, job_id, migrated
@@ -226,7 +226,7 @@ def site_of(engine: Engine, cluster: Cluster) -> Site:
         raise AssertionError(f"a submission does not talk to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    return Site(ledger, GridLogger(nobody), None, SlurmSide(cluster, trust_callbacks=True))  # type: ignore[arg-type]
+    return Site(ledger, GridLogger(nobody), None, SlurmSide(cluster, trust_callbacks=True, met=Met(float("inf"))))  # type: ignore[arg-type]
 
 
 def new_key(file: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import ProgrammingError
 
-from supervisor_tasks.cli import probes, questions, steering, word
+from supervisor_tasks.cli import probes, questions, slurm, steering, word
 from supervisor_tasks.cli.desk import Desk
 from supervisor_tasks.errors import SupervisorError, TransientError
 
@@ -40,6 +40,7 @@ for commands in (
     questions.COMMANDS,
     word.COMMANDS,
     steering.COMMANDS,
+    slurm.COMMANDS,
     probes.COMMANDS,
 ):
     for command in commands:

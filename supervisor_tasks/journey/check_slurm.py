@@ -1,11 +1,11 @@
-"""Check SLURM: does it answer? Without that nothing is claimed, and after a while the operator is called. And is it set up as
-our settings say?
+"""Check SLURM: does it answer? Without that nothing is claimed, and after a while the operator is called. Is it the
+SLURM that has the ledger's jobs (known_slurm.py)? And is it set up as our settings say?
 """
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
-from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
@@ -35,8 +35,13 @@ def _check(site: Site) -> bool:
             shown_s = None if silent_s is None else round(silent_s)
             ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, error=str(error)[:500])
         raise
+    try:
+        recognise(site, controller)
+    except AnotherSlurmError:
+        ledger.ticks.remove(ANSWERED)  # nothing is claimed
+        raise
     ledger.ticks.leave(ANSWERED)
-    if ledger.sweeps.learn(SLURM_BOOT, controller.booted):
+    if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     if controller.accounting_unused:

@@ -67,8 +67,9 @@ def _room(site: Site, offer: Offer, alarms: set[AlarmName]) -> int:
     if not offer.claimable:
         return 0
     standing = sorted(alarms & STANDING)
-    if standing or ledger.switches.is_set(Switch.DRAINED):
-        log.info("not_claiming", claimable=offer.claimable, because=standing or Switch.DRAINED)
+    because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
+    if because:
+        log.info("not_claiming", claimable=offer.claimable, because=because)
         return 0
     answered_s = ledger.ticks.age_s("slurm")
     if answered_s is None or answered_s > SLURM_ANSWERED_WITHIN_S:

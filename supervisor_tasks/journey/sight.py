@@ -1,21 +1,23 @@
 """What a sweep looks at: the ledger first, then SLURM, the contract, and of what is missing accounting and whatever is left."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
+from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
+from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.submit import find, traces_since
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.journal import Submission
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_BOOT, Begun
+from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import UndecidedError
 from supervisor_tasks.slurm.commands import comment
@@ -23,9 +25,9 @@ from supervisor_tasks.slurm.identity import CLOCKS_APART_S
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.view import Trace, View, claimed, live, marked_names, missing, unexplained, unlisted, waited
 
-HISTORY_S = 30 * 86_400.0  # how far back accounting is asked for jobs that the ledger does not know
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
+SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
 FORGOTTEN_AT_MOST = 3  # times that a job is submitted again because slurmctld forgot it
 SHOWN_TEXT = 500
 
@@ -78,6 +80,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
             steady_s=boot[1] if boot else 0.0,
         )
     with report.asking("slurm"):
+        require_known(site)
         view = replace(view, slurm=cluster.list_all())
     view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
     read_since = None
@@ -89,6 +92,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         with report.asking("accounting"):
             view = replace(view, remembered=_remembered(site, view))
     elif view.slurm is not None:
+        view = replace(view, saved=_saved(ledger, view, begun))
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
@@ -135,6 +139,25 @@ def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: View) -
     ledger.others.forget([job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= view.block])
 
 
+def _saved(ledger: Ledger, view: View, begun: Begun) -> frozenset[JobId]:
+    """The missing jobs that slurmctld had on its disk when it was started, by the database's clock: they were submitted well
+    before the slurmctld that ran then was last heard of. What the operator has accepted does not count.
+    """
+    ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
+    if not ids:
+        return frozenset()
+    boot, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
+    booted, silent_s = silent[0].split() if silent else ("", "")
+    until_s = float("inf")  # nothing is known of the start: then nothing is taken for unsaved
+    if boot is not None and boot[0] == booted:
+        until_s = begun.at.timestamp() - boot[1] - float(silent_s) - SAVED_WITHIN_S
+    accepted = ledger.sweeps.fact(SLURM_ACCEPTED)
+    since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted[1]
+    given = ledger.journal.submissions(ids)
+    absent = {job.job_id for job in missing(view)} & given.keys()
+    return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
+
+
 def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     """SLURM and accounting once more about jobs that SLURM does not list; None is that nobody knows it."""
     absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
@@ -149,7 +172,10 @@ def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
         return {}  # slurmctld has just begun anew: another time
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
     submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
-    return {job_id: _trace(site, job, submissions.get(job_id), booted_s) for job_id, job in jobs.items()}
+    return {
+        job_id: Trace.UNSURE if job_id in view.saved else _trace(site, job, submissions.get(job_id), booted_s)
+        for job_id, job in jobs.items()
+    }
 
 
 def _trace(site: Site, job: Job, submission: Submission | None, booted_s: int) -> Trace:
@@ -171,6 +197,16 @@ def _taken_s(job: Job, submission: Submission) -> float:
     return submission.answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
 
 
+def _claimed_ago_s(site: Site, view: View, job_ids: Collection[JobId]) -> float:
+    """How long ago the first of these jobs was claimed: SLURM had none of them before. Of those that the ledger knows, the
+    journal tells; of the others the blocks of their claims.
+    """
+    blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
+    known_s = site.ledger.journal.longest_since([job_id for job_id in job_ids if job_id not in view.claims], Claimed)
+    rpc = site.sweep.contract_of(view.provider).rpc
+    return max(known_s, seconds_since(rpc, min(blocks)) if blocks else 0.0)
+
+
 def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
     """What batch scripts and accounting say of jobs that SLURM does not list by their names, and that may have run before the
     ledger knew of it.
@@ -180,7 +216,7 @@ def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
     scripts = cluster.scripts(list(rows.values()))
     renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
     rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
-    found = cluster.histories(rest, HISTORY_S)
+    found = cluster.histories(rest, _claimed_ago_s(site, view, rest)) if rest else {}
     ran = {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }

@@ -18,7 +18,7 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.journey.sight import Report, look
 from supervisor_tasks.ledger.leases import one_at_a_time
-from supervisor_tasks.ledger.operator import AlarmName, finished_tick
+from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.site import Site
 from supervisor_tasks.view import Found, View
@@ -58,6 +58,7 @@ def _sweep(site: Site, why: str) -> bool:
         _cancel(site, view, findings, report)
     held = held_now(view, findings, _held_before(site.ledger))
     _alarm(site.ledger, view, findings, held)
+    _hold(site.ledger, view)
     _wake(site, report)
     told = _told(site, report, view, findings) | {"held": held}
     site.ledger.sweeps.keep(begun, told, doubts(view, findings))
@@ -121,6 +122,25 @@ def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mappin
         ledger.alarms.off(AlarmName.ANOTHER_LEDGERS_JOBS)
 
 
+def _hold(ledger: Ledger, view: View) -> None:
+    """Nothing is given to a SLURM that has lost its memory, until it is back, or the operator says that it is lost for good."""
+    if view.lost_its_memory:
+        reason = f"SLURM does not know {len(view.forgotten)} jobs that it had saved"
+        if not ledger.switches.is_set(Switch.SUBMISSIONS_HELD):
+            ledger.switches.set(Switch.SUBMISSIONS_HELD, reason)
+        advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor slurm accept`"
+        ledger.alarms.on(
+            AlarmName.SLURM_FORGOT, jobs=len(view.forgotten), some=view.forgotten[:20], reason=reason, advice=advice
+        )
+    elif view.slurm is not None and not view.saved and _is_on(ledger, AlarmName.SLURM_FORGOT):
+        ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+        ledger.alarms.off(AlarmName.SLURM_FORGOT)
+
+
+def _is_on(ledger: Ledger, name: AlarmName) -> bool:
+    return any(alarm.name is name for alarm in ledger.alarms.all())
+
+
 def _wake(site: Site, report: Report) -> None:
     """Effects that nobody works on, callbacks that nobody has read, transactions that nobody follows."""
     report.stale = site.ledger.sweeps.stale()
@@ -135,6 +155,8 @@ def _wake(site: Site, report: Report) -> None:
 def _told(site: Site, report: Report, view: View, findings: Sequence[Finding]) -> dict[str, Any]:
     side = site.sweep
     again_s = min(side.every_s, MORE_S if report.more else SOON_S if report.unseen else side.every_s)
+    if view.saved:
+        again_s = min(again_s, SOON_S)  # nothing may be submitted meanwhile
     if doubts(view, findings):
         again_s = min(again_s, side.grace_s)
     return {

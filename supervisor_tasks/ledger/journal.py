@@ -63,6 +63,13 @@ class Journal:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
+    def longest_since(self, job_ids: Collection[str], event: type[Event]) -> float:
+        """How many seconds ago that happened to one of these jobs for the first time; 0 when it never did."""
+        age = func.extract("epoch", func.clock_timestamp() - func.min(EVENTS.c.at))
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with self._engine.connect() as connection:
+            return float(connection.scalar(select(age).where(*about, EVENTS.c.name == event.__name__)) or 0.0)
+
     def times(self, job_id: JobId, event: type[Event]) -> int:
         """How often that has happened to the job."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__

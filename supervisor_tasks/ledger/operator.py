@@ -22,6 +22,8 @@ class AlarmName(StrEnum):
     """What an operator is called for."""
 
     SLURM_NOT_ANSWERING = "slurm_not_answering"
+    SLURM_IS_ANOTHER = "slurm_is_another"
+    SLURM_FORGOT = "slurm_forgot"
     CHAIN_NOT_ANSWERING = "chain_not_answering"
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
@@ -43,6 +45,7 @@ class Switch(StrEnum):
     """What an operator can set."""
 
     DRAINED = "drained"  # nothing new is claimed; what is under way goes on
+    SUBMISSIONS_HELD = "submissions_held"  # and nothing is given to SLURM
 
 
 def finished_tick(name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, delete, exists, func, select
+from sqlalchemy import Engine, bindparam, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.events import Claimed
@@ -58,11 +58,12 @@ class Others:
         with self._engine.connect() as connection:
             return Counter(mark for row in connection.scalars(query) if (mark := bytes(row)) not in taken)
 
-    def made(self, job_id: JobId) -> bool:
-        """Whether another ledger has claimed the job."""
+    def claim_of(self, job_id: JobId) -> Claimed | None:
+        """How another ledger claimed the job, if one did."""
         here = CLAIMS.c.cluster == self._cluster, CLAIMS.c.job_id == job_id
         with self._engine.connect() as connection:
-            return bool(connection.scalar(select(exists().where(*here))))
+            found = connection.scalar(select(CLAIMS.c.claim).where(*here))
+        return None if found is None else _claim(found)
 
     def forget(self, job_ids: Sequence[JobId]) -> None:
         """These are over."""

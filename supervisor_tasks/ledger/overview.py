@@ -59,6 +59,7 @@ class Snapshot:
     ticks_s: dict[str, float]
     alarms: list[Alarm]
     drained: bool
+    held: bool  # nothing is given to SLURM
     last_sweep: Swept | None
     since_sweep_s: float
 
@@ -89,6 +90,7 @@ class Overview:
                 ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
                 alarms=Alarms(self._engine, self._cluster).all(),
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
+                held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_HELD),
                 last_sweep=last_sweep,
                 since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
             )

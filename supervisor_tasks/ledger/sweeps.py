@@ -20,6 +20,12 @@ KEPT = 500  # reports: five days
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 SLURM_BOOT = "slurmctld runs since"
+SLURM_SILENT = (
+    "slurmctld silent before"  # a start of slurmctld, and how many seconds of silence ended when it was found
+)
+SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
+SLURM_SEEN = "slurm seen"  # another one, which was found in its place
+SLURM_ACCEPTED = "slurm accepted"  # the fact that the operator took what SLURM had forgotten up to then for forgotten
 REWIND = "rewind wanted"  # the fact that the operator wants the chain read again from that block on, or from the last in common
 WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
