@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0
+BUSY = 16  # messages in a queue are more than a worker takes at a time: what was sent before may be among them
 
 
 class Brim:
@@ -33,6 +34,10 @@ class Brim:
             self._counted[queue] = (counted_s, waiting + 1)
             self._tell(queue, waiting)
             return waiting < self._most
+
+    def is_busy(self, queue: str) -> bool:
+        """Whether messages wait longer there for want of workers."""
+        return self._count(queue) > BUSY
 
     def _count(self, queue: str) -> int:
         try:

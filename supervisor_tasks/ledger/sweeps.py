@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import FactRow, SweepRow
 from supervisor_tasks.ledger.rows import storable_json
 
@@ -109,7 +110,7 @@ class Sweeps:
 
     def due(self) -> bool:
         """Whether somebody has asked for a sweep, or the last one is long enough ago."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
 
     def begin(self, why: str) -> Begun:
@@ -139,14 +140,14 @@ class Sweeps:
     def last(self, most: int = 1) -> list[Swept]:
         """The last sweeps, the newest first."""
         query = select(SWEEPS).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(most)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [Swept(row.begun_at, row.finished_at, row.report) for row in connection.execute(query)]
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     def hot(self) -> dict[JobId, Known]:
         """All jobs of which something is still to be decided."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return _known(connection.execute(_HOT, {"cluster": self._cluster}))
 
     def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, Known]:
@@ -154,12 +155,12 @@ class Sweeps:
         if not (job_ids or slurm_ids):
             return {}
         parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return _known(connection.execute(_NAMED, parameters))
 
     def stale(self) -> dict[str, int]:
         """How many effects, callbacks and transactions nobody has touched for long."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
         return {name: int(number) for name, number in row.items()}
 
@@ -186,7 +187,7 @@ class Sweeps:
         """A fact, and for how many seconds it has been so."""
         age_s = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
         query = select(FACTS.c.value, age_s).where(FACTS.c.cluster == self._cluster, FACTS.c.name == name)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.value, float(row.age_s))
 
