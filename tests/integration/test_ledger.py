@@ -232,8 +232,14 @@ def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledg
         connection.execute(
             text("UPDATE effects SET woken_at = now() - interval '10 s', due_at = now() - interval '9 s'")
         )
-    assert len(ledger.effects.forgotten()) == 1
+    assert [effect.woken for effect in ledger.effects.forgotten()] == [True]
     assert ledger.effects.forgotten() == []
+
+
+def test_forgotten__its_time_has_come__was_not_woken_since(ledger: Ledger) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    ledger.effects.postpone(ledger.effects.lease([Kind.FETCH]), 0.0)
+    assert [effect.woken for effect in ledger.effects.forgotten()] == [False]
 
 
 def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
