@@ -63,8 +63,8 @@ chaos: setup ## kill processes where the world changes (RUNS=200, SEED=, POINT=)
 	@$(BIN)/python -m tests.chaos.crashes --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT))
 	@$(if $(RUNS)$(SEED)$(POINT),,$(BIN)/pytest --chaos -m chaos tests)
 
-bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
-	@$(BIN)/python -m tests.load $(if $(RECORD),--record)
+bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json, ONLY="redis stopped" measures some)
+	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
 
 soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \

@@ -11,6 +11,7 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -43,29 +44,53 @@ FLEET = ("worker", "beat", "callbacks", "flower")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="what has this in its name: burst, sweep, redis stopped"
+    )
     options = parser.parse_args()
+    if options.record and options.only:
+        parser.error("--record takes all figures")
+    figures = [*fleet_figures(options.only), *sweep_figures(options.only), *recovery(options.only)]
+    report(figures, options.record)
+    sys.exit(0 if figures and all(figure.kept for figure in figures) else 1)
+
+
+def fleet_figures(only: str) -> list[Figure]:
+    """What is measured on a grid with its fleet, as far as it has the words in its name."""
     figures: list[Figure] = []
     for title, block_time_s, measures in (
         ("1 s blocks", 1.0, (idle_cpu, burst, completion, memory, callbacks)),
         ("automine", None, (claim_latency,)),
     ):
+        chosen = [measure for measure in measures if only in name_of(measure)]
+        if not chosen:
+            continue
         tell(f"a grid with {title}")
         grid = Grid.start(block_time_s=block_time_s)
         try:
             grid.fleet.start()
-            for measure in measures:
-                tell(f"measuring: {measure.__name__.replace('_', ' ')}")
+            for measure in chosen:
+                tell(f"measuring: {name_of(measure)}")
                 found = measure(grid)
                 figures += found
                 for figure in found:
                     tell(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
         finally:
             grid.stop()
-    tell("measuring: sweep and witness")
-    figures += sweep.figures()
-    figures += recovery()
-    report(figures, options.record)
-    sys.exit(0 if all(figure.kept for figure in figures) else 1)
+    return figures
+
+
+def sweep_figures(only: str) -> list[Figure]:
+    """The sweep and the witness at their worst."""
+    name = "sweep and witness"
+    if only not in name:
+        return []
+    tell(f"measuring: {name}")
+    return sweep.figures()
+
+
+def name_of(measure: Callable[[Grid], list[Figure]]) -> str:
+    return measure.__name__.replace("_", " ")
 
 
 def idle_cpu(grid: Grid) -> list[Figure]:
