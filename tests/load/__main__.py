@@ -1,6 +1,7 @@
 """`make bench`: what the project promises, measured on this machine with everything on it.
 
 Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` writes them anew.
+`--fault "redis stopped"` measures the recovery after that fault and nothing else; it may be given several times.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from devgrid.workflow import Resources
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from supervisor_tasks.job import ChainStatus
+from tests.chaos.faults import BY_NAME
 from tests.load import sweep
 from tests.load.figures import Figure, tell
 from tests.load.recovery import recovery
@@ -43,7 +45,18 @@ FLEET = ("worker", "beat", "callbacks", "flower")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument(
+        "--fault", action="append", default=[], choices=sorted(BY_NAME), metavar="NAME", help="only its recovery"
+    )
     options = parser.parse_args()
+    if options.record and options.fault:
+        parser.error("what is recorded is the whole")
+    figures = recovery(options.fault) if options.fault else everything()
+    report(figures, options.record)
+    sys.exit(0 if all(figure.kept for figure in figures) else 1)
+
+
+def everything() -> list[Figure]:
     figures: list[Figure] = []
     for title, block_time_s, measures in (
         ("1 s blocks", 1.0, (idle_cpu, burst, completion, memory, callbacks)),
@@ -62,10 +75,7 @@ def main() -> None:
         finally:
             grid.stop()
     tell("measuring: sweep and witness")
-    figures += sweep.figures()
-    figures += recovery()
-    report(figures, options.record)
-    sys.exit(0 if all(figure.kept for figure in figures) else 1)
+    return figures + sweep.figures() + recovery()
 
 
 def idle_cpu(grid: Grid) -> list[Figure]:
