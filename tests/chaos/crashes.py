@@ -28,7 +28,7 @@ PLACES = tuple(f"{side}-{point}" for point in Point if point not in ELSEWHERE fo
 KEPT = ("worker", "beat", "callbacks", "reporter")
 LOOKS = 3
 STRAGGLERS_S = 10.0
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 BLOCK_TIME_S = 0.2
 OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Point.RECEIPT_READ: 3}
 # The hook is a program of SLURM's side that knows no orders: strace ends it at the system call before or after which the
@@ -145,7 +145,7 @@ class Battlefield:
         reached = not self._order.exists()
         self._order.unlink(missing_ok=True)
         if reached and not run.place.endswith(Point.EVENT_SPOOLED):  # no keeper looks after the hook
-            wait_until(lambda: len(self.keeper.deaths) > deaths, f"the death at {run.place} to be seen", 30.0)
+            wait_until(lambda: len(self.keeper.deaths) > deaths, f"the death at {run.place} to be seen", PATIENCE_S)
         dead = tuple(death.name for death in self.keeper.deaths[deaths:])
         return Outcome(run, reached, time.monotonic() - began_s, dead)
 

@@ -10,6 +10,7 @@ from tests.chaos.crashes import PLACES, Battlefield, Outcome, Run
 from tests.chaos.keep import keep
 
 BATCH = 25
+MOST_SHOWN = 300  # characters of what was waited for; the rest is in the logs
 
 
 @dataclass(slots=True)
@@ -81,7 +82,8 @@ def _batch(runs: Sequence[Run], found: Found, logs: Path) -> int:
             found.wrong(about, battlefield.finish())
         except (TimeoutError, AssertionError) as error:  # both say what was waited for
             keep(battlefield.grid, logs / f"seed-{run.seed}")
-            found.wrong(about, [f"{error}; logs and ledger are in {logs / f'seed-{run.seed}'}"])
+            what = str(error).partition("\n")[0][:MOST_SHOWN]
+            found.wrong(about, [f"{what}; logs and ledger are in {logs / f'seed-{run.seed}'}"])
             return runs.index(run) + 1
     return len(runs)
 
