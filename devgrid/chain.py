@@ -362,7 +362,7 @@ class Chain:
         """
         before = self._hashes_from(block)
         while None in (after := self._hashes_from(block)) or after[0] == before[0]:
-            self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
+            self._ask("anvil_reorg", "anvil_reorg", self.block_number() - block + 1, [])
 
     def _hashes_from(self, block: int) -> list[str | None]:
         numbers = range(block, self.block_number() + 1)
