@@ -464,13 +464,10 @@ def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_doe
     waits = grid.submit_script(customer, LONG)
     wait_until(lambda: "Recognised" in journal(grid, waits), "a look", 60.0, 0.1)
     sent = "SELECT 1 FROM transactions WHERE job_id = :id AND purpose = 'report FINISHED' AND state = :state"
-    grid.chain.rpc.call("evm_setIntervalMining", 0)
-    try:
+    with grid.no_blocks():
         gate.touch()
         wait_until(lambda: bool(rows(grid, sent, id=ends, state="SENT")), "a transaction", 60.0, 0.1)
         grid.processes.kill(grid.fleet.find("worker"))
-    finally:
-        grid.chain.rpc.call("anvil_setIntervalMining", 1)
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     unread = "SELECT 1 FROM callbacks WHERE job_id = :id AND read_at IS NULL"
     wait_until(lambda: bool(rows(grid, unread, id=waits)), "a callback", 60.0, 0.1)
