@@ -1,7 +1,7 @@
 """`make bench`: what the project promises, measured on this machine with everything on it.
 
 Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` writes them anew.
-`--fault "redis stopped"` measures the recovery after that fault and nothing else; it may be given several times.
+`--only "redis stopped"` measures what has these words in its name.
 """
 
 import argparse
