@@ -59,15 +59,14 @@ unit: setup ## the tests that need no server
 test: check ## every test, after the checks; WORKERS=3 files of them side by side
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
-chaos: setup ## kill processes where the world changes (RUNS=200, SEED=, POINT=), then what takes long
-	@$(BIN)/python -m tests.chaos.crashes --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT))
-	@$(if $(RUNS)$(SEED)$(POINT),,$(BIN)/pytest --chaos -m chaos tests)
+chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
+	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
 
 golden: setup ## write the golden files of the benchmarks' scripts anew
 	@$(BIN)/python -m tests.unit.benchmark_cases
 
-bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json)
-	@$(BIN)/python -m tests.load $(if $(RECORD),--record)
+bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json, ONLY="redis stopped" measures some)
+	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
 
 soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \

@@ -6,6 +6,7 @@ reverts. Amounts are in wei: credits x 1e18, or ether x 1e18.
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -317,6 +318,18 @@ class Chain:
         """A job. Raises ChainError (InvalidJob) when there is none of that id."""
         return _job(self.call("JobRepository", "get", _bytes(job_id))[0])
 
+    def jobs(self, job_ids: Sequence[str]) -> list[Job]:
+        """Many jobs at once, in their order. Raises ChainError as `job` does."""
+        asked = function("JobRepository", "get")
+        to = self.addresses.of("JobRepository")
+        calls: list[Call] = [
+            ("eth_call", ({"to": to, "data": asked.encode(_bytes(job_id))}, "latest")) for job_id in job_ids
+        ]
+        return [
+            self.job(job_id) if isinstance(answer, RpcError) else _job(asked.decode(answer)[0])
+            for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)
+        ]
+
     def jobs_of(self, customer: str) -> list[str]:
         """The ids of a customer's jobs, oldest first."""
         return ["0x" + job_id.hex() for job_id in self.call("JobRepository", "getByCustomer", customer)[0]]
@@ -375,7 +388,7 @@ class Chain:
         """
         before = self._hashes_from(block)
         while None in (after := self._hashes_from(block)) or after[0] == before[0]:
-            self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
+            self._ask("anvil_reorg", "anvil_reorg", self.block_number() - block + 1, [])
 
     def _hashes_from(self, block: int) -> list[str | None]:
         numbers = range(block, self.block_number() + 1)
@@ -461,9 +474,12 @@ class Chain:
             self.mine()  # what others sent just before automine came back
 
     def _mined(self, hashes: Sequence[str]) -> list[dict[str, Any]]:
+        """The receipts of one account's transactions: while the last one is not mined, the others need not be asked for."""
         found: dict[str, dict[str, Any]] = {}
 
         def all_mined() -> bool:
+            if hashes[-1] not in found and not self.rpc.call("eth_getTransactionReceipt", hashes[-1]):
+                return False
             missing = [hash_ for hash_ in hashes if hash_ not in found]
             answers = self.rpc.batch([("eth_getTransactionReceipt", (hash_,)) for hash_ in missing])
             found.update((hash_, answer) for hash_, answer in zip(missing, answers, strict=True) if answer)
@@ -520,10 +536,21 @@ def start_anvil(processes: Processes, block_time_s: float | None, *options: str)
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", str(CHAIN_ID), "--silent"]
     # states that are kept in memory, none on disk: a reorganisation, and a look back, can be that deep
     command += ["--prune-history", "64", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]
-    command += ["--block-time", str(block_time_s)] if block_time_s is not None else []
+    command += ["--no-mining"] if block_time_s is not None else []
     # anvil keeps a cache and spilled states under HOME
     environment = {**os.environ, "HOME": str(processes.folder)}
     processes.start("anvil", [*command, *options], env=environment, ready=_serves(port))
+    if block_time_s is not None:
+        miner = [
+            sys.executable,
+            "-m",
+            "devgrid.miner",
+            "--rpc",
+            f"http://127.0.0.1:{port}",
+            "--every",
+            str(block_time_s),
+        ]
+        processes.start("miner", miner, cwd=REPOSITORY)
     return port
 
 

@@ -5,10 +5,12 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -112,6 +114,16 @@ class Grid:
         argv += ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", self.folder / "tls" / "ca.pem"]
         crash_at = {name: value for name, value in self.environment.items() if name == "CRASH_AT"}
         return self.processes.start(name, argv, cwd=REPOSITORY, env={**os.environ, **crash_at})
+
+    @contextmanager
+    def no_blocks(self) -> Iterator[None]:
+        """The chain of a grid with a block time takes transactions and mines none for as long as this lasts."""
+        miner = self.processes.find("miner")
+        self.processes.kill(miner, signal.SIGSTOP, wait=False)
+        try:
+            yield
+        finally:
+            self.processes.kill(miner, signal.SIGCONT, wait=False)
 
     # --- what a customer does ---------------------------------------------------------------------------------------
 

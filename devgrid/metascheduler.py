@@ -115,8 +115,8 @@ class MetaScheduler:
     def _assign(self) -> None:
         providers = self._known_providers() if self._waiting else []
         chosen: dict[str, list[str]] = {}
-        for job_id in list(self._waiting):
-            job = self.chain.job(job_id)
+        waiting = list(self._waiting)
+        for job_id, job in zip(waiting, self.chain.jobs(waiting), strict=True):
             if job.status is not ChainStatus.PENDING:
                 del self._waiting[job_id]
                 continue

@@ -97,9 +97,10 @@ class Slurm:
         """Run one of SLURM's commands as the admin."""
         return subprocess.run(argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=60)
 
-    def start_controller(self) -> None:
+    def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
-        self.processes.start("slurmctld", self._daemon("slurmctld"), env=self._environment(), ready=self._pings)
+        argv = [*self._daemon("slurmctld"), *options]
+        self.processes.start("slurmctld", argv, env=self._environment(), ready=self._pings)
 
     def start_node(self, number: int) -> None:
         """Start the slurmd of a node."""
@@ -163,6 +164,7 @@ class Slurm:
             f"--port={port}",
             "--bind-address=127.0.0.1",
             f"--pid-file={folder / 'mariadbd.pid'}",
+            _own_tmpdir(folder),
         ]
         self.processes.start("mariadbd", argv, ready=socket.exists)
         grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
@@ -184,7 +186,7 @@ class Slurm:
             raise StartError(f"sacctmgr add cluster: {added.stdout}{added.stderr}")
 
     def _install_mariadb(self, folder: Path) -> None:
-        folder.mkdir()
+        (folder / "tmp").mkdir(parents=True)
         install = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
         argv: Sequence[str] = [
             install,
@@ -193,7 +195,13 @@ class Slurm:
             f"--datadir={folder / 'data'}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
+            _own_tmpdir(folder),
         ]
         done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+
+def _own_tmpdir(folder: Path) -> str:
+    """A MariaDB that starts deletes all temporary tables that it finds in its tmpdir: in /tmp also those of others."""
+    return f"--tmpdir={folder / 'tmp'}"

@@ -31,7 +31,7 @@ class Sshd:
         options: Sequence[str] = (),
     ) -> "Sshd":
         """Start sshd on a free port of 127.0.0.1. Sessions get `environment`; `authorized_keys` is the program that
-        prints the keys which may log in; `options` are lines of sshd_config that come before ours and so win.
+        prints the keys which may log in; `options` are lines of sshd_config in place of ours.
         """
         folder, port = processes.folder / name, free_port()
         folder.mkdir(mode=0o755)
@@ -40,7 +40,7 @@ class Sshd:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
         command = folder / "authorized-keys"
         command.write_text(f"cd {shlex.quote(str(REPOSITORY))} && exec {shlex.join(authorized_keys)}\n")
-        (folder / "sshd_config").write_text("\n".join([*options, _config(folder, port, environment)]))
+        (folder / "sshd_config").write_text(_with(options, _config(folder, port, environment)))
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
         preload = {name: value for name, value in environment.items() if name != "SLURM_CONF"}
         processes.start(name, argv, env={"PATH": os.environ["PATH"], **preload}, ready=lambda: answers(port))
@@ -60,6 +60,13 @@ class Sshd:
 def authorized_keys_command(supervisor: str, authority: Path) -> list[str]:
     """The project's own AuthorizedKeysCommand, for a supervisor at host:port with a certificate of that authority."""
     return [sys.executable, "-m", "plugins.authorized_keys", "--supervisor", supervisor, "--ca", str(authority)]
+
+
+def _with(options: Sequence[str], config: str) -> str:
+    """Of a line that comes twice sshd takes the first one, but of MaxStartups the last (OpenSSH 9.2)."""
+    given = {line.split()[0] for line in options}
+    kept = [line for line in config.splitlines() if line and line.split()[0] not in given]
+    return "\n".join([*options, *kept, ""])
 
 
 def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:

@@ -6,24 +6,30 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from supervisor_tasks.brim import Brim
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS
 
 log = structlog.get_logger()
 
 PATIENCE_S = 2.0
+MOST_WAITING = (
+    100  # messages in the witness's queue; where there are more, nobody works them off, or one more changes nothing
+)
 PAUSE_S = 0.1  # completions come in bursts, and each message costs a worker a look into the inbox
 
 
 class Bell:
     """The first ring is sent at once; those within PAUSE_S of it, or while it is being sent, become one more. A lost
-    message is late and nothing else: a tick of the fleet reads the inbox too.
+    message is late and nothing else: a tick of the fleet reads the inbox too. So is one that is not sent because the
+    queue is full.
     """
 
-    def __init__(self, broker_url: str, cluster: str) -> None:
+    def __init__(self, broker_url: str, cluster: str, most_waiting: int = MOST_WAITING) -> None:
         timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
         self._celery = Celery(broker=broker_url)
         self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
         self._queue = QUEUE_OF_TASK["witness"].of(cluster)
+        self._brim = Brim(self._celery, most_waiting)
         self._rung = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ring_on, name="bell", daemon=True)
@@ -49,6 +55,8 @@ class Bell:
             self._closing.wait(PAUSE_S)
 
     def _send(self) -> None:
+        if not self._brim.takes_one_more(self._queue):
+            return
         try:
             self._celery.send_task(f"{TASKS}.witness", queue=self._queue, ignore_result=True)
         except OperationalError as error:

@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 log = structlog.get_logger()
 
 RETRY_S = 1.0  # between two tries to connect, for as long as it takes
+EVENTS_EVERY_S = 0.25
 SAMPLES = 10  # looks at the queues, all with the same finding, before a worker is called deaf
 LAST_WORDS_S = 15.0  # for a deaf worker to end what it is doing
 
@@ -76,6 +77,14 @@ class PatientConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._outage.is_over()
         self.first_connection_attempt = False
         return made
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Tell Flower what the tasks do a few times a second: Celery would send a message for nearly each event."""
+        super().register_with_event_loop(hub)
+        hub.call_repeatedly(EVENTS_EVERY_S, self._flush_events)
+
+    def on_send_event_buffered(self) -> None:
+        """Nothing is sent right away."""
 
 
 class Ear:

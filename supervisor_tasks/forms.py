@@ -130,7 +130,7 @@ def split_urls(text: str) -> list[str]:
 def _http_urls(value: object) -> object:
     """One URL or several, the best first."""
     check = url_with("http", "https").func
-    for url in split_urls(str(value)):
+    for url in split_urls(value.get_secret_value() if isinstance(value, SecretStr) else str(value)):
         check(url)  # type: ignore[call-arg]  # pydantic allows for a second argument
     return value
 
@@ -153,7 +153,7 @@ def _home(value: object) -> object:
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
 ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
-HttpUrls = Annotated[str, BeforeValidator(_http_urls)]
+HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]

@@ -7,18 +7,19 @@ from typing import Any
 
 import structlog
 
-LEAST_SECRET = 8  # characters; shorter values would redact half of the log
+from supervisor_tasks.redaction import Hide, hiding
+
 MANY_LINES = ("exception", "stack")  # what structlog calls tracebacks
 
 
 def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     """JSON where standard error is no terminal, readable where it is one; secrets are redacted wherever they turn up."""
-    hidden = [secret for secret in secrets if len(secret) >= LEAST_SECRET]
+    hide = hiding(secrets)
     terminal = sys.stderr.isatty()
 
     def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {
-            key: _traceback(value, hidden, "    " * terminal) if key in MANY_LINES else cleaned(value, hidden)
+            key: _traceback(value, hide, "    " * terminal) if key in MANY_LINES else cleaned(value, hide)
             for key, value in event.items()
         }
 
@@ -63,26 +64,20 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     )
 
 
-def cleaned(value: Any, hidden: Sequence[str]) -> Any:
+def cleaned(value: Any, hide: Hide) -> Any:
     """The value as it may be shown, however deep the text in it lies."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):
-        return {cleaned(str(key), hidden): cleaned(entry, hidden) for key, entry in value.items()}
+        return {cleaned(str(key), hide): cleaned(entry, hide) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [cleaned(entry, hidden) for entry in value]
-    return visible(_without(str(value), hidden))
+        return [cleaned(entry, hide) for entry in value]
+    return visible(hide(str(value)))
 
 
-def _traceback(value: Any, hidden: Sequence[str], margin: str) -> str:
+def _traceback(value: Any, hide: Hide, margin: str) -> str:
     """A traceback keeps its lines; a margin tells them from lines of the log."""
-    return "\n".join(margin + visible(line) for line in _without(str(value), hidden).split("\n"))
-
-
-def _without(text: str, hidden: Sequence[str]) -> str:
-    for secret in hidden:
-        text = text.replace(secret, "[redacted]")
-    return text
+    return "\n".join(margin + visible(line) for line in hide(str(value)).split("\n"))
 
 
 def visible(text: str) -> str:

@@ -64,6 +64,7 @@ REQUIRED = {
 ALSO_KEPT = {Need.WALLET: ("ldap_bind_password",)}  # the workers that read the chain make the customers' accounts
 KEYS = ("eth_private_key", "slurm_ssh_private_key", "ldap_bind_password")  # kept only where they are needed
 SECRETS = (*KEYS, "database_url", "broker_url")
+CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")  # of which scheme, host and port may be seen
 NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")  # where somebody may put the private half
 
 
@@ -88,8 +89,10 @@ class Settings(BaseSettings):
     tls_key: File | None = None
 
     # the chain
-    metascheduler_endpoint_rpc: HttpUrls = "https://testnet.deepsquare.run/rpc"
-    metascheduler_endpoint_ws: Annotated[str, url_with("ws", "wss")] = "wss://testnet.deepsquare.run/ws"
+    metascheduler_endpoint_rpc: HttpUrls = SecretStr("https://testnet.deepsquare.run/rpc")
+    metascheduler_endpoint_ws: Annotated[SecretStr, url_with("ws", "wss")] = SecretStr(
+        "wss://testnet.deepsquare.run/ws"
+    )
     metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     eth_private_key: SecretStr | None = None
     metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
@@ -231,7 +234,7 @@ class Settings(BaseSettings):
     @property
     def rpc_urls(self) -> list[str]:
         """The RPC endpoints, the best first."""
-        return split_urls(self.metascheduler_endpoint_rpc)
+        return split_urls(self.metascheduler_endpoint_rpc.get_secret_value())
 
     @property
     def effective_log_level(self) -> str:
@@ -240,13 +243,13 @@ class Settings(BaseSettings):
 
     def secret_values(self) -> list[str]:
         """What must never be seen in a log."""
-        values = [getattr(self, name) for name in type(self).model_fields]
+        values = [getattr(self, name) for name in type(self).model_fields if name not in CHAIN_URLS]
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        urls = [url for value in values if isinstance(value, str) and "://" in value for url in split_urls(value)]
+        urls = [value for value in values if isinstance(value, str) and "://" in value]
         forms = [form for secret in secrets for form in _forms(secret)]
-        chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws]
+        chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()]
         keys = [key for url in chain_urls for key in url_keys(url)]
-        return forms + [password for url in urls for password in _passwords(url)] + keys
+        return forms + [password for url in [*urls, *chain_urls] for password in _passwords(url)] + keys
 
 
 _PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu", "mem"))
@@ -370,7 +373,10 @@ def _line(error: Any, given: Mapping[str, str]) -> str:
 def _without_password(name: str, text: str) -> str:
     """What is no URL, and so malformed, may still hold a password, or a key behind the host."""
     text = re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
-    return re.sub(r"(?<![:/])([/?])[^\s,]{8,}", r"\1(not shown)", text) if "endpoint" in name else text
+    if "endpoint" not in name:
+        return text
+    text = re.sub(r"[^/\s,]+@", "(not shown)@", text)
+    return re.sub(r"(?<![:/])([/?#])\S+?(?=,\s*\w+://|\s|$)", r"\1(not shown)", text)
 
 
 def _state_folder() -> Path:

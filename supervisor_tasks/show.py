@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from supervisor_tasks.logs import LEAST_SECRET, cleaned
+from supervisor_tasks.logs import cleaned
+from supervisor_tasks.redaction import hiding
 
 WIDE = 200  # columns where there is no terminal
 
@@ -19,11 +20,11 @@ class Shown:
     """Prints without these secrets."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._hidden = [secret for secret in secrets if len(secret) >= LEAST_SECRET]
+        self._hide = hiding(secrets)
 
     def json(self, document: Any) -> None:
         """One document; its ASCII holds no character that a terminal obeys."""
-        click.echo(json.dumps(cleaned(_plain(document), self._hidden), indent=2))
+        click.echo(json.dumps(cleaned(_plain(document), self._hide), indent=2))
 
     def rows(self, title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         """Rows as either."""
@@ -56,7 +57,7 @@ class Shown:
 
     def _text(self, value: Any) -> Text:
         """Text is no markup."""
-        clean = cleaned(_plain(value), self._hidden)
+        clean = cleaned(_plain(value), self._hide)
         if clean is None:
             return Text("")
         return Text(

@@ -1,7 +1,7 @@
 """All that a worker works with, in one object."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.plan import Plan
@@ -39,6 +39,13 @@ class ChainSide:
     stuck_after_s: float = 60.0
 
 
+@dataclass(slots=True)
+class Met:
+    """When this process last made sure which SLURM it reaches, by its own clock."""
+
+    at_s: float = float("-inf")
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmSide:
     """What only workers of the slurm and benchmark queues hold: it needs the SSH key."""
@@ -48,6 +55,7 @@ class SlurmSide:
     trust_callbacks: bool
     benchmark_user: str = "root"
     try_every_s: float = 10.0
+    met: Met = field(default_factory=Met)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 none is sent to a queue that nobody works off: Redis would grow without end.
 """
 
-import threading
+import math
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 import structlog
 from celery import Celery
-from kombu.exceptions import KombuError, OperationalError
-from redis.exceptions import RedisError
+from kombu.exceptions import OperationalError
 
+from supervisor_tasks.brim import Brim
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.queues import DRAIN_OF_KIND, TASKS
 
@@ -20,44 +19,7 @@ log = structlog.get_logger()
 
 SHOWN_JOBS = 5
 MOST_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many are some megabytes of Redis
-COUNT_EVERY_S = 1.0
-
-
-class Brim:
-    """How full the queues are: counted once a second, and in between by what this process sends. Threads may share it."""
-
-    def __init__(self, app: Celery, most: int) -> None:
-        self._app = app
-        self._most = most
-        self._lock = threading.Lock()
-        self._counted: dict[str, tuple[float, int]] = {}
-        self._full: set[str] = set()
-
-    def takes_one_more(self, queue: str) -> bool:
-        """Whether there is room; a broker that does not answer is not asked whether it is full."""
-        with self._lock:
-            counted_s, waiting = self._counted.get(queue, (float("-inf"), 0))
-            if time.monotonic() - counted_s >= COUNT_EVERY_S:
-                counted_s, waiting = time.monotonic(), self._count(queue)
-            self._counted[queue] = (counted_s, waiting + 1)
-            self._tell(queue, waiting)
-            return waiting < self._most
-
-    def _count(self, queue: str) -> int:
-        try:
-            with self._app.producer_or_acquire() as producer:
-                channel: Any = producer.channel
-                return int(channel._size(queue))
-        except (KombuError, RedisError, OSError):
-            return 0
-
-    def _tell(self, queue: str, waiting: int) -> None:
-        if waiting >= self._most and queue not in self._full:
-            self._full.add(queue)
-            log.warning("wake_ups_held_back", queue=queue, waiting=waiting)
-        elif waiting < self._most and queue in self._full:
-            self._full.remove(queue)
-            log.info("wake_ups_go_on", queue=queue)
+TOGETHER_S = 0.25  # a drain takes all that is due: those who want it woken within that time get one message
 
 
 class WakeUps:
@@ -66,30 +28,50 @@ class WakeUps:
     def __init__(self, app: Celery, most_waiting: int = MOST_WAITING) -> None:
         self._app = app
         self._brim = Brim(app, most_waiting)
+        self._turns: dict[str, int] = {}
 
     def effects(self, effects: Sequence[OpenEffect]) -> None:
         """One message for each step, one for each drain. While the broker is away the first is tried, and a try takes
-        seconds; the clock wakes the others.
+        seconds; the clock wakes the others. No second message for what may still wait for a worker: each one more takes
+        the workers' time, and the queue would grow with its own length.
         """
-        steps = [effect for effect in effects if effect.kind not in DRAIN_OF_KIND]
+        busy = {name for name in {_task(effect) for effect in effects if effect.woken} if self._is_busy(name)}
+        wanted = [effect for effect in effects if not (effect.woken and _task(effect) in busy)]
+        steps = [effect for effect in wanted if effect.kind not in DRAIN_OF_KIND]
         for effect in steps:
-            if not self._send(effect.kind.value, (effect.job_id, effect.id), effect.due_in_s):
+            if not self._send(_task(effect), (effect.job_id, effect.id), effect.due_in_s):
                 return
-        drained = [effect for effect in effects if effect.kind in DRAIN_OF_KIND]
-        for name, group in groupby(sorted(drained, key=_drain_name), key=_drain_name):
+        drained = [effect for effect in wanted if effect.kind in DRAIN_OF_KIND]
+        for name, group in groupby(sorted(drained, key=_task), key=_task):
             members = list(group)
             about = ", ".join(effect.job_id for effect in members[:SHOWN_JOBS])
             more = f" and {len(members) - SHOWN_JOBS} more" if len(members) > SHOWN_JOBS else ""
-            if not self._send(name, (), min(effect.due_in_s for effect in members), f"({about}{more})"):
+            if not self._send_together(name, min(effect.due_in_s for effect in members), f"({about}{more})"):
                 return
 
     def drain(self, name: str) -> None:
         """Wake a drain."""
         self._send(name, (), 0.0)
 
+    def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
+        """Wake a drain: at once, or with all others who want it woken at about that time."""
+        if due_in_s > 0:
+            now_s = time.monotonic()
+            turn = math.ceil((now_s + due_in_s) / TOGETHER_S)
+            if self._turns.get(name) == turn:
+                return True
+            self._turns[name], due_in_s = turn, turn * TOGETHER_S - now_s
+        return self._send(name, (), due_in_s, shown)
+
+    def _is_busy(self, name: str) -> bool:
+        return self._brim.is_busy(self._queue(name))
+
+    def _queue(self, name: str) -> str:
+        queue: str = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name
+        return queue
+
     def _send(self, name: str, args: tuple[object, ...], due_in_s: float, shown: str | None = None) -> bool:
-        queue = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name
-        if not self._brim.takes_one_more(queue):
+        if not self._brim.takes_one_more(self._queue(name)):
             return True  # the clock wakes again what is left when somebody works there
         options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
         if shown is not None:
@@ -102,5 +84,5 @@ class WakeUps:
         return True
 
 
-def _drain_name(effect: OpenEffect) -> str:
-    return DRAIN_OF_KIND[effect.kind]
+def _task(effect: OpenEffect) -> str:
+    return DRAIN_OF_KIND.get(effect.kind, effect.kind.value)

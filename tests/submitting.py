@@ -25,7 +25,7 @@ from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
-from supervisor_tasks.site import Site, SlurmSide
+from supervisor_tasks.site import Met, Site, SlurmSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
@@ -227,7 +227,8 @@ def site_of(engine: Engine, cluster: Cluster) -> Site:
         raise AssertionError(f"a submission does not talk to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    return Site(ledger, GridLogger(nobody), None, SlurmSide(cluster, nodes_of(cluster), trust_callbacks=True))  # type: ignore[arg-type]
+    slurm = SlurmSide(cluster, nodes_of(cluster), trust_callbacks=True, met=Met(float("inf")))
+    return Site(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
 
 
 def nodes_of(cluster: Cluster) -> Nodes:

@@ -1,5 +1,6 @@
 """The chain's blocks as a node shows them, and where two views of them part. "Cannot see" is not "gone"."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -73,6 +74,20 @@ def fork_point(known: Mapping[int, str], now: Mapping[int, str]) -> int | None:
 def is_behind(head: int, known: Mapping[int, str]) -> bool:
     """Whether the node's chain is shorter than what was read: it may be behind, and tells nothing of what is lost. Pure."""
     return bool(known) and head < max(known)
+
+
+def seconds_since(rpc: Rpc, number: int) -> float:
+    """How long ago a block was mined: by the chain's own clock or by ours, whichever says longer."""
+    latest = "eth_getBlockByNumber", ("latest", False)
+    then_s, newest_s = (_mined_s(answer) for answer in rpc.batch([_block_call(number), latest]))
+    return float(max(newest_s, time.time()) - then_s)
+
+
+def _mined_s(answer: Any) -> int:
+    shown = require(answer)
+    if shown is None:
+        raise RpcUnavailableError("the node does not see a block that was read")
+    return int(shown["timestamp"], 16)
 
 
 def _block_call(number: int) -> Call:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from supervisor_tasks.chain.fees import Fees
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.signed import MARK_BYTES
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import MarkRow, SignatureRow, TransactionRow
 from supervisor_tasks.ledger.rows import storable
 from supervisor_tasks.registration import Fate
@@ -95,7 +96,7 @@ class OldestOpen:
 def has_open(engine: Engine, cluster: str) -> bool:
     """Whether a cluster has a transaction that is to be followed."""
     followed = TRANSACTIONS.c.cluster == cluster, TRANSACTIONS.c.state.in_(OPEN)
-    with engine.connect() as connection:
+    with asking(engine) as connection:
         return bool(connection.scalar(select(exists().where(*followed))))
 
 
@@ -124,7 +125,7 @@ class Book:
         query = select(TRANSACTIONS.c.intent).where(
             TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(INTENT_FREE)
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return set(intents) - set(connection.scalars(query))
 
     def reverted(self, intents: Mapping[str, str]) -> dict[str, int]:
@@ -135,7 +136,7 @@ class Book:
         query = select(columns.intent, func.count().label("times")).where(
             columns.cluster == self._cluster, of_jobs, any_of, columns.state == "REVERTED"
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {row.intent: row.times for row in connection.execute(query.group_by(columns.intent))}
 
     def fate(self, intent: str) -> Fate:
@@ -154,14 +155,14 @@ class Book:
         query = select(columns.id, columns.nonce, columns.purpose, columns.address).where(
             columns.cluster == self._cluster, columns.state.in_(OPEN)
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(query.order_by(columns.id).limit(1)).first()
         return None if row is None else OldestOpen(row.id, row.nonce, row.purpose, row.address)
 
     def next_nonce(self, address: str) -> int | None:
         """The nonce behind the last one that was ever signed with; None when none was. Clusters may share a wallet."""
         query = select(func.max(TRANSACTIONS.c.nonce)).where(*self._of(address))
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             last = connection.scalar(query)
         return None if last is None else int(last) + 1
 
@@ -170,7 +171,7 @@ class Book:
         columns = TRANSACTIONS.c
         any_of = columns.nonce == func.any(bindparam("nonces", list(nonces)))
         query = select(columns.nonce, columns.state, columns.hash, columns.raw).where(*self._of(address), any_of)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {row.nonce: (row.state, row.hash, row.raw) for row in connection.execute(query)}
 
     def add(self, rows: Sequence[dict[str, Any]], head: int) -> None:
@@ -217,7 +218,7 @@ class Book:
             .where(columns.cluster == self._cluster, columns.chain_id == self._chain_id, columns.state.in_(OPEN))
             .order_by(columns.nonce)
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [_sent(row) for row in connection.execute(query)]
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
@@ -291,7 +292,7 @@ class Book:
     def ours(self, hashes: Iterable[str]) -> set[str]:
         """Those of the hashes that this ledger has signed."""
         any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return set(connection.scalars(select(SIGNATURES.c.hash).where(any_of)))
 
     def _mark_open(self, ids: Sequence[int], **values: Any) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
 from supervisor_tasks.chain.rpc import DEADLINE_S, Call, Rpc, RpcUnavailableError, require
+from supervisor_tasks.urls import shown
 
 log = structlog.get_logger()
 
@@ -102,11 +102,8 @@ def _health(look: Seen, chain_id: int, best: int) -> Health:
 class Endpoint:
     """One endpoint and the last look at it."""
 
-    def __init__(self, url: str, deadline_s: float) -> None:
-        parts = urlsplit(url)
-        self.name = (
-            parts.hostname or "" if parts.port is None else f"{parts.hostname}:{parts.port}"
-        )  # no path: it may be a key
+    def __init__(self, url: str, number: int, deadline_s: float) -> None:
+        self.name = shown(url, number)
         self.rpc = Rpc.at(url, deadline_s)
         self._looker = Rpc.at(url, LOOK_DEADLINE_S)
         self._looking = threading.Lock()
@@ -156,10 +153,10 @@ class Endpoints(Rpc):
     def __init__(self, urls: Sequence[str], chain_id: int) -> None:
         self._chain_id = chain_id
         share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)  # the first must not use up the time of the next
-        self._endpoints = [Endpoint(url, share_s) for url in urls]
+        self._endpoints = [Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)]
 
     def health(self) -> dict[str, Health]:
-        """What is known of each, by its host and port."""
+        """What is known of each, by its name: what of its URL may be seen, and its place in the settings."""
         found = healths([endpoint.seen() for endpoint in self._endpoints], self._chain_id)
         return {endpoint.name: health for endpoint, health in zip(self._endpoints, found, strict=True)}
 

@@ -9,7 +9,8 @@ from web3.types import RPCEndpoint
 
 from supervisor_tasks.chain.http import session
 from supervisor_tasks.errors import PermanentError, TransientError
-from supervisor_tasks.urls import without_keys
+from supervisor_tasks.redaction import hiding
+from supervisor_tasks.urls import all_keys
 
 BATCH = 100  # calls in one HTTP request; nodes limit it
 TIMEOUT_S = 10.0  # to connect and to send
@@ -40,6 +41,7 @@ class Rpc:
 
     def __init__(self, provider: HTTPProvider) -> None:
         self._provider = provider
+        self._without_key = hiding(all_keys(str(provider.endpoint_uri)), "(not shown)")
 
     @classmethod
     def at(cls, url: str, deadline_s: float = DEADLINE_S) -> "Rpc":
@@ -84,9 +86,6 @@ class Rpc:
             data = data.get("data", "")
         said = self._without_key(str(error.get("message", error)))
         return RpcError(int(error.get("code", 0)), said, data if isinstance(data, str) else "")
-
-    def _without_key(self, text: str) -> str:
-        return without_keys(text, str(self._provider.endpoint_uri))
 
 
 def _why(error: Exception) -> str:

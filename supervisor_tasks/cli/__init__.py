@@ -8,7 +8,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import ProgrammingError
 
-from supervisor_tasks.cli import benchmark, probes, provider, questions, steering, word
+from supervisor_tasks.cli import benchmark, probes, provider, questions, slurm, steering, word
 from supervisor_tasks.cli.desk import Desk
 from supervisor_tasks.errors import SupervisorError, TransientError
 
@@ -41,6 +41,7 @@ for commands in (
     word.COMMANDS,
     steering.COMMANDS,
     provider.COMMANDS,
+    slurm.COMMANDS,
     probes.COMMANDS,
     benchmark.COMMANDS,
 ):

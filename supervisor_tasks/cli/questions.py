@@ -34,6 +34,7 @@ def _facts(snapshot: Snapshot, complaints: Sequence[str]) -> dict[str, object]:
         "name": snapshot.cluster,
         "health": "; ".join(complaints) or "everything periodic comes to an end",
         "claiming": "stopped by the operator" if snapshot.drained else "on",
+        "submitting": "held, see `supervisor alarms`" if snapshot.held else "on",
         "oldest due effect": f"{oldest_due_s(snapshot.effects):.1f} s",
         "unread callbacks": sum(snapshot.unread_callbacks.values()),
         "open transactions": f"{sum(snapshot.transactions.values())}, the oldest {snapshot.oldest_transaction_s:.1f} s",

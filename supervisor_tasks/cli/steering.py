@@ -7,7 +7,7 @@ import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
 from supervisor_tasks.ledger.operator import Switch
-from supervisor_tasks.ledger.sweeps import REWIND
+from supervisor_tasks.ledger.sweeps import PROVIDER, REWIND
 
 POLL_S = 0.2
 
@@ -54,16 +54,20 @@ def sweep(desk: Desk, wait_s: float, as_json: bool) -> None:
 
 @click.command("take-over")
 @click.argument("mark")
+@click.option("--yes-it-is-dead", is_flag=True, help="Although something speaks for it that its fleet lives.")
 @WITHOUT_QUESTION
 @click.pass_obj
-def take_over(desk: Desk, mark: str, yes: bool) -> None:
-    """Make ours what a ledger that is lost has claimed; the alarm another_ledgers_jobs tells its MARK."""
+def take_over(desk: Desk, mark: str, yes_it_is_dead: bool, yes: bool) -> None:
+    """Make ours what a ledger that is lost has claimed; the alarm another_ledgers_jobs tells its MARK. Refused while anything
+    is seen of its fleet: two fleets would run each job twice.
+    """
     others = desk.ledger.others
     known = {found.hex(): number for found, number in others.count().items()}
     chosen = mark.lower().removeprefix("0x")
     if chosen not in known:
         shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
         raise click.ClickException(f"found no jobs claimed under the mark {mark!r}; known marks: {shown}")
+    _require_dead(desk, bytes.fromhex(chosen), yes_it_is_dead)
     ask(
         yes,
         f"{known[chosen]} jobs of another ledger become this one's. Is that ledger lost, and its fleet stopped for good? Two"
@@ -72,6 +76,22 @@ def take_over(desk: Desk, mark: str, yes: bool) -> None:
     others.take_over(bytes.fromhex(chosen))
     desk.sweeps.ask(f"the mark {chosen} was taken over")
     click.echo(f"{known[chosen]} jobs are taken in by the next sweep; `supervisor sweeps` tells what came of it")
+
+
+def _require_dead(desk: Desk, mark: bytes, sure: bool) -> None:
+    from supervisor_tasks.chain.endpoints import Endpoints  # web3, for which every other command would wait
+    from supervisor_tasks.journey.other_fleet import signs_of_life
+
+    provider = desk.sweeps.fact(PROVIDER)
+    rpc = Endpoints(desk.settings.rpc_urls, desk.settings.chain_id)
+    ledger = desk.ledger
+    signs = signs_of_life(ledger.engine, ledger.cluster, rpc, provider[0] if provider else "", mark)
+    for sign in signs:
+        click.echo(f"{mark.hex()}: {sign}", err=True)
+    if signs and not sure:
+        raise click.ClickException(
+            "expected no sign of life of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
+        )
 
 
 @click.group()

@@ -17,7 +17,7 @@ from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, u
 from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.journey.sweep import ProviderUnknownError
+from supervisor_tasks.journey.sight import ProviderUnknownError
 from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.site import Site

@@ -6,6 +6,7 @@ end that too. So SLURM's record is recognised first, and scancel is told whose j
 
 from supervisor_tasks.events import Carried, Event
 from supervisor_tasks.job import Job, Kind
+from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.submit import find, require_settled
 from supervisor_tasks.journey.witness import record_of
 from supervisor_tasks.site import Site
@@ -18,6 +19,7 @@ def cancel(site: Site, job: Job) -> Event:
     if job.slurm_id is not None:
         ids = [job.slurm_id] if record_of(site, job) is not None else []
     else:
+        require_known(site)
         require_settled(site, job)
         ids = [seen.slurm_id for seen in find(site, job)]
     for slurm_id in ids:

@@ -1,21 +1,22 @@
 """Check SLURM: does it answer? Without that nothing is claimed, registered or measured, and after a while the operator is
-called; nobody gives up. And is it set up as our settings say?
+called; nobody gives up. Is it the SLURM that has the ledger's jobs (known_slurm.py)? And is it set up as our settings say?
 """
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_benchmarks
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_BOOT
 from supervisor_tasks.site import Site
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
 MISSED = "SLURM is missed, tries"  # the fact that so many tries since the last answer, or since a start, were in vain
+SEEN = "SLURM has answered since the start"  # a fact: yes or no
 CHECK_EVERY_S = 20.0  # while it answers
 KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
-SILENT_S = 60.0  # slurmctld may be started anew: it is missed, tried whenever the clock says so, and soon back
-TRIES = 10  # SLURM_TRY_EVERY_S apart; then the operator is called
+SILENT_S = 60.0  # slurmctld may be started anew: it is missed, and soon back; the operator is called after that
+TRIES = 10  # at a start, SLURM_TRY_EVERY_S apart; then the operator is called
 SLOWLY = 3  # so much longer are the intervals from then on
 
 
@@ -33,6 +34,7 @@ def check_slurm(site: Site, *, starting: bool = False) -> None:
     """
     if starting:
         site.ledger.sweeps.learn(MISSED, "0")
+        site.ledger.sweeps.learn(SEEN, "no")
         site.ledger.sweeps.learn(OLD_BENCHMARKS, "wanted")
     if starting or _due(site):
         drain(site.ledger, "check_slurm", lambda: _check(site))
@@ -40,20 +42,18 @@ def check_slurm(site: Site, *, starting: bool = False) -> None:
         site.ledger.ticks.leave(finished_tick("check_slurm"))
 
 
-def next_try_s(tries: int, silent_s: float | None, every_s: float) -> float:
-    """How long after a try in vain, of so many, the next one is made; SLURM's last answer is `silent_s` ago."""
-    if not tries or _may_be_a_restart(silent_s):
+def next_try_s(tries: int, seen: bool, every_s: float) -> float:
+    """How long after a try in vain, of so many, the next one is made. A SLURM that was `seen` since the start has work of ours
+    and is back any moment: it is tried whenever the clock says so.
+    """
+    if not tries or seen:
         return 0.0
     return every_s if tries < TRIES else SLOWLY * every_s
 
 
-def is_alarming(tries: int, silent_s: float | None) -> bool:
-    """Whether the operator is called after so many tries."""
-    return tries >= TRIES and not _may_be_a_restart(silent_s)
-
-
-def _may_be_a_restart(silent_s: float | None) -> bool:
-    return silent_s is not None and silent_s <= SILENT_S
+def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
+    """Whether the operator is called after so many tries; SLURM's last answer is `silent_s` ago."""
+    return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
 
 
 def _due(site: Site) -> bool:
@@ -61,7 +61,12 @@ def _due(site: Site) -> bool:
     if answered_s is not None:
         return answered_s >= CHECK_EVERY_S
     tries, tried_s = _tries(site.ledger)
-    return tried_s >= next_try_s(tries, site.ledger.ticks.age_s("check_slurm"), site.slurm.try_every_s)
+    return tried_s >= next_try_s(tries, _seen(site.ledger), site.slurm.try_every_s)
+
+
+def _seen(ledger: Ledger) -> bool:
+    fact = ledger.sweeps.fact(SEEN)
+    return fact is not None and fact[0] == "yes"
 
 
 def _tries(ledger: Ledger) -> tuple[int, float]:
@@ -77,9 +82,15 @@ def _check(site: Site) -> bool:
     except TransientError as error:
         _missed(ledger, error)
         raise
+    try:
+        recognise(site, controller)
+    except AnotherSlurmError:
+        ledger.ticks.remove(ANSWERED)  # nothing is claimed
+        raise
     ledger.ticks.leave(ANSWERED)
     ledger.sweeps.learn(MISSED, "0")
-    if ledger.sweeps.learn(SLURM_BOOT, controller.booted):
+    ledger.sweeps.learn(SEEN, "yes")
+    if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     if controller.accounting_unused:
@@ -95,6 +106,6 @@ def _missed(ledger: Ledger, error: TransientError) -> None:
     tries = _tries(ledger)[0] + 1
     ledger.sweeps.learn(MISSED, str(tries))
     silent_s = ledger.ticks.age_s("check_slurm")
-    if is_alarming(tries, silent_s):
+    if is_alarming(tries, _seen(ledger), silent_s):
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, tries=tries, error=str(error)[:500])

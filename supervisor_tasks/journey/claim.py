@@ -76,8 +76,9 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     if not demand.claimable:
         return 0
     standing = sorted(alarms & STANDING)
-    if standing or ledger.switches.is_set(Switch.DRAINED):
-        log.info("not_claiming", claimable=demand.claimable, because=standing or Switch.DRAINED)
+    because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
+    if because:
+        log.info("not_claiming", claimable=demand.claimable, because=because)
         return 0
     if not demand.permission.valid:
         log.info(

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 
 import structlog
 
+from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.events import (
     Adopted,
+    Claimed,
     Event,
     SubmitNotFound,
     SubmitNotRun,
@@ -22,6 +24,7 @@ from supervisor_tasks.events import (
     SubmitUnclear,
 )
 from supervisor_tasks.job import Job, SlurmId, State
+from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -32,15 +35,16 @@ from supervisor_tasks.slurm.ssh import our_clock_s
 
 log = structlog.get_logger()
 
-OTHERS_S = 30 * 86_400.0  # how far back is looked for what another ledger submitted
-
 
 def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
+    require_known(site)
+    require_not_held(site.ledger)
     if job.state is State.SUBMITTING:
         return _look_for(site, job)
     cluster = site.slurm.cluster
-    if site.ledger.others.made(job.job_id) and (known := _others_submission(site, job)) is not None:
+    others = site.ledger.others.claim_of(job.job_id)
+    if others is not None and (known := _others_submission(site, job, others)) is not None:
         return Adopted(known)
     clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
@@ -75,16 +79,17 @@ def find(site: Site, job: Job) -> list[Seen]:
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _others_submission(site: Site, job: Job) -> SlurmId | None:
-    """What another ledger, whose claim was taken over, gave to SLURM. Raises PermanentError when that may be, and SLURM has
-    forgotten it.
+def _others_submission(site: Site, job: Job, others: Claimed) -> SlurmId | None:
+    """What another ledger, whose claim was taken over, gave to SLURM: nothing before it claimed the job. Raises PermanentError
+    when that may be, and SLURM has forgotten it.
     """
     cluster = site.slurm.cluster
+    ago_s = seconds_since(site.sweep.contract_of(job.provider).rpc, others.at[0])
     found = cluster.find(
-        job.customer, job.job_id, OTHERS_S, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
+        job.customer, job.job_id, ago_s, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
     )
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
-    if not taken and cluster.left_a_log(job.customer, job.job_id, OTHERS_S):
+    if not taken and cluster.left_a_log(job.customer, job.job_id, ago_s):
         raise PermanentError(
             "another ledger claimed the job, and its log was written: SLURM had it, and has forgotten it; nobody knows how it"
             " ended"

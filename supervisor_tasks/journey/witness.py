@@ -10,6 +10,7 @@ from supervisor_tasks.events import CalledBack, Event, Recognised, SlurmEnded, S
 from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
 from supervisor_tasks.journey.hearsay import Said, believed, look_in_s
+from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.inbox import CallbackSeen
@@ -92,9 +93,11 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
 
 def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
     """What SLURM says of each job, or that it does not know it, or why that cannot be told; two questions to SLURM and one to
-    the ledger, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises SlurmUnavailableError
-    or SshUnavailableError when nothing can be said of any job. What slurmctld has just `listed` is not asked again.
+    the ledger, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises SlurmUnavailableError,
+    SshUnavailableError or AnotherSlurmError when nothing can be said of any job. What slurmctld has just `listed` is not asked
+    again.
     """
+    require_known(site)
     jobs = list(jobs)
     given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
     submissions = site.ledger.journal.submissions(set(given.values()))

@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import JobId
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import BlockRow, Cursor, JobRow, TransactionRow
 
 BLOCKS = BlockRow.metadata.tables["blocks"]
@@ -42,14 +43,14 @@ class Blocks:
     def known(self) -> dict[int, str]:
         """The hash of each block that is kept."""
         query = select(BLOCKS.c.number, BLOCKS.c.hash).where(BLOCKS.c.cluster == self._cluster)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {row.number: row.hash for row in connection.execute(query)}
 
     def why_not_back_to(self, block: int) -> str | None:
         """Why what was read cannot be taken back to that block, or None: below the blocks that are kept nothing is known that
         the node's could be compared with.
         """
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             lowest = connection.scalar(select(func.min(BLOCKS.c.number)).where(BLOCKS.c.cluster == self._cluster))
         if lowest is not None and block >= lowest:
             return None
@@ -76,7 +77,7 @@ class Blocks:
             .select_from(BLOCKS.join(TRANSACTIONS, same))
             .where(BLOCKS.c.cluster == self._cluster, lost)
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             first = connection.scalar(query)
         return None if first is None else int(first) - 1
 
@@ -85,7 +86,7 @@ class Blocks:
         columns = TRANSACTIONS.c
         mine = columns.cluster == self._cluster, columns.block_number.is_not(None)
         query = select(columns.block_number, columns.block_hash).where(*mine).order_by(columns.block_number.desc())
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {row.block_number: row.block_hash for row in connection.execute(query.limit(1000))}
 
     def jobs_heard_of_above(self, fork: int) -> list[JobId]:
@@ -112,7 +113,7 @@ class Blocks:
 
     def _jobs(self, condition: ColumnElement[bool]) -> list[JobId]:
         query = select(JOBS.c.job_id).where(JOBS.c.cluster == self._cluster, condition).order_by(JOBS.c.job_id)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [JobId(job_id) for job_id in connection.scalars(query)]
 
 
@@ -126,7 +127,7 @@ class Cursors:
     def of(self, stream: str) -> tuple[int, str] | None:
         """Up to which block, and which hash of it, a stream was read."""
         here = CURSORS.c.cluster == self._cluster, CURSORS.c.stream == stream
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(select(CURSORS.c.block_number, CURSORS.c.block_hash).where(*here)).first()
         return None if row is None else (row.block_number, row.block_hash)
 

@@ -1,10 +1,14 @@
 """The ledger's database: how it is reached, and what is raised when it is not."""
 
 import secrets
+import time
+from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from supervisor_tasks.embedded import database_url
 from supervisor_tasks.errors import TransientError
@@ -19,6 +23,7 @@ CONNECTING = {
     # A server that is gone without a word is noticed within 20 s.
     **{"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000},
 }
+RESTED_S = 1.0  # a connection that was used since is not asked again whether it is still there
 READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
 
 
@@ -32,12 +37,37 @@ def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
         database_url(settings),
         pool_size=connections,
         max_overflow=0,
-        pool_pre_ping=True,
         hide_parameters=True,
         connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"},
     )
     event.listen(engine, "handle_error", _translate)
+    _ping_what_rested(engine)
     return engine
+
+
+def asking(engine: Engine) -> Connection:
+    """A connection for questions. Each is a transaction of its own, which takes one round trip and not three; and psycopg
+    forgets its prepared statements whenever a transaction is rolled back.
+    """
+    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _ping_what_rested(engine: Engine) -> None:
+    """SQLAlchemy's pool_pre_ping asks before each use, which is a round trip in three; here it is done after a rest."""
+
+    def checkin(_: object, entry: ConnectionPoolEntry) -> None:
+        entry.info["used_s"] = time.monotonic()
+
+    def checkout(connection: Any, entry: ConnectionPoolEntry, _: object) -> None:
+        if time.monotonic() - entry.info.get("used_s", time.monotonic()) < RESTED_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except psycopg.Error as error:
+            raise InvalidatePoolError from error  # the pool connects anew
+
+    event.listen(engine, "checkin", checkin)
+    event.listen(engine, "checkout", checkout)
 
 
 def _translate(context: ExceptionContext) -> LedgerUnavailableError | None:

@@ -15,6 +15,7 @@ from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.job import Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
 from supervisor_tasks.ledger.rows import storable
 
@@ -41,7 +42,7 @@ class LeaseLostError(SupervisorError):
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
     """An effect that somebody is to carry out. `wakes` is the count of demands at the time it was read; `holder` and
-    `taking` name the lease under which it was taken.
+    `taking` name the lease under which it was taken. `woken`: a message was sent for it already, and may wait still.
     """
 
     id: int
@@ -53,6 +54,7 @@ class OpenEffect:
     unforeseen: int = 0  # failures in a row that nobody foresaw
     holder: int = 0
     taking: int = 0
+    woken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Effects:
     def trouble(self) -> Trouble:
         """The effects that are parked, and those that have failed for long without being parked."""
         parameters = {"cluster": self._cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return Trouble(**connection.execute(outbox.TROUBLE, parameters).mappings().one())
 
     def forgotten(self) -> list[OpenEffect]:
@@ -252,6 +254,7 @@ def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
             getattr(row, "unforeseen", 0),
             getattr(row, "holder", 0),
             getattr(row, "taking", 0),
+            getattr(row, "woken", False),
         )
         for row in rows
     ]

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, exists, func, select, text, tuple_, update
 
 from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import Callback
 from supervisor_tasks.ledger.ticks import Ticks
 
@@ -57,20 +58,20 @@ class Inbox:
             .order_by(CALLBACKS.c.id)
             .limit(MOST)
         )
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [_callback(row) for row in connection.execute(query)]
 
     def has_unread(self) -> bool:
         """Whether the inbox holds something that nobody has read."""
         unread = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return bool(connection.scalar(select(exists().where(*unread))))
 
     def heard(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
         """How many different callbacks came of each of these jobs under these SLURM ids."""
         mine = CALLBACKS.c.cluster == self._cluster, tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(about))
         query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, func.count().label("number")).where(*mine)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             rows = connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id))
             return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
 
@@ -91,7 +92,7 @@ class Inbox:
         about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items()))
         query = select(CALLBACKS).where(CALLBACKS.c.cluster == self._cluster, about).order_by(CALLBACKS.c.id)
         found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             for row in connection.execute(query):
                 found[JobId(row.job_id)].append(_callback(row))
         return found
@@ -100,7 +101,7 @@ class Inbox:
         """All that plugins said of a job in the last seconds, under whatever SLURM id."""
         young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
         about = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == job_id
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
             return [_callback(row) for row in rows]
 

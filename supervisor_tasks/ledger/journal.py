@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.events import Event, SlurmStarted
 from supervisor_tasks.job import Job, JobId, SlurmId
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import EventRow
 from supervisor_tasks.ledger.rows import details
 
@@ -59,26 +60,33 @@ class Journal:
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
         query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             found = connection.scalar(query)
         return None if found is None else float(found)
+
+    def longest_since(self, job_ids: Collection[str], event: type[Event]) -> float:
+        """How many seconds ago that happened to one of these jobs for the first time; 0 when it never did."""
+        age = func.extract("epoch", func.clock_timestamp() - func.min(EVENTS.c.at))
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with self._engine.connect() as connection:
+            return float(connection.scalar(select(age).where(*about, EVENTS.c.name == event.__name__)) or 0.0)
 
     def times(self, job_id: JobId, event: type[Event]) -> int:
         """How often that has happened to the job."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
         """Which of these jobs SLURM has shown as SUSPENDED at a look."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         seen = EVENTS.c.name == SlurmStarted.__name__, EVENTS.c.details["seen"].astext == "SUSPENDED"
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {JobId(name) for name in connection.scalars(select(EVENTS.c.job_id).where(*about, *seen).distinct())}
 
     def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, Submission]:
         """The last submissions of all jobs that were ever given one of these ids."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             rows = list(connection.execute(_SUBMISSIONS, {"cluster": self._cluster, "slurm_ids": list(slurm_ids)}))
         holders = {row.slurm_id: row.job_id for row in rows}  # the last one stays
         return {

@@ -21,7 +21,7 @@ import structlog
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError
+from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError, asking
 
 log = structlog.get_logger()
 
@@ -100,7 +100,7 @@ class Holder:
                 self._let_go(self._connection)
 
     def _renew(self) -> None:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = asking(self._engine)
         self._number = secrets.randbelow(2**31 - 1) + 1
         connection.execute(select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number))))
         self._connection, self._checked_s = connection, time.monotonic()
@@ -146,7 +146,7 @@ def _end_process(connection: Connection, pid: int, since: str, last_word: str) -
 def single_flight(engine: Engine, name: str) -> Iterator[bool]:
     """True when this is the only one at work under that name, False when another one is. Nothing waits."""
     key = zlib.crc32(name.encode()) - 2**31
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with asking(engine) as connection:
         got = bool(connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key))))
         try:
             yield got
@@ -159,7 +159,7 @@ def single_flight(engine: Engine, name: str) -> Iterator[bool]:
 def one_at_a_time(engine: Engine, name: str) -> Iterator[None]:
     """As single_flight, but waits for its turn."""
     key = zlib.crc32(name.encode()) - 2**31
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with asking(engine) as connection:
         connection.execute(select(func.pg_advisory_lock(SINGLE_FLIGHT, key)))
         try:
             yield

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import AlarmRow, SwitchRow
 from supervisor_tasks.ledger.rows import storable_json
 
@@ -22,6 +23,8 @@ class AlarmName(StrEnum):
     """What an operator is called for."""
 
     SLURM_NOT_ANSWERING = "slurm_not_answering"
+    SLURM_IS_ANOTHER = "slurm_is_another"
+    SLURM_FORGOT = "slurm_forgot"
     CHAIN_NOT_ANSWERING = "chain_not_answering"
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
@@ -46,6 +49,7 @@ class Switch(StrEnum):
     """What an operator can set."""
 
     DRAINED = "drained"  # nothing new is claimed; what is under way goes on
+    SUBMISSIONS_HELD = "submissions_held"  # and nothing is given to SLURM
 
 
 def finished_tick(name: str) -> str:
@@ -90,7 +94,7 @@ class Alarms:
     def all(self) -> list[Alarm]:
         """What is on, oldest first."""
         query = select(ALARMS).where(ALARMS.c.cluster == self._cluster).order_by(ALARMS.c.raised_at)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in connection.execute(query)]
 
 
@@ -116,7 +120,7 @@ class Switches:
     def is_set(self, switch: Switch) -> bool:
         """Whether it is on."""
         query = select(func.count()).select_from(SWITCHES).where(*self._here(switch))
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return bool(connection.scalar(query))
 
     def _here(self, switch: Switch) -> tuple[Any, ...]:

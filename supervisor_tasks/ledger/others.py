@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, delete, exists, func, select
+from sqlalchemy import Engine, bindparam, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Definition, JobId
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import OthersClaimRow, TakenMarkRow
 from supervisor_tasks.ledger.rows import details
 
@@ -47,7 +48,7 @@ class Others:
 
     def all(self) -> dict[JobId, OthersClaim]:
         """All that are remembered."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             rows = connection.execute(select(CLAIMS).where(CLAIMS.c.cluster == self._cluster))
             return {JobId(row.job_id): OthersClaim(bytes(row.mark), _claim(row.claim)) for row in rows}
 
@@ -55,14 +56,15 @@ class Others:
         """The claims of each mark that is not ours."""
         query = select(CLAIMS.c.mark).where(CLAIMS.c.cluster == self._cluster)
         taken = self.taken()
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return Counter(mark for row in connection.scalars(query) if (mark := bytes(row)) not in taken)
 
-    def made(self, job_id: JobId) -> bool:
-        """Whether another ledger has claimed the job."""
+    def claim_of(self, job_id: JobId) -> Claimed | None:
+        """How another ledger claimed the job, if one did."""
         here = CLAIMS.c.cluster == self._cluster, CLAIMS.c.job_id == job_id
-        with self._engine.connect() as connection:
-            return bool(connection.scalar(select(exists().where(*here))))
+        with asking(self._engine) as connection:
+            found = connection.scalar(select(CLAIMS.c.claim).where(*here))
+        return None if found is None else _claim(found)
 
     def forget(self, job_ids: Sequence[JobId]) -> None:
         """These are over."""
@@ -72,7 +74,7 @@ class Others:
 
     def taken(self) -> set[bytes]:
         """The marks that are ours by the operator's word."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return {
                 bytes(mark) for mark in connection.scalars(select(TAKEN.c.mark).where(TAKEN.c.cluster == self._cluster))
             }

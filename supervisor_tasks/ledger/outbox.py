@@ -110,17 +110,19 @@ FREE_LEASES = text(
     """
 )
 
-# Effects that are due, that nobody works on, and for which no message was sent lately.
+# Effects that are due, that nobody works on, and for which no message was sent lately; `woken` when one was sent since they
+# are due.
 FORGOTTEN = text(
     """
     UPDATE effects SET woken_at = now()
-    WHERE id IN (
-        SELECT id FROM effects
+    FROM (
+        SELECT id AS due, COALESCE(woken_at >= due_at, false) AS woken FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
             AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
         ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
-    )
-    RETURNING id, job_id, kind, wakes, attempts
+    ) AS forgotten
+    WHERE id = due
+    RETURNING id, job_id, kind, wakes, attempts, woken
     """
 )
 

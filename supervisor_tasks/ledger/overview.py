@@ -61,6 +61,7 @@ class Snapshot:
     ticks_s: dict[str, float]
     alarms: list[Alarm]
     drained: bool
+    held: bool  # nothing is given to SLURM
     last_sweep: Swept | None
     since_sweep_s: float
     standing: Standing | None = None
@@ -93,6 +94,7 @@ class Overview:
                 alarms=Alarms(self._engine, self._cluster).all(),
                 standing=next((Standing(row["value"]) for row in self._rows(connection, _STANDING)), None),
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
+                held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_HELD),
                 last_sweep=last_sweep,
                 since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
             )

@@ -15,6 +15,7 @@ from supervisor_tasks.events import Claimed, Event, OperatorForgot
 from supervisor_tasks.job import Effect, Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.effects import COUNTDOWN_S, Effects, OpenEffect, WakeUp, Wanted
 from supervisor_tasks.ledger.inbox import Inbox
 from supervisor_tasks.ledger.journal import Journal
@@ -107,7 +108,7 @@ class Ledger:
     def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
         """The jobs that the ledger knows among these."""
         wanted = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        with self.engine.connect() as connection:
+        with asking(self.engine) as connection:
             rows = connection.execute(select(JOBS).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
 
@@ -118,7 +119,7 @@ class Ledger:
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
         query = select(JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
         query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.job_id != job_id)
-        with self.engine.connect() as connection:
+        with asking(self.engine) as connection:
             rows = list(connection.execute(query))
         return {
             SlurmId(row.slurm_id)
@@ -129,7 +130,7 @@ class Ledger:
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""
         chosen = JOBS.c.state.in_(list(states))
-        with self.engine.connect() as connection:
+        with asking(self.engine) as connection:
             query = select(func.count()).select_from(JOBS).where(JOBS.c.cluster == self.cluster, chosen)
             return int(connection.scalar(query) or 0)
 

@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import FactRow, SweepRow
 from supervisor_tasks.ledger.rows import storable_json
 
@@ -20,6 +21,12 @@ KEPT = 500  # reports: five days
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 SLURM_BOOT = "slurmctld runs since"
+SLURM_SILENT = (
+    "slurmctld silent before"  # a start of slurmctld, and how many seconds of silence ended when it was found
+)
+SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
+SLURM_SEEN = "slurm seen"  # another one, which was found in its place
+SLURM_ACCEPTED = "slurm accepted"  # the fact that the operator took what SLURM had forgotten up to then for forgotten
 REWIND = "rewind wanted"  # the fact that the operator wants the chain read again from that block on, or from the last in common
 WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
@@ -103,11 +110,11 @@ class Sweeps:
 
     def due(self) -> bool:
         """Whether somebody has asked for a sweep, or the last one is long enough ago."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
 
     def begin(self, why: str) -> Begun:
-        """Begin one: whoever asked is served."""
+        """Begin one: whoever asked is served, and named in its reason."""
         served = delete(FACTS).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED).returning(FACTS.c.value)
         last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
         with self._engine.begin() as connection:
@@ -115,7 +122,7 @@ class Sweeps:
             now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
             suspects = connection.scalar(last) or {}
         ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
-        return Begun(now, why or asked or "the clock", ages)
+        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages)
 
     def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
         """Write a finished sweep down; the oldest reports go."""
@@ -133,14 +140,14 @@ class Sweeps:
     def last(self, most: int = 1) -> list[Swept]:
         """The last sweeps, the newest first."""
         query = select(SWEEPS).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(most)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return [Swept(row.begun_at, row.finished_at, row.report) for row in connection.execute(query)]
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     def hot(self) -> dict[JobId, Known]:
         """All jobs of which something is still to be decided."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return _known(connection.execute(_HOT, {"cluster": self._cluster}))
 
     def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, Known]:
@@ -148,12 +155,12 @@ class Sweeps:
         if not (job_ids or slurm_ids):
             return {}
         parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             return _known(connection.execute(_NAMED, parameters))
 
     def stale(self) -> dict[str, int]:
         """How many effects, callbacks and transactions nobody has touched for long."""
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
         return {name: int(number) for name, number in row.items()}
 
@@ -180,7 +187,7 @@ class Sweeps:
         """A fact, and for how many seconds it has been so."""
         age_s = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
         query = select(FACTS.c.value, age_s).where(FACTS.c.cluster == self._cluster, FACTS.c.name == name)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.value, float(row.age_s))
 

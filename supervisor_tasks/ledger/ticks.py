@@ -5,6 +5,7 @@ import time
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import Tick
 
 TICKS = Tick.metadata.tables["ticks"]
@@ -43,6 +44,6 @@ class Ticks:
     def age_s(self, name: str) -> float | None:
         """How long ago a piece of periodic work succeeded, by the database's clock; None when it never did."""
         age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)
-        with self._engine.connect() as connection:
+        with asking(self._engine) as connection:
             found = connection.scalar(select(age).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
         return None if found is None else float(found)

@@ -1,12 +1,16 @@
 """The operator's word on what no program can decide."""
 
+import secrets
 from collections.abc import Collection
 
 from supervisor_tasks.events import OperatorForgot, SlurmLost
 from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import SLURM_ACCEPTED, SLURM_IS, SLURM_SEEN
 
+ACCEPTED = "the operator accepted SLURM as it is"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
@@ -31,3 +35,16 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
     after = ledger.record(*(Change(job_id, event) for job_id, event in events.items()))
     ledger.sweeps.ask("the operator confirmed that jobs are lost")
     return [job_id for job_id, job in after.items() if job != before.get(job_id)]
+
+
+def accept_slurm(ledger: Ledger) -> None:
+    """SLURM is what was found in its place, and what it has forgotten up to now is lost: submissions go on."""
+    seen = ledger.sweeps.fact(SLURM_SEEN)
+    if seen is not None:
+        ledger.sweeps.learn(SLURM_IS, seen[0])
+        ledger.sweeps.forget(SLURM_SEEN, seen[0])
+    ledger.sweeps.learn(SLURM_ACCEPTED, secrets.token_hex(8))  # another value each time: it is the moment that counts
+    ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+    for alarm in (AlarmName.SLURM_IS_ANOTHER, AlarmName.SLURM_FORGOT):
+        ledger.alarms.off(alarm)
+    ledger.sweeps.ask(ACCEPTED)

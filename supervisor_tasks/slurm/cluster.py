@@ -39,6 +39,7 @@ from supervisor_tasks.slurm.recognise import (
     worth_reading,
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
+from supervisor_tasks.slurm.which import Which, which
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 DAY_S = 86_400.0
@@ -75,11 +76,12 @@ class Paths:
 @dataclass(frozen=True, slots=True)
 class Controller:
     """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
-    seconds since the epoch); and whether it keeps an accounting database that we do not ask.
+    seconds since the epoch); whether it keeps an accounting database that we do not ask; and of which cluster it is.
     """
 
     booted: str
     accounting_unused: bool
+    which: Which
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +256,8 @@ class Cluster:
     def controller(self) -> Controller:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
-        return Controller(boot_time(answer), has_accounting(answer) and self.paths.sacct is None)
+        unused = has_accounting(answer) and self.paths.sacct is None
+        return Controller(boot_time(answer), unused, which(answer))
 
     def _ask(
         self,

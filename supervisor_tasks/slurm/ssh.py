@@ -72,6 +72,7 @@ class Ssh:
     def __init__(
         self, address: str, key: paramiko.PKey, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
+        self.address = address
         host, _, port = address.rpartition(":")
         self._host, self._port = (host.strip("[]"), int(port)) if host else (port, 22)
         self._key = key

@@ -1,11 +1,16 @@
 """A grid and its fleet for each file of this folder: what one has broken, the next does not find."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from devgrid.chain import Account
 from devgrid.grid import Grid
+from tests.chaos.keep import keep
+
+KEPT_IN = Path(__file__).parents[2] / "build" / "chaos"
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +26,27 @@ def grid() -> Iterator[Grid]:
 @pytest.fixture(scope="module")
 def customer(grid: Grid) -> Account:
     return grid.new_customer()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what a failed test's grid wrote."""
+    report = yield
+    grid = grid_of(getattr(item, "funcargs", {}))
+    if report.failed and grid is not None:
+        folder = KEPT_IN / re.sub(r"\W+", "-", item.name)
+        keep(grid, folder)
+        report.sections.append(("kept", f"logs and ledger are in {folder}"))
+    return report
+
+
+def grid_of(fixtures: dict[str, object]) -> Grid | None:
+    """The grid that a test uses, if any, whatever the fixture that has it."""
+    for name, attribute in (("grid", None), ("target", "grid"), ("twins", "first")):
+        found = fixtures.get(name)
+        found = getattr(found, attribute, None) if attribute else found
+        if isinstance(found, Grid):
+            return found
+    return None

@@ -1,16 +1,13 @@
-"""`python -m tests.chaos.crashes`: processes die where the world changes, and every job ends right all the same.
+"""`make chaos`, its first half: processes die where the world changes, and every job ends right all the same.
 
 One run: a place in the program is armed (supervisor_tasks/crash.py), jobs that pass it are asked for, the process that passes
 it ends as by SIGKILL, a keeper starts it again, the jobs are awaited, and the audit looks at everything. A run follows from its
-seed; runs share a grid, a batch of them each.
+seed; runs share a grid, a batch of them each (series.py).
 """
 
-import argparse
 import random
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +26,9 @@ from tests.watching import rows
 ELSEWHERE = {Point.LDAP_ADD, Point.LDAP_MEMBER, Point.REORGANISED}
 PLACES = tuple(f"{side}-{point}" for point in Point if point not in ELSEWHERE for side in ("before", "after"))
 KEPT = ("worker", "beat", "callbacks", "reporter")
-BATCH = 25
 LOOKS = 3
 STRAGGLERS_S = 10.0
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 BLOCK_TIME_S = 0.2
 OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Point.RECEIPT_READ: 3}
 # The hook is a program of SLURM's side that knows no orders: strace ends it at the system call before or after which the
@@ -149,7 +145,7 @@ class Battlefield:
         reached = not self._order.exists()
         self._order.unlink(missing_ok=True)
         if reached and not run.place.endswith(Point.EVENT_SPOOLED):  # no keeper looks after the hook
-            wait_until(lambda: len(self.keeper.deaths) > deaths, f"the death at {run.place} to be seen", 30.0)
+            wait_until(lambda: len(self.keeper.deaths) > deaths, f"the death at {run.place} to be seen", PATIENCE_S)
         dead = tuple(death.name for death in self.keeper.deaths[deaths:])
         return Outcome(run, reached, time.monotonic() - began_s, dead)
 
@@ -189,51 +185,3 @@ def _let_the_hook_die(folder: Path, order: Path) -> None:
     hook = folder / "plugins" / "supervisor-ended"
     lines = script.read_text().replace(f"exec {hook}\n", HOOK.format(order=order, hook=hook))
     script.write_text(lines)
-
-
-def main() -> None:
-    """Run them, tell each, and end with status 1 when a job was wronged or a place never reached."""
-    parser = argparse.ArgumentParser(prog="crashes", description=__doc__)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
-    parser.add_argument("--point", choices=PLACES, help="die at this place only")
-    options = parser.parse_args()
-    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    print(f"{options.runs} runs from seed {seed} on; one alone: make chaos RUNS=1 SEED=<its seed>", flush=True)
-    outcomes: list[Outcome] = []
-    problems: list[str] = []
-    seeds = range(seed, seed + options.runs)
-    for first in range(0, options.runs, BATCH):
-        problems += _batch([plan(number, options.point) for number in seeds[first : first + BATCH]], outcomes)
-    sys.exit(1 if _tell(outcomes, problems) else 0)
-
-
-def _batch(runs: Sequence[Run], outcomes: list[Outcome]) -> list[str]:
-    with Battlefield.made(workers=1 + len(outcomes) // BATCH % 2) as field:
-        field.ask_for_long_jobs()
-        problems = []
-        for run in runs:
-            outcomes.append(field.kill(run))
-            print(f"{len(outcomes):4} {outcomes[-1]}", flush=True)
-            for line in field.check():
-                print(f"     WRONG {line}", flush=True)
-                problems.append(f"seed {run.seed}: {line}")
-        return problems + [f"seeds {runs[0].seed} to {runs[-1].seed}: {line}" for line in field.finish()]
-
-
-def _tell(outcomes: Sequence[Outcome], problems: Sequence[str]) -> bool:
-    """The sum of it; whether anything is wrong."""
-    reached = Counter(outcome.run.place for outcome in outcomes if outcome.reached)
-    missed = {outcome.run.place for outcome in outcomes} - reached.keys()
-    for place in PLACES:
-        print(f"{reached[place]:4} deaths at {place}")
-    print(f"{sum(reached.values())} deaths in {len(outcomes)} runs, {len(problems)} violations")
-    for line in problems:
-        print(f"WRONG {line}")
-    if missed:
-        print(f"never reached: {', '.join(sorted(missed))}")
-    return bool(problems or missed)
-
-
-if __name__ == "__main__":
-    main()

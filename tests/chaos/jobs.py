@@ -17,6 +17,7 @@ from tests.chaos.evidence import EXPECTED, MARKS
 from tests.watching import ledger, rows, slurm_of, wait_for
 
 EVER_S = 600
+PATIENCE_S = 180.0  # a worker that was killed takes a minute to be back on a machine that is busy with others
 CLAIMED = {ChainStatus.SCHEDULED, ChainStatus.RUNNING}
 
 
@@ -65,7 +66,7 @@ def cancelled(grid: Grid, customer: Account, when: set[ChainStatus]) -> str:
     """A job that its customer cancels once it has one of these statuses."""
     job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"))
     expect(grid, job_id, "CANCELLED")
-    wait_for(grid, job_id, when)
+    wait_for(grid, job_id, when, PATIENCE_S)
     grid.chain.cancel_job(customer, job_id)
     return job_id
 
@@ -76,9 +77,9 @@ def topped_up(grid: Grid, customer: Account) -> str:
     body = f'until [ -e "{go}" ]; do sleep 0.1; done'
     job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
-    wait_for(grid, job_id, RUNNING)
+    wait_for(grid, job_id, RUNNING, PATIENCE_S)
     grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
-    wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", 90.0, 0.1)
+    wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", PATIENCE_S, 0.1)
     go.touch()
     return job_id
 

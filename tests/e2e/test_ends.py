@@ -108,15 +108,18 @@ def test_cancelled_by_its_owner__while_it_makes_something_of_the_signal__has_no_
 
 
 def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nfor second in 1 2 3 4 5; do sleep 1; done\n")
+    gate = grid.users.home(customer.address) / "resumed"
+    job_id = grid.submit_script(customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n")
     slurm_id = running(grid, job_id)
-    began_s = time.monotonic()
     scontrol(grid, "suspend", str(slurm_id))
-    assert record_of(grid, slurm_id).state == "SUSPENDED"
-    wait_until(lambda: time.monotonic() - began_s > 6.0, "time to pass", 10.0)
+    before, suspended_s = record_of(grid, slurm_id), time.monotonic()
+    assert before.state == "SUSPENDED"
+    wait_until(lambda: time.monotonic() - suspended_s > 6.0, "time to pass", 60.0)
+    resumed_s = time.monotonic()
     scontrol(grid, "resume", str(slurm_id))
+    gate.touch()
     record = assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
-    assert record.elapsed_s <= time.monotonic() - began_s - 5
+    assert record.elapsed_s - before.elapsed_s <= time.monotonic() - resumed_s + 1
 
 
 def test_requeued__has_not_ended_and_its_last_run_is_billed(grid: Grid, customer: Account) -> None:

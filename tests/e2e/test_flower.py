@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -61,7 +62,9 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for_end(grid, job_id)
     browser.get(f"{flower}/tasks")
-    wait = WebDriverWait(browser, 30)
+    wait = WebDriverWait(
+        browser, 60, ignored_exceptions=(StaleElementReferenceException,)
+    )  # the page draws its table anew
     search = wait.until(lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]"))
     search.send_keys(job_id)
 

@@ -131,7 +131,9 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
 
     refused = supervisor(grid, "take-over", "00" * 8, "--yes")
     assert (refused.returncode, mark in refused.stderr) == (1, True)
-    taken = supervisor(grid, "take-over", mark, "--yes")
+    early = supervisor(grid, "take-over", mark, "--yes")
+    assert (early.returncode, "it wrote on chain" in early.stderr) == (1, True), early.stderr
+    taken = supervisor(grid, "take-over", mark, "--yes", "--yes-it-is-dead")
     assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (0, True), taken.stderr
     ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
     assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)

@@ -51,6 +51,7 @@ def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
 @pytest.fixture
 def run(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
     _, environment = servers
+    environment = environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
 
     def command(*words: str, status: int = 0, typed: str = "") -> Result:
         result = CliRunner().invoke(main, words, env=environment, input=typed)
@@ -424,8 +425,11 @@ def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_as
     mark = b"\x0a" * 8
     ledger.others.keep([OthersClaim(mark, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
     assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("take-over", "00", "--yes", status=1).stderr
-    run("take-over", mark.hex(), typed="n\n", status=1)
+    refused = run("take-over", mark.hex(), "--yes", status=1)  # the chain of these settings is nowhere
+    assert "the chain cannot be looked at" in refused.stderr
+    assert "expected no sign of life" in refused.stderr
+    run("take-over", mark.hex(), "--yes-it-is-dead", typed="n\n", status=1)
     assert (ledger.others.taken(), ledger.sweeps.fact(WANTED)) == (set(), None)
-    run("take-over", f"0x{mark.hex().upper()}", "--yes")
+    run("take-over", f"0x{mark.hex().upper()}", "--yes", "--yes-it-is-dead")
     assert (ledger.others.taken(), ledger.sweeps.fact(WANTED) is not None) == ({mark}, True)
     run("take-over", mark.hex(), "--yes", status=1)

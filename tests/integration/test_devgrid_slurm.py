@@ -119,6 +119,9 @@ def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
 
 def test_accounting__finished_job_and_gpus_are_known() -> None:
     with _running(nodes=1, accounting=True) as slurm:
+        mariadb = ["mariadb", "--no-defaults", f"--socket={slurm.layout.folder / 'mariadb' / 'mysqld.sock'}", "-Ne"]
+        tmpdir = subprocess.run([*mariadb, "SELECT @@tmpdir"], capture_output=True, text=True, check=True).stdout
+        assert tmpdir.startswith(str(slurm.layout.folder)), "a MariaDB that starts empties the tmpdir of all others"
         job = _submit(slurm, CUSTOMER, "exit 3")
         ask = (
             "sacct",

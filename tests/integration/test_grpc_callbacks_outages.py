@@ -20,7 +20,7 @@ from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
-from grpc_callbacks.bell import PAUSE_S, Bell
+from grpc_callbacks.bell import MOST_WAITING, PAUSE_S, Bell
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks import embedded
@@ -205,7 +205,7 @@ def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: Site) -
 
 def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(site: Site) -> None:
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
-        bell = Bell(site.environment["BROKER_URL"], "together")
+        bell = Bell(site.environment["BROKER_URL"], "together", most_waiting=10_000)
         bell.ring()
         wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
         began_s = time.monotonic()
@@ -218,6 +218,44 @@ def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(s
         bell.ring()
         bell.close()
         assert redis.llen("together.slurm") > in_time
+
+
+def test_bell__nobody_works_the_queue_off__falls_silent_and_rings_again_when_somebody_does(site: Site) -> None:
+    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        bell = Bell(site.environment["BROKER_URL"], "full", most_waiting=3)
+
+        def rung_until(waiting: int) -> bool:
+            bell.ring()
+            return bool(redis.llen("full.slurm") == waiting)
+
+        wait_until(lambda: rung_until(3), "the queue to be full", 30.0)
+        redis.ltrim("full.slurm", 0, 0)  # a worker has taken two
+        wait_until(lambda: rung_until(3), "two messages more", 30.0)
+        bell.close()
+        assert redis.llen("full.slurm") == 3
+
+
+STORM = 10_000
+AT_ONCE = 500
+
+
+def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: Site) -> None:
+    running, address = site.start("storm")
+    ended = messages.JOB_STATUS_FINISHED
+    with (
+        Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis,
+        grpc.insecure_channel(address) as channel,
+    ):
+        used_before = redis.info("memory")["used_memory"]
+        say = services.JobAPIStub(channel).SetJobStatus
+        for first in range(0, STORM, AT_ONCE):
+            numbers = range(first, first + AT_ONCE)
+            lies = [messages.SetJobStatusRequest(name=f"0x{n:064x}", id=1 + n, status=ended) for n in numbers]
+            for answer in [say.future(lie, timeout=120) for lie in lies]:
+                answer.result()
+        assert 1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MOST_WAITING
+        assert redis.info("memory")["used_memory"] - used_before < 5_000_000
+    site.processes.kill(running, signal.SIGTERM)
 
 
 def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: Path) -> None:

@@ -236,6 +236,17 @@ def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledg
     assert ledger.effects.forgotten() == []
 
 
+def test_forgotten__message_sent_since_it_is_due_or_not__is_told(ledger: Ledger, engine: Engine) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    ledger.effects.postpone(ledger.effects.lease([Kind.FETCH]), 0.0)
+    assert [effect.woken for effect in ledger.effects.forgotten()] == [False]
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET woken_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+        )
+    assert [effect.woken for effect in ledger.effects.forgotten()] == [True]
+
+
 def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
     events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), SubmitRejected("full"))
     ledger.record(*(Change(JOB, event) for event in events))

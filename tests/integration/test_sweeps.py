@@ -47,6 +47,13 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
     assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()  # each cluster has its own
 
 
+def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
+    ledger.sweeps.ask("somebody wants one")
+    assert ledger.sweeps.begin("the operator").why == "the operator; somebody wants one"
+    assert ledger.sweeps.begin("the operator").why == "the operator"
+    assert ledger.sweeps.begin("").why == "the clock"
+
+
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
     ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT, {"missing 0x1": 40.0})
     execute(ledger, "UPDATE sweeps SET suspects = suspects || '{\"missing 0x2\": 0}'")
@@ -129,7 +136,7 @@ def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_
     others.keep([first, second])
     others.keep([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
-    assert (others.made(job_id(1)), others.made(job_id(3))) == (True, False)
+    assert (others.claim_of(job_id(1)), others.claim_of(job_id(3))) == (claim(1), None)
     others.take_over(b"first---")
     others.take_over(b"first---")
     assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})

@@ -224,6 +224,37 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
     assert chain.job(job_id).status is ChainStatus.RUNNING
 
 
+@pytest.mark.parametrize("written_before", [True, False])
+def test_foreign_writer__its_block_is_lost__the_nonce_is_filled_and_nothing_waits_behind_it(
+    chain: Chain, provider: Account, fleet: Fleet, written_before: bool
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    fork = chain.block_number()
+    write = Write("running", "report", report_call(job_id, Report(ChainStatus.RUNNING)), job_id, gas=GAS)
+    with held(chain):
+        fleet.wallet.send([write])
+        chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
+        foreign(chain, provider)
+    wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
+    if written_before:
+        assert fleet.wallet.send([write]) == 1
+        settled(fleet)
+    chain.rpc.call("anvil_reorg", chain.block_number() - fork, [])
+    with fleet.engine.begin() as connection:
+        fleet.site.chain.blocks.take_back(connection, fork)  # as the scan does
+    if not written_before:
+        assert fleet.wallet.send([write]) == 1
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    wait_until(lambda: not fleet.follow(), "the nonce to be filled", 60.0, 0.2)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "fill", "report"]
+    assert fleet.states() == ["MINED"] * 3
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
 def foreign(chain: Chain, account: Account) -> None:
     """Somebody sends something harmless with the same key."""
     chain._broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])

@@ -1,6 +1,7 @@
 """`make bench`: what the project promises, measured on this machine with everything on it.
 
 Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` writes them anew.
+`--only "redis stopped"` measures what has these words in its name.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -38,39 +40,61 @@ SINGLE_JOBS = 30
 CALLERS = 8
 CALLS = 3000
 IDLE_S = 30.0
+OTHERS = {"parsers of benchmarks": parsing.figures, "sweep and witness": sweep.figures, "specs": specs.figures}
 FLEET = ("worker", "beat", "callbacks", "flower")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="what has this in its name: burst, sweep, redis stopped"
+    )
     options = parser.parse_args()
+    if options.record and options.only:
+        parser.error("--record takes all figures")
+    figures = [*fleet_figures(options.only), *other_figures(options.only), *recovery(options.only)]
+    report(figures, options.record)
+    sys.exit(0 if figures and all(figure.kept for figure in figures) else 1)
+
+
+def fleet_figures(only: str) -> list[Figure]:
+    """What is measured on a grid with its fleet, as far as it has the words in its name."""
     figures: list[Figure] = []
     for title, block_time_s, measures in (
         ("1 s blocks", 1.0, (idle_cpu, burst, completion, memory, callbacks, price_on_chain)),
         ("automine", None, (claim_latency,)),
     ):
+        chosen = [measure for measure in measures if only in name_of(measure)]
+        if not chosen:
+            continue
         tell(f"a grid with {title}")
         grid = Grid.start(block_time_s=block_time_s)
         try:
             grid.fleet.start()
-            for measure in measures:
-                tell(f"measuring: {measure.__name__.replace('_', ' ')}")
+            for measure in chosen:
+                tell(f"measuring: {name_of(measure)}")
                 found = measure(grid)
                 figures += found
                 for figure in found:
                     tell(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
         finally:
             grid.stop()
-    tell("measuring: parsers of benchmarks")
-    figures += parsing.figures()
-    tell("measuring: sweep and witness")
-    figures += sweep.figures()
-    tell("measuring: specs")
-    figures += specs.figures()
-    figures += recovery()
-    report(figures, options.record)
-    sys.exit(0 if all(figure.kept for figure in figures) else 1)
+    return figures
+
+
+def other_figures(only: str) -> list[Figure]:
+    """What is measured without a fleet."""
+    found: list[Figure] = []
+    for name, figures in OTHERS.items():
+        if only in name:
+            tell(f"measuring: {name}")
+            found += figures()
+    return found
+
+
+def name_of(measure: Callable[[Grid], list[Figure]]) -> str:
+    return measure.__name__.replace("_", " ")
 
 
 def idle_cpu(grid: Grid) -> list[Figure]:

@@ -1,9 +1,13 @@
 """How soon after a fault everything moves again: a hundred jobs come in while one part is away."""
 
 import time
+from collections.abc import Sequence
 
+from devgrid.grid import Grid
 from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
 from tests.chaos import faults
+from tests.load.cores import Share
 from tests.load.figures import Figure, tell
 from tests.watching import rows
 
@@ -20,17 +24,27 @@ FAULTS = [
 ]
 
 
-def recovery() -> list[Figure]:
-    """Of each fault: the first job that moves after it, and the last one that settles."""
-    found = []
+def recovery(only: str = "") -> list[Figure]:
+    """Of each fault that has the words in its name: the first job that moves after it, and the last one that settles."""
+    chosen = [fault for fault in FAULTS if only in f"recovery after {fault.name}"]
+    found: list[Figure] = []
+    if not chosen:
+        return found
     with faults.Target.start(block_time_s=0.25) as target:
-        for fault in FAULTS:
+        for fault in chosen:
             tell(f"measuring: recovery after {fault.name}")
+            share, block, began_s = Share(target.grid), target.grid.chain.block_number(), time.monotonic()
             moved_s, settled_s = _recover(target, fault)
+            a_second = (target.grid.chain.block_number() - block) / (time.monotonic() - began_s)
             tell(f"    first move {moved_s:.2f} s, {JOBS} jobs settled {settled_s:.2f} s")
+            tell(f"    {a_second:.1f} blocks a second; the grid had {share.told()}")
             found.append(Figure(f"{fault.name}: first job moves after", moved_s, "s", FIRST_MOVE_S))
             found.append(Figure(f"{fault.name}: {JOBS} jobs settled after", settled_s, "s", ALL_SETTLED_S))
     return found
+
+
+def all_assigned(grid: Grid, job_ids: Sequence[str]) -> bool:
+    return all(job.status is not ChainStatus.PENDING for job in grid.chain.jobs(job_ids))
 
 
 def _recover(target: faults.Target, fault: faults.Fault) -> tuple[float, float]:
@@ -40,6 +54,8 @@ def _recover(target: faults.Target, fault: faults.Fault) -> tuple[float, float]:
     with fault.on(target):
         began_s = time.monotonic()
         job_ids = grid.submit_scripts(customer, "#!/bin/bash\nsleep 0.2\n", JOBS)
+        # What the grid's meta-scheduler takes on a busy machine is no part of the recovery.
+        wait_until(lambda: all_assigned(grid, job_ids), "the jobs to be given to a provider", 300.0, 0.1)
         wait_until(lambda: time.monotonic() - began_s > LASTS_S, "the fault's time", 60.0)
     ended_s = time.time()
     query = (

@@ -30,9 +30,9 @@ from supervisor_tasks.benchmark_run import (
     next_step,
     sbatch,
 )
-from supervisor_tasks.comparison import JOB_NAME
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.view import JOB_NAME
 
 SETTLED_S = 23.0
 NAME = job_name(name_beginning("0x" + "A" * 40, "main"), 3, "0123456789abcdef", "hpl")

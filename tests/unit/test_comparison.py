@@ -6,26 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.comparison import (
-    FEW,
-    Finding,
-    Found,
-    Trace,
-    View,
-    compare,
-    doubts,
-    held_now,
-    missing,
-    never_seen,
-    unexplained,
-    unlisted,
-    waited,
-)
+from supervisor_tasks.comparison import Finding, compare, doubts, held_now
 from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.view import FEW, Found, Trace, View, missing, never_seen, unexplained, unlisted, waited
 
 US = Address("0x" + "a" * 40)
 OTHERS = Address("0x" + "b" * 40)
@@ -227,6 +214,45 @@ def test_compare__slurm_forgot_what_it_had_just_taken__submitted_again_only_when
         assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is Found.MISSING
     assert waited(gone(known(heard=True, **WAITS), age_s=sure)) == []
     assert waited(replace(view, asked={})) == []
+
+
+def forgetful(number: int, saved: int, **changes: Any) -> View:
+    """SLURM lists another job, and none of ours, which waited; of some of them slurmctld had written down that it has them."""
+    jobs = [known(place, **WAITS) for place in range(1, number + 1)]
+    traces = {job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE for job in jobs if job.slurm_id}
+    some = frozenset(name(place) for place in range(1, saved + 1))
+    return replace(gone(*jobs, age_s=GRACE_S * 2, traces=traces, saved=some), **changes)
+
+
+def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> None:
+    lost = forgetful(8, saved=FEW + 1)
+    assert lost.lost_its_memory
+    assert {kind for kind, _ in found(lost)} == {Found.HELD}
+    assert not any(finding.events for finding in compare(lost))
+    assert replace(lost, suspects={}).lost_its_memory  # at the first sight
+    killed = forgetful(8, saved=0)  # they were all submitted in the last seconds of a slurmctld that was killed
+    assert not killed.lost_its_memory
+    assert {kind for kind, _ in found(killed)} == {Found.FORGOTTEN}
+
+
+def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_follows() -> None:
+    few = forgetful(8, saved=FEW)
+    assert not few.lost_its_memory
+    kinds = [kind for kind, _ in found(few)]
+    assert (kinds.count(Found.HELD), kinds.count(Found.FORGOTTEN)) == (FEW, 5)
+
+
+def test_lost_its_memory__what_speaks_against_it() -> None:
+    lost = forgetful(8, saved=8)
+    assert replace(lost, slurm={}).lost_its_memory
+    assert not replace(lost, asked={}).lost_its_memory  # accounting has not answered
+    ended = Seen(SlurmId(1), "COMPLETED", 60, 0)
+    assert not replace(lost, asked=dict.fromkeys(lost.asked, ended)).lost_its_memory
+    heard = {job_id: replace(job, heard=True) for job_id, job in lost.jobs.items()}
+    assert not replace(lost, jobs=heard).lost_its_memory
+    many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
+    rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
+    assert not replace(lost, jobs=many, slurm=rows).lost_its_memory  # less than a tenth
 
 
 def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:

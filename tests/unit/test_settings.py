@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from pydantic import SecretStr
 
 from supervisor_tasks import settings as module
 from supervisor_tasks.settings import Need, SettingsError, load
@@ -38,8 +39,13 @@ FIELD = [
     ("TLS_ENABLE", False, "true", True),
     ("TLS_CERT", None, "/c", Path("/c")),
     ("TLS_KEY", None, "/k", Path("/k")),
-    ("METASCHEDULER_ENDPOINT_RPC", "https://testnet.deepsquare.run/rpc", "http://n/rpc", "http://n/rpc"),
-    ("METASCHEDULER_ENDPOINT_WS", "wss://testnet.deepsquare.run/ws", "ws://n/ws", "ws://n/ws"),
+    (
+        "METASCHEDULER_ENDPOINT_RPC",
+        SecretStr("https://testnet.deepsquare.run/rpc"),
+        "http://n/rpc",
+        SecretStr("http://n/rpc"),
+    ),
+    ("METASCHEDULER_ENDPOINT_WS", SecretStr("wss://testnet.deepsquare.run/ws"), "ws://n/ws", SecretStr("ws://n/ws")),
     (
         "METASCHEDULER_SMART_CONTRACT",
         "0x3707aB457CF457275b7ec32e203c54df80C299d5",
@@ -100,7 +106,7 @@ MALFORMED = {
     "LISTEN_ADDRESS": ("3000", "an address as host:port or :port"),
     "PUBLIC_ADDRESS": ("here:70000", "an address as host:port"),
     "TLS_ENABLE": ("maybe", "a valid boolean"),
-    "METASCHEDULER_ENDPOINT_RPC": ("n/rpc", "a URL that begins with http:// or https://"),
+    "METASCHEDULER_ENDPOINT_RPC": ("n:8545", "a URL that begins with http:// or https://"),
     "METASCHEDULER_ENDPOINT_WS": ("http://n", "a URL that begins with ws:// or wss://"),
     "METASCHEDULER_SMART_CONTRACT": ("0x12", "an address of 0x and 40 hex digits"),
     "METASCHEDULER_CPU_PRICE_PER_MIN": ("-1", "a price in wei (credits x 1e18) a minute: a whole number"),
@@ -240,12 +246,15 @@ def test_load__missing_and_malformed__are_told_together_and_once() -> None:
     ]
 
 
+CHAIN_PATHS = {"/rpc", "/ws"}  # of the default endpoints
+
+
 def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
     environment = {**SSH, "ETH_PRIVATE_KEY": WALLET_KEY, "LDAP_BIND_PASSWORD": "directory-password"}
     neither, wallet = load(environment=environment), load(Need.WALLET, environment=environment)
     public = load(Need.SSH_PUBLIC, environment=environment)
     for settings in (neither, public):
-        assert settings.secret_values() == []
+        assert set(settings.secret_values()) == CHAIN_PATHS
     assert wallet.eth_private_key is not None
     assert wallet.slurm_ssh_private_key is None
     assert public.slurm_ssh_public_key == PUBLIC
@@ -293,7 +302,7 @@ def test_settings__printed_or_changed__shows_no_secret_and_refuses() -> None:
         "DATABASE_URL": "postgresql://u:pass%20word@h/d",
     }
     settings = load(Need.WALLET, Need.SSH, environment=environment)
-    for secret in settings.secret_values():
+    for secret in {*settings.secret_values(), *CHAIN_PATHS}:
         assert secret not in repr(settings)
         assert secret not in settings.model_dump_json()
     with pytest.raises(ValueError, match="frozen"):
@@ -321,10 +330,10 @@ def test_secret_values__password_in_any_url__is_one_of_them(name: str, url: str,
     assert password in load(environment={name: url}).secret_values()
 
 
-def test_secret_values__url_without_password__adds_nothing() -> None:
+def test_secret_values__url_of_host_and_port__adds_nothing() -> None:
     environment = {
-        "METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:8545/rpc",
-        "METASCHEDULER_ENDPOINT_WS": "ws://n:1/x",
+        "METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:8545/",
+        "METASCHEDULER_ENDPOINT_WS": "ws://n:1",
     }
     assert load(environment=environment).secret_values() == []
 
@@ -339,13 +348,20 @@ def test_secret_values__key_in_an_rpc_url__is_one_of_them() -> None:
     }
     values = set(load(environment=urls).secret_values())
     assert {"0123456789abcdef", "fedcba9876543210", "0f0f0f0f0f0f", "v3/0123456789abcdef"} <= values
-    assert not {"rpc", "v3", "x=1", "apikey"} & values
+    assert {"/rpc", "apikey=fedcba9876543210&x=1", "user-of-ours:a%20password", "user-of-ours:a password"} <= values
+    assert not {"rpc", "v3", "1", "apikey"} & values  # plain words, which are hidden in what is said of that URL alone
 
 
 def test_load__rpc_url_malformed__its_key_is_not_shown() -> None:
     (line,) = lines(METASCHEDULER_ENDPOINT_RPC=KEYED.replace("https", "htps"))
-    assert "(not shown)@h:8545/(not shown)" in line
+    assert "(not shown)@h:8545/(not shown)'" in line
     assert not any(part in line for part in ("0123456789abcdef", "fedcba9876543210", "password"))
+
+
+@pytest.mark.parametrize("url", ["htps://h/a1", "htps://a1@h", "h:1/a1?a1=a1#a1", "a1@h,htps://i/x,a1", "//u:a1@h?a1"])
+def test_load__rpc_url_malformed__not_even_a_short_key_is_shown(url: str) -> None:
+    (line,) = lines(METASCHEDULER_ENDPOINT_RPC=url)
+    assert "a1" not in line
 
 
 def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:

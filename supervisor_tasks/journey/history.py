@@ -1,0 +1,76 @@
+"""Claims from before this ledger's first scan, ours and other ledgers': read backwards, some at each sweep, and more of them
+between sweeps.
+"""
+
+import time
+
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.events import Claimed
+from supervisor_tasks.job import Address, JobId
+from supervisor_tasks.journey.ours import by_whom
+from supervisor_tasks.journey.scan import BLOCKS, STREAM
+from supervisor_tasks.ledger.others import OthersClaim
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.site import Site
+from supervisor_tasks.view import View, claimed
+
+HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
+HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
+HISTORY_AT_ONCE_S = 20.0  # between sweeps
+
+
+def is_left(site: Site) -> bool:
+    """Whether older claims are to be read still."""
+    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.sweeps.fact(PROVIDER)
+    return provider is not None and read is not None and read[0] > site.sweep.start_block
+
+
+def read_on(site: Site) -> bool:
+    """Read older claims as long as there is time and none of them matters: for the first that does, a sweep is asked for, which
+    reads it again. SLURM is asked for nothing.
+    """
+    ledger, provider = site.ledger, site.ledger.sweeps.fact(PROVIDER)
+    contract = site.sweep.contract_of(Address(provider[0] if provider else ""))
+    until_s = time.monotonic() + HISTORY_AT_ONCE_S
+    while is_left(site) and time.monotonic() < until_s and not ledger.sweeps.due():
+        claims, others, first = read(site, contract)
+        found = claims.keys() | others.keys()
+        unknown = found - ledger.sweeps.named(found, ()).keys()
+        block = int(contract.rpc.call("eth_blockNumber"), 16)
+        view = View(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
+        if any(claimed(job_id, view) for job_id in unknown):
+            ledger.sweeps.ask("a claim from before this ledger's first scan")
+        elif first is not None:
+            keep(ledger, first)
+    return False
+
+
+def keep(ledger: Ledger, first: int) -> None:
+    """Write down that all claims since that block are known."""
+    with ledger.engine.begin() as connection:
+        ledger.cursors.set(connection, HISTORY, first, "")
+
+
+def read(site: Site, contract: Contract) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
+    """The claims of blocks that were mined before this ledger's first scan, ours and others', the latest blocks first, some
+    at each sweep; and the first block that was read, or None before the first scan.
+    """
+    scanned, read = site.ledger.cursors.of(STREAM), site.ledger.cursors.of(HISTORY)
+    start_block = site.sweep.start_block
+    if scanned is None:
+        return {}, {}, None
+    first = read[0] if read is not None else scanned[0] + 1
+    claims: dict[JobId, Claimed] = {}
+    others: dict[JobId, OthersClaim] = {}
+    for _ in range(HISTORY_QUESTIONS):
+        if first <= start_block:
+            break
+        last, first = first - 1, max(start_block, first - BLOCKS)
+        ours, strange = by_whom(site.ledger, contract, contract.claims(first, last), old=True)
+        for entry in reversed(ours):
+            if isinstance(entry.event, Claimed):
+                claims.setdefault(entry.job_id, entry.event)
+        for other in reversed(strange):
+            others.setdefault(other.claim.job_id, other)
+    return claims, others, first

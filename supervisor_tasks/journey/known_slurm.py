@@ -1,0 +1,68 @@
+"""Which SLURM the ledger's jobs are in. Whoever is about to work with SLURM makes sure first that it is that one: a login node
+of another cluster, or of none of ours, knows nothing of our jobs, and whatever it says of them is void.
+"""
+
+import time
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.ledger.operator import AlarmName, Switch
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.sweeps import SLURM_BOOT, SLURM_IS, SLURM_SEEN, SLURM_SILENT
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import Controller
+from supervisor_tasks.slurm.which import Which
+
+ASKED_AGAIN_S = 60.0  # a process asks again which SLURM it reaches
+
+
+class AnotherSlurmError(TransientError):
+    """It is another SLURM than the ledger's; nothing is done there before the operator says so."""
+
+
+class SubmissionsHeldError(TransientError):
+    """Nothing is submitted before the operator says so."""
+
+
+def require_known(site: Site) -> None:
+    """Make sure that this process reaches the ledger's SLURM; it asks once a minute. Raises AnotherSlurmError,
+    SlurmUnavailableError or SshUnavailableError.
+    """
+    met = site.slurm.met
+    if time.monotonic() - met.at_s >= ASKED_AGAIN_S:
+        recognise(site, site.slurm.cluster.controller())
+
+
+def recognise(site: Site, controller: Controller) -> None:
+    """Compare a slurmctld that answered with what the ledger knows; the first one is learnt. Raises AnotherSlurmError."""
+    sweeps, found = site.ledger.sweeps, controller.which
+    known = sweeps.fact(SLURM_IS)
+    if known is not None and not found.is_the_same_as(Which.told(known[0])):
+        sweeps.learn(SLURM_SEEN, str(found))
+        address = site.slurm.cluster.ssh.address
+        advice = "look at SLURM_SSH_ADDRESS; if the cluster is what it should be, `supervisor slurm accept`"
+        site.ledger.alarms.on(
+            AlarmName.SLURM_IS_ANOTHER, at=address, found=str(found), expected=known[0], advice=advice
+        )
+        site.slurm.met.at_s = float("-inf")
+        raise AnotherSlurmError(f"found the SLURM cluster {found} at {address}; expected {known[0]}")
+    sweeps.learn(SLURM_IS, str(found))
+    if (seen := sweeps.fact(SLURM_SEEN)) is not None:
+        sweeps.forget(SLURM_SEEN, seen[0])
+    site.ledger.alarms.off(AlarmName.SLURM_IS_ANOTHER)
+    site.slurm.met.at_s = time.monotonic()
+
+
+def learn_start(ledger: Ledger, booted: str, silent_s: float) -> bool:
+    """Write down that slurmctld was started again, and for how long it had not been asked before; True when that is news. The
+    second comes first: without it nothing is taken for granted of what slurmctld had saved.
+    """
+    known = ledger.sweeps.fact(SLURM_BOOT)
+    if known is None or known[0] != booted:
+        ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f}")
+    return ledger.sweeps.learn(SLURM_BOOT, booted)
+
+
+def require_not_held(ledger: Ledger) -> None:
+    """Raises SubmissionsHeldError while submissions are held."""
+    if ledger.switches.is_set(Switch.SUBMISSIONS_HELD):
+        raise SubmissionsHeldError("submissions are held: see `supervisor alarms`, then `supervisor slurm accept`")

@@ -1,0 +1,223 @@
+"""What a sweep looks at: the ledger first, then SLURM, the contract, and of what is missing accounting and whatever is left."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from supervisor_tasks.chain.blocks import seconds_since
+from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted
+from supervisor_tasks.job import Address, Job, JobId, SlurmId
+from supervisor_tasks.journey import history
+from supervisor_tasks.journey.known_slurm import require_known
+from supervisor_tasks.journey.submit import find, traces_since
+from supervisor_tasks.journey.witness import look_at
+from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.journal import Submission
+from supervisor_tasks.ledger.others import OthersClaim
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import UndecidedError
+from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.identity import CLOCKS_APART_S
+from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.view import Trace, View, claimed, live, marked_names, missing, unexplained, unlisted, waited
+
+ASKED_AT_ONCE = 1000
+TRACED_AT_ONCE = 50
+SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
+FORGOTTEN_AT_MOST = 3  # times that a job is submitted again because slurmctld forgot it
+SHOWN_TEXT = 500
+
+
+@dataclass(slots=True)
+class Report:
+    """What a sweep tells of itself."""
+
+    why: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    stale: dict[str, int] = field(default_factory=dict)
+    cancelled: int = 0
+    more: bool = False
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """How long a part took."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = round(time.monotonic() - began_s, 3)
+
+    @contextmanager
+    def asking(self, side: str) -> Iterator[None]:
+        """A side that does not answer, or not as it should, is not seen; the others are compared all the same."""
+        with self.timed(side):
+            try:
+                yield
+            except SupervisorError as error:
+                self.unseen[side] = str(error)[:SHOWN_TEXT]
+
+
+class ProviderUnknownError(TransientError):
+    """Who the provider is has not been said yet."""
+
+
+def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
+    """What there is to see, and how far back claims have been read. The ledger comes first."""
+    ledger, cluster, side = site.ledger, site.slurm.cluster, site.sweep
+    boot, provider = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(PROVIDER)
+    with report.timed("ledger"):
+        view = View(
+            provider=Address(provider[0] if provider else ""),
+            comment=comment(cluster.public_address),
+            jobs=ledger.sweeps.hot(),
+            suspects=begun.suspects,
+            grace_s=side.grace_s,
+            steady_s=boot[1] if boot else 0.0,
+        )
+    with report.asking("slurm"):
+        require_known(site)
+        view = replace(view, slurm=cluster.list_all())
+    view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
+    read_since = None
+    with report.asking("chain"):
+        view, read_since = _look_at_chain(site, view, report)
+    if view.slurm is not None and unlisted(view):
+        report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
+        view = replace(view, remembered=None)
+        with report.asking("accounting"):
+            view = replace(view, remembered=_remembered(site, view))
+    elif view.slurm is not None:
+        view = replace(view, saved=_saved(ledger, view, begun))
+        with report.asking("lost jobs"):
+            view = replace(view, asked=_ask(site, view))
+        with report.asking("traces"):
+            view = replace(view, traces=_traces(site, view, boot[0] if boot else ""))
+    return view, read_since
+
+
+def _pointed_to(ledger: Ledger, view: View) -> dict[JobId, Known]:
+    """The ledger's jobs that SLURM's live jobs point to by id or name: those that are not hot, and, read anew, those that were
+    to be submitted when the ledger was read.
+    """
+    rows = [row for row in (view.slurm or {}).values() if live(row)]
+    in_slurm = {job.job_id: job.slurm_id for job in view.jobs.values() if job.slurm_id is not None}
+    strange = {row.slurm_id for row in rows} - set(in_slurm.values())
+    return ledger.sweeps.named(marked_names(rows, view.comment) - in_slurm.keys(), strange)
+
+
+def _look_at_chain(site: Site, view: View, report: Report) -> tuple[View, int | None]:
+    if not view.provider:
+        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+    contract = site.sweep.contract_of(view.provider)
+    claims, others, read_since = history.read(site, contract)
+    report.more |= read_since is None
+    others = site.ledger.others.all() | others
+    taken = site.ledger.others.taken()
+    claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.mark in taken}
+    unknown = (claims.keys() | others.keys()) - site.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
+    strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
+    block = int(contract.rpc.call("eth_blockNumber"), 16)
+    chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
+    view = replace(view, block=block, chain=chain)
+    _remember(site.ledger, others, view)
+    return replace(
+        view,
+        claims={job_id: claims[job_id] for job_id in unknown & claims.keys()},
+        others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
+    ), read_since
+
+
+def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: View) -> None:
+    """Keep other ledgers' claims as long as the contract has them hot and ours."""
+    hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, view)}
+    ledger.others.keep(hot.values())
+    ledger.others.forget([job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= view.block])
+
+
+def _saved(ledger: Ledger, view: View, begun: Begun) -> frozenset[JobId]:
+    """The missing jobs that slurmctld had on its disk when it was started, by the database's clock: they were submitted well
+    before the slurmctld that ran then was last heard of. What the operator has accepted does not count.
+    """
+    ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
+    if not ids:
+        return frozenset()
+    boot, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
+    booted, silent_s = silent[0].split() if silent else ("", "")
+    until_s = float("inf")  # nothing is known of the start: then nothing is taken for unsaved
+    if boot is not None and boot[0] == booted:
+        until_s = begun.at.timestamp() - boot[1] - float(silent_s) - SAVED_WITHIN_S
+    accepted = ledger.sweeps.fact(SLURM_ACCEPTED)
+    since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted[1]
+    given = ledger.journal.submissions(ids)
+    absent = {job.job_id for job in missing(view)} & given.keys()
+    return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
+
+
+def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
+    """SLURM and accounting once more about jobs that SLURM does not list; None is that nobody knows it."""
+    absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
+    sights = look_at(site, site.ledger.jobs(absent).values(), view.slurm) if absent else {}
+    return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
+
+
+def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
+    """Whether anything was ever seen of jobs that waited, and that SLURM has lost."""
+    absent = [job.job_id for job in waited(view)[:TRACED_AT_ONCE]]
+    if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
+        return {}  # slurmctld has just begun anew: another time
+    booted_s, jobs = int(booted), site.ledger.jobs(absent)
+    submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
+    return {
+        job_id: Trace.UNSURE if job_id in view.saved else _trace(site, job, submissions.get(job_id), booted_s)
+        for job_id, job in jobs.items()
+    }
+
+
+def _trace(site: Site, job: Job, submission: Submission | None, booted_s: int) -> Trace:
+    """slurmctld forgets what waits only when it is killed: then it began anew after it had taken the job."""
+    if submission is None or _taken_s(job, submission) > booted_s:
+        return Trace.SOME
+    if site.ledger.journal.times(job.job_id, SubmissionForgotten) >= FORGOTTEN_AT_MOST:
+        return Trace.UNSURE
+    try:
+        found = find(site, job)
+    except UndecidedError:
+        return Trace.UNSURE
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    return Trace.SOME if found or ago_s is None or traces_since(site, job, ago_s) else Trace.NONE
+
+
+def _taken_s(job: Job, submission: Submission) -> float:
+    """When SLURM took the job: by its own clock, or not long after this by the database's."""
+    return submission.answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
+
+
+def _claimed_ago_s(site: Site, view: View, job_ids: Collection[JobId]) -> float:
+    """How long ago the first of these jobs was claimed: SLURM had none of them before. Of those that the ledger knows, the
+    journal tells; of the others the blocks of their claims.
+    """
+    blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
+    known_s = site.ledger.journal.longest_since([job_id for job_id in job_ids if job_id not in view.claims], Claimed)
+    rpc = site.sweep.contract_of(view.provider).rpc
+    return max(known_s, seconds_since(rpc, min(blocks)) if blocks else 0.0)
+
+
+def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
+    """What batch scripts and accounting say of jobs that SLURM does not list by their names, and that may have run before the
+    ledger knew of it.
+    """
+    cluster, asked = site.slurm.cluster, unlisted(view)
+    rows = {row.slurm_id: row for row in unexplained(view)}
+    scripts = cluster.scripts(list(rows.values()))
+    renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
+    rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
+    found = cluster.histories(rest, _claimed_ago_s(site, view, rest)) if rest else {}
+    ran = {
+        job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
+    }
+    return renamed | ran

@@ -1,0 +1,30 @@
+"""What a failure leaves behind: the grid is gone when somebody looks, its logs and its ledger are not."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from devgrid.grid import Grid
+from tests.chaos.evidence import EXPECTED
+from tests.watching import rows
+
+TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "sweeps")
+
+
+def keep(grid: Grid, folder: Path) -> None:
+    """Copy the logs of all processes, what SLURM wrote and the ledger's tables into the folder, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(grid.folder / "log", folder / "log")
+    slurm = folder / "slurm"
+    slurm.mkdir()
+    for name in ("slurm.conf", "completed"):
+        if (grid.folder / "slurm" / name).exists():
+            shutil.copy(grid.folder / "slurm" / name, slurm)
+    if (grid.folder / EXPECTED).exists():
+        shutil.copy(grid.folder / EXPECTED, folder)
+    for table in TABLES:
+        with suppress(SQLAlchemyError):  # the database may be what is broken
+            found = rows(grid, f"SELECT * FROM {table} ORDER BY 1")  # noqa: S608
+            (folder / f"{table}.txt").write_text("".join(f"{dict(row._mapping)}\n" for row in found))

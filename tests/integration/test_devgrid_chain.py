@@ -1,0 +1,46 @@
+"""The chain of a grid on a machine that is too busy for it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Chain, ChainError, JobDefinition, Prices
+from devgrid.process import Processes, wait_until
+from devgrid.state import private_processes
+
+BLOCK_TIME_S = 0.001  # more than any machine can do
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return Chain.start(processes, block_time_s=BLOCK_TIME_S)
+
+
+def test_block_time__blocks_come_by_themselves(chain: Chain) -> None:
+    before = chain.block_number()
+    wait_until(lambda: chain.block_number() > before + 3, "blocks", 60.0)
+
+
+def test_more_blocks_than_the_machine_can_do__a_transaction_is_mined_all_the_same(chain: Chain) -> None:
+    """anvil's own clock would have it wait for all the blocks that are late."""
+    customer = chain.new_account()
+    before = chain.block_number()
+    wait_until(lambda: chain.block_number() > before + 1000, "many blocks", 60.0)
+    receipt = chain.send(customer, "Credit", "approve", chain.addresses.metascheduler, 1)
+    assert receipt["status"] == "0x1"
+
+
+def test_jobs__many_at_once__as_one_by_one(chain: Chain) -> None:
+    customer = chain.new_account()
+    definition = JobDefinition(batch_location_hash="a" * 64)
+    chain.mint_credits(customer.address, 10**20)
+    job_ids = chain.request_jobs(customer, definition, 3, Prices().of(definition))
+    assert chain.jobs(job_ids) == [chain.job(job_id) for job_id in job_ids]
+    with pytest.raises(ChainError, match="InvalidJob"):
+        chain.jobs([*job_ids, f"0x{7:064x}"])

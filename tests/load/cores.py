@@ -1,0 +1,42 @@
+"""How much of its time a grid waited for a core: what tells a machine that is busy with others from a defect of ours.
+
+Linux counts for each thread how long it ran and how long it was ready to run and had to wait (/proc/PID/task/TID/schedstat).
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from devgrid.grid import Grid
+
+NANOSECONDS = 1e9
+
+
+class Share:
+    """Of a grid's threads: what they got of the cores from one moment to another, and what they wanted besides."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._before = dict(_threads(grid))
+
+    def told(self) -> str:
+        """In seconds of all threads together since the beginning; those that have ended meanwhile do not count."""
+        ran = waited = 0
+        for thread, (ran_ns, waited_ns) in _threads(self._grid):
+            ran_before, waited_before = self._before.get(thread, (0, 0))
+            ran, waited = ran + ran_ns - ran_before, waited + waited_ns - waited_before
+        return f"{ran / NANOSECONDS:.1f} s of CPU, {waited / NANOSECONDS:.1f} s of waiting for a core"
+
+
+def _threads(grid: Grid) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each thread with the nanoseconds that it ran and waited."""
+    for running in grid.processes.running():
+        root = running.process()
+        with suppress(psutil.NoSuchProcess):
+            for process in [] if root is None else [root, *root.children(recursive=True)]:
+                for schedstat in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+                    with suppress(OSError):
+                        ran, waited, _ = schedstat.read_text().split()
+                        yield str(schedstat), (int(ran), int(waited))

@@ -1,0 +1,53 @@
+"""What `make chaos` says at its end."""
+
+from tests.chaos.__main__ import Proof, read_report
+from tests.chaos.crashes import Outcome, Run
+from tests.chaos.series import Found
+
+REPORT = """<?xml version="1.0"?><testsuites><testsuite>
+<testcase classname="tests.chaos.test_faults" name="test_fault[redis stopped]" time="61.5"/>
+<testcase classname="tests.chaos.test_faults" name="test_fault[sshd slow]" time="300.1">
+<failure message="AssertionError: 0x12 is wrong&#10;more">trace</failure></testcase>
+<testcase classname="tests.chaos.test_down" name="test_down[field]" time="2"><error message="no grid">trace</error></testcase>
+<testcase classname="tests.chaos.test_down" name="test_down[spool]" time="700"/>
+</testsuite></testsuites>"""
+
+
+def outcome(seed: int, place: str, reached: bool = True) -> Outcome:
+    return Outcome(Run(seed, place, 1, ("finishing",)), reached, 1.5, ("worker",) if reached else ())
+
+
+def test_report__of_pytest__the_failed_come_last_with_the_first_line_of_their_error() -> None:
+    assert read_report(REPORT) == [
+        Proof("test_fault[redis stopped]", "passed", 61.5),
+        Proof("test_down[spool]", "passed", 700.0),
+        Proof("test_fault[sshd slow]", "FAILED", 300.1, "AssertionError: 0x12 is wrong"),
+        Proof("test_down[field]", "ERROR", 2.0, "no grid"),
+    ]
+
+
+def test_series__all_reached_and_no_violation__is_right() -> None:
+    found = Found(2)
+    found.add(outcome(1, "before-sbatch"))
+    found.add(outcome(2, "after-sbatch"))
+    assert found.right
+    assert found.summary()[0].startswith("crash runs: 2 deaths in 2 runs, at 2 of ")
+    assert "       1 at before-sbatch" in found.summary()
+
+
+def test_series__a_place_that_was_reached_once__is_reached() -> None:
+    found = Found(2)
+    found.add(outcome(1, "before-sbatch", reached=False))
+    assert not found.right
+    assert "    never reached: before-sbatch" in found.summary()
+    found.add(outcome(2, "before-sbatch"))
+    assert found.right
+
+
+def test_series__a_violation__is_wrong_and_told_once_a_grid() -> None:
+    found = Found(2)
+    found.add(outcome(1, "before-sbatch"))
+    found.wrong("seed 1", ["0x12 ran twice"])
+    found.wrong("seed 2", ["0x12 ran twice", "0x13 ran twice"])
+    assert not found.right
+    assert found.summary()[-2:] == ["    WRONG seed 1: 0x12 ran twice", "    WRONG seed 2: 0x13 ran twice"]

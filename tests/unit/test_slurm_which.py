@@ -1,0 +1,37 @@
+"""Which SLURM it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
+from supervisor_tasks.slurm.which import Which, which
+from tests.unit.test_slurm_output import recorded
+
+HERE = Which("hpc", "6817", ("ctl1(10.0.0.1)", "ctl2(10.0.0.2)"))
+
+
+def test_which__recorded_configuration__name_port_and_hosts() -> None:
+    found = which(recorded("scontrol-show-config"))
+    assert found == Which("devgrid", "15540", ("login1(127.0.0.1)",))
+    assert str(found) == "devgrid on port 15540 of login1(127.0.0.1)"
+
+
+@pytest.mark.parametrize("one", [HERE, Which("devgrid", "15540", ("login1(127.0.0.1)",))])
+def test_told__what_was_shown__is_read_again(one: Which) -> None:
+    assert Which.told(str(one)) == one
+
+
+def test_which__no_answer_or_no_name__is_no_other_cluster() -> None:
+    answer = recorded("scontrol-show-config")
+    for broken in (Answer(1, "", "down"), Answer(0, "", ""), replace(answer, stdout=answer.stdout[:5000])):
+        with pytest.raises(SlurmUnavailableError):
+            which(broken)
+
+
+def test_is_the_same_as__a_controller_in_common__is_the_same_cluster() -> None:
+    assert HERE.is_the_same_as(HERE)
+    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl2(10.0.0.2)", "ctl3(10.0.0.3)")))
+    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl1(10.0.0.1)",)))
+    for other in (replace(HERE, name="hpc2"), replace(HERE, port="6818"), replace(HERE, hosts=("ctl3(10.0.0.3)",))):
+        assert not HERE.is_the_same_as(other)
