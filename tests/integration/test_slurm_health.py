@@ -168,12 +168,12 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     benchmarks.begin(run, [Planned(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
     (under_way,) = benchmarks.measurements(run)
     old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]
-    held = sbatch(world, job_name(OURS, 2, "00000000", "osu"), "--hold")
+    held = sbatch(world, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
     others = [
         sbatch(world, under_way.job_name),
-        sbatch(world, job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "00000000", "hpl")),
+        sbatch(world, job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "0" * 16, "hpl")),
         sbatch(world, "benchmark"),
-        sbatch(world, job_name(OURS, 1, "00000000", "hpl"), user=CUSTOMER),
+        sbatch(world, job_name(OURS, 1, "0" * 16, "hpl"), user=CUSTOMER),
     ]
     running = {*old, *others}
     wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
@@ -184,7 +184,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     gone = {*old, held}
     wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
     assert {state(world, one) for one in others} == {"RUNNING"}
-    late = sbatch(world, job_name(OURS, 3, "00000000", "hpl"))
+    late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
     site.ledger.ticks.remove("slurm")
     check_slurm(site)  # nobody has started since
     assert state(world, late) in ("PENDING", "RUNNING")

@@ -6,17 +6,17 @@ from supervisor_tasks.benchmark_run import is_named, job_name, name_beginning
 from supervisor_tasks.journey.check_slurm import is_alarming, next_try_s
 
 
-@pytest.mark.parametrize("silent_s", [None, 3600.0])
+@pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])
 def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(silent_s: float | None) -> None:
-    waits = [next_try_s(tries, silent_s, 10.0) for tries in range(13)]
+    waits = [next_try_s(tries, False, 10.0) for tries in range(13)]
     assert waits == [0.0, *[10.0] * 9, 30.0, 30.0, 30.0]
-    assert [tries for tries in range(13) if is_alarming(tries, silent_s)] == [10, 11, 12]
+    assert [tries for tries in range(13) if is_alarming(tries, False, silent_s)] == [10, 11, 12]
 
 
-def test_just_missed__is_tried_whenever_the_clock_says_so_and_alarms_nobody() -> None:
-    assert {next_try_s(tries, 59.0, 10.0) for tries in range(100)} == {0.0}
-    assert not is_alarming(30, 59.0)
-    assert is_alarming(30, 61.0)
+def test_seen_since_the_start__is_tried_whenever_the_clock_says_so_and_missed_for_a_minute_before_the_alarm() -> None:
+    assert {next_try_s(tries, True, 10.0) for tries in range(100)} == {0.0}
+    assert not is_alarming(30, True, 59.0)
+    assert is_alarming(2, True, 61.0)
 
 
 OURS = name_beginning("0x" + "A" * 40, "main")
