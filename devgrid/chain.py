@@ -4,6 +4,7 @@ Everything that changes the chain waits until it is mined and raises ChainError 
 reverts. Amounts are in wei: credits x 1e18, or ether x 1e18.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from eth_account import Account as Signer
 from eth_utils.address import to_canonical_address, to_checksum_address
 from eth_utils.crypto import keccak
 
+from devgrid.miner import MINING_LOCK
 from devgrid.process import Processes, free_port, wait_until
 from supervisor_tasks.chain.codec import CONTRACTS, Revert, decode_revert, event, function
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError
@@ -383,12 +385,12 @@ class Chain:
         self.rpc.call("anvil_mine", hex(blocks))
 
     def lose_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. anvil counts from its head, which may move meanwhile; and when it
-        mines in the same moment, a block may be missing afterwards: then these are replaced once more.
-        """
+        """Replace this block and all above it by empty ones. The miner waits: what is mined in the same moment, anvil loses."""
         before = self._hashes_from(block)
-        while None in (after := self._hashes_from(block)) or after[0] == before[0]:
-            self._ask("anvil_reorg", "anvil_reorg", self.block_number() - block + 1, [])
+        with (self.folder / MINING_LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            while None in (after := self._hashes_from(block)) or after[0] == before[0]:
+                self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
 
     def _hashes_from(self, block: int) -> list[str | None]:
         numbers = range(block, self.block_number() + 1)
@@ -549,6 +551,8 @@ def start_anvil(processes: Processes, block_time_s: float | None, *options: str)
             f"http://127.0.0.1:{port}",
             "--every",
             str(block_time_s),
+            "--lock",
+            str(processes.folder / MINING_LOCK),
         ]
         processes.start("miner", miner, cwd=REPOSITORY)
     return port

@@ -6,13 +6,16 @@ is late replaces those that it is too late for.
 """
 
 import argparse
+import fcntl
 import http.client
 import json
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 PATIENCE_S = 10.0
+MINING_LOCK = "mining.lock"  # in the chain's folder; whoever has it is the only one that makes blocks
 MINE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "evm_mine", "params": []}).encode()
 
 
@@ -36,12 +39,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="devgrid.miner", description="Has anvil mine a block every so often.")
     parser.add_argument("--rpc", required=True, help="anvil's URL")
     parser.add_argument("--every", type=float, required=True, help="seconds")
+    parser.add_argument("--lock", type=Path, required=True, help="file that is locked while a block is mined")
     options = parser.parse_args()
     due_s = time.monotonic()
-    while True:
-        due_s = next_tick_s(due_s, options.every, time.monotonic())
-        time.sleep(max(due_s - time.monotonic(), 0.0))
-        mine(options.rpc)
+    with options.lock.open("w") as lock:
+        while True:
+            due_s = next_tick_s(due_s, options.every, time.monotonic())
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            mine(options.rpc)
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 if __name__ == "__main__":
