@@ -15,6 +15,21 @@ MISSING_AGAIN_S = 5.0
 SUBMISSIONS = 5  # that SLURM, when asked, knows nothing of; then the benchmark has failed
 OUTPUT_LATE_S = 60.0  # so long a network file system may show the login node an older file
 COMPLETED = "COMPLETED"
+LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; what stands behind a run, such as the registration, waits as long
+# Why SLURM lets a job wait that does not begin before somebody changes the job or the partition.
+WITHOUT_END = frozenset(
+    (
+        *(
+            "PartitionTimeLimit",
+            "PartitionNodeLimit",
+            "PartitionConfig",
+            "BadConstraints",
+            "JobHeldAdmin",
+            "JobHeldUser",
+        ),
+        *("AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit"),
+    )
+)
 
 
 def after_look(one: Measurement, record: Seen | None, settled_after_s: float, *, left_end: bool = False) -> Change:
@@ -51,6 +66,17 @@ def _recorded(one: Measurement, record: Seen) -> Change:
         )
     look_in_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
     return Change(stage=Stage.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=shown_state(record))
+
+
+def waits_in_vain(one: Measurement, record: Seen | None) -> str:
+    """Why a job that SLURM lets wait is to be ended, empty if it is not: it will not begin, or others wait for it too long."""
+    if record is None or record.phase is not Phase.WAITING:
+        return ""
+    if record.reason.partition(",")[0] in WITHOUT_END:
+        return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
+    if math.isfinite(one.called_s_ago) and one.called_s_ago > LONGEST_WAIT_S:
+        return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {shown_state(record)}"
+    return ""
 
 
 def _never_arrived(one: Measurement, settled_after_s: float) -> Change:

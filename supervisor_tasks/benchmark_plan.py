@@ -15,7 +15,7 @@ def plan_of(settings: Settings, specs: Specs, nonce: str) -> Plan:
         partition=settings.slurm_partition,
         nodes=tuple(Node(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes),
         nonce=nonce,
-        time_limit_min=max(math.ceil(settings.benchmark_time_limit / 60), 1),
+        time_limit_min=_time_limit_min(settings, specs),
         images=Images(
             hpl=settings.benchmark_hpl_image,
             osu=settings.benchmark_osu_image,
@@ -30,7 +30,7 @@ def plan_of(settings: Settings, specs: Specs, nonce: str) -> Plan:
         cpu_ranks_per_node=settings.benchmark_cpu_ranks_per_node,
         ior_block_mb_per_node=settings.benchmark_ior_block_mb_per_node,
         ior_iterations=settings.benchmark_ior_iterations,
-        ucx=Ucx.of_settings(settings.benchmark_ucx, settings.benchmark_ucx_affinity, settings.benchmark_ucx_transport),
+        ucx=_ucx(settings, specs),
         trace=settings.benchmark_trace,
         environment=settings.benchmark_environment,
         volumes=settings.benchmark_volumes or dict(VOLUMES),
@@ -41,3 +41,24 @@ def plan_of(settings: Settings, specs: Specs, nonce: str) -> Plan:
         nvidia_smi=settings.nvidia_smi_path,
         iperf3_server=settings.benchmark_iperf3_server,
     )
+
+
+def _time_limit_min(settings: Settings, specs: Specs) -> int:
+    """No more than the partition allows: such a job would be taken, and wait without end."""
+    wanted = max(math.ceil(settings.benchmark_time_limit / 60), 1)
+    return wanted if not specs.max_time_min else min(wanted, specs.max_time_min)
+
+
+def _ucx(settings: Settings, specs: Specs) -> Ucx:
+    """Devices are given for all nodes of the partition, in their order: which of them work now changes from run to run."""
+    ucx = Ucx.of_settings(settings.benchmark_ucx, settings.benchmark_ucx_affinity, settings.benchmark_ucx_transport)
+    if not ucx.enabled:
+        return ucx.model_copy(update={"affinity": ()})
+    nodes = specs.in_order
+    if len(ucx.affinity) <= 1:
+        return ucx
+    if len(ucx.affinity) != len(nodes):
+        expected = f"none, one for all or one for each of the partition's {len(nodes)} nodes"
+        raise ValueError(f"{len(ucx.affinity)} entries of UCX affinity; expected {expected}")
+    of_node = dict(zip((node.name for node in nodes), ucx.affinity, strict=True))
+    return ucx.model_copy(update={"affinity": tuple(of_node[node.name] for node in specs.nodes)})

@@ -13,7 +13,7 @@ import structlog
 
 from benchmarks.reading import UnreadableOutputError
 from supervisor_tasks import benchmark_run
-from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, unsound, why_failed
+from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, unsound, waits_in_vain, why_failed
 from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.journey.drain import drain
@@ -107,9 +107,14 @@ def _look(site: Site, run: Run, one: Measurement) -> None:
     record = _record(site, one) or jobs.accounted(one)
     left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
     change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
-    if run.cancel_reason is not None and change.stage is Stage.SUBMITTED and change.slurm_id is not None:
-        jobs.cancel(change.slurm_id)
-        change = replace(change, look_in_s=FIRST_LOOK_S)
+    in_vain = waits_in_vain(one, record)
+    if change.stage is Stage.SUBMITTED and change.slurm_id is not None:
+        if run.cancel_reason is not None:
+            jobs.cancel(change.slurm_id)
+            change = replace(change, look_in_s=FIRST_LOOK_S)
+        elif in_vain:
+            jobs.cancel(change.slurm_id)
+            change = replace(change, stage=Stage.FAILED, reason=in_vain)
     _change(site, one, change)
 
 

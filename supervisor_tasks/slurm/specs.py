@@ -22,6 +22,7 @@ _COMMANDS = ("scontrol show partition", "scontrol show nodes", "sinfo")
 _SHOWN = 200  # characters of what was found, in an error
 _MOST = 2**53  # of anything: more is no hardware
 _NUMBER = re.compile("[0-9]{1,16}")
+_TIME = re.compile("(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):[0-9]{2}")
 _MIB = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 # Admins and health checks write what they like there, and SLURM prints it behind all that is read here.
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
@@ -76,6 +77,12 @@ class Specs:
     nodes: tuple[Node, ...]
     left_out: tuple[Node, ...] = field(default=(), compare=False)
     not_shown: int = field(default=0, compare=False)
+    max_time_min: int | None = field(default=None, compare=False)  # the longest that the partition lets a job run
+
+    @property
+    def in_order(self) -> tuple[Node, ...]:
+        """All nodes that SLURM shows, whether they work or not, by name."""
+        return tuple(sorted((*self.nodes, *self.left_out), key=lambda node: _natural(node.name)))
 
 
 def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
@@ -97,7 +104,7 @@ def read_specs(answer: Answer, mark: str, partition: str, *, unresponsive: bool 
     unsettled = [node.name for node in left_out if node.unsettled]
     if unsettled:
         raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
-    return Specs(counted, left_out, max(total - len(nodes), 0))
+    return Specs(counted, left_out, max(total - len(nodes), 0), _max_time_min(shown_partition))
 
 
 def _parts(answer: Answer, mark: str) -> list[str]:
@@ -127,6 +134,15 @@ def _total_nodes(shown: str, partition: str) -> int:
         found = f"{name[:80]!r} with {total[:20]!r} nodes"
         raise SlurmUnavailableError(f"scontrol shows the partition {found}, expected {partition!r} and a number")
     return int(total)
+
+
+def _max_time_min(shown: str) -> int | None:
+    """The partition's MaxTime, such as 7-00:00:00; None for UNLIMITED, and for what is no time."""
+    found = _TIME.fullmatch(_fields(shown).get("MaxTime", ""))
+    if found is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + minutes
 
 
 def _members(shown: str, partition: str) -> set[str]:

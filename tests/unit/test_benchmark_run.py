@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.benchmark_end import (
     LONGEST_LOOK_S,
+    LONGEST_WAIT_S,
     OUTPUT_LATE_S,
     SUBMISSIONS,
     after_look,
     end_told,
     unsound,
+    waits_in_vain,
     why_failed,
 )
 from supervisor_tasks.benchmark_run import (
@@ -126,6 +128,27 @@ def test_look__at_what_has_not_ended__looks_again(state: str) -> None:
 def test_look__at_a_job_that_waits__says_for_what() -> None:
     change = after_look(one(Stage.SUBMITTED), record("PENDING", reason="Priority"), SETTLED_S)
     assert change.slurm_state == "PENDING (Priority)"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "called_s_ago", "why"),
+    [
+        ("PENDING", "PartitionTimeLimit", 5.0, r"without end: PartitionTimeLimit \(it asked for 7 min\)"),
+        ("PENDING", "JobHeldAdmin", 5.0, "JobHeldAdmin"),
+        ("PENDING", "Priority", LONGEST_WAIT_S + 1, r"48 h: PENDING \(Priority\)"),
+        ("PENDING", "Priority", LONGEST_WAIT_S, "^$"),
+        ("PENDING", "Resources", math.inf, "^$"),
+        ("PENDING", "ReqNodeNotAvail, UnavailableNodes:node1", 5.0, "^$"),
+        ("RUNNING", "None", LONGEST_WAIT_S + 1, "^$"),
+        ("COMPLETED", "PartitionTimeLimit", LONGEST_WAIT_S + 1, "^$"),
+    ],
+)
+def test_job_that_waits__is_given_up_when_slurm_will_not_begin_it_or_not_in_time(
+    state: str, reason: str, called_s_ago: float, why: str
+) -> None:
+    found = waits_in_vain(one(Stage.SUBMITTED, called_s_ago=called_s_ago), record(state, reason=reason))
+    assert re.search(why, found)
+    assert waits_in_vain(one(Stage.SUBMITTED, called_s_ago=math.inf), None) == ""
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"])

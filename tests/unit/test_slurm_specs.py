@@ -55,6 +55,28 @@ def one(**fields: str) -> Node:
 # --- recorded -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("shown", "minutes"),
+    [
+        ("7-00:00:00", 7 * 24 * 60),
+        ("01:30:00", 90),
+        ("00:00:00", 0),
+        ("UNLIMITED", None),
+        ("-1", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_read_specs__longest_time_of_a_job(shown: str, minutes: int | None) -> None:
+    partition = PARTITION_LINE.replace("PartitionName=main", f"PartitionName=main MaxTime={shown}")
+    assert read_specs(answer(node_line(), partition=partition), MARK, "main").max_time_min == minutes
+
+
+def test_specs__in_order__has_those_that_were_left_out_at_their_places() -> None:
+    specs = read_specs(answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")), MARK, "main")
+    assert [node.name for node in specs.nodes] == ["n1", "n10"]
+    assert [node.name for node in specs.in_order] == ["n1", "n2", "n10"]
+
+
 def test_read_specs__recorded__counts_what_works_in_natural_order() -> None:
     specs = read("states-slurm-22.05.8")
     assert hardware(specs) == {
