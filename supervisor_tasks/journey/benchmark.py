@@ -107,14 +107,13 @@ def _look(site: Site, run: Run, one: Measurement) -> None:
     record = _record(site, one) or jobs.accounted(one)
     left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
     change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
-    in_vain = waits_in_vain(one, record)
-    if change.stage is Stage.SUBMITTED and change.slurm_id is not None:
-        if run.cancel_reason is not None:
-            jobs.cancel(change.slurm_id)
-            change = replace(change, look_in_s=FIRST_LOOK_S)
-        elif in_vain:
-            jobs.cancel(change.slurm_id)
+    in_vain, slurm_id = waits_in_vain(one, record), change.slurm_id
+    if change.stage is Stage.SUBMITTED and slurm_id is not None and (in_vain or run.cancel_reason is not None):
+        jobs.cancel(slurm_id)
+        if run.cancel_reason is None:
             change = replace(change, stage=Stage.FAILED, reason=in_vain)
+        else:
+            change = replace(change, look_in_s=FIRST_LOOK_S)
     _change(site, one, change)
 
 
