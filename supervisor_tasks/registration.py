@@ -97,8 +97,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmarks:
-    """How it stands with benchmarks. `labels` are the latest good results, `every_s` 0 is no schedule, and `ended_s_ago` None
-    means that there never was a run.
+    """How it stands with benchmarks. `labels` are the latest good results, `known` the keys of all that were ever measured,
+    `every_s` 0 is no schedule, and `ended_s_ago` None means that there never was a run.
     """
 
     enabled: bool
@@ -106,6 +106,7 @@ class Benchmarks:
     ended_s_ago: float | None = None
     every_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +139,14 @@ class Situation:
 
     @property
     def machine_labels(self) -> dict[str, str]:
-        """The machine's labels. Those of a run count when it has ended: one registration for all of them."""
-        return self.kept_labels | ({} if self.benchmarks.under_way else dict(self.benchmarks.labels))
+        """The machine's labels. Those of a run count when it has ended: one registration for all of them. Then a label that was
+        measured once and is not any more is gone; one that the ledger has never seen measured stays: the ledger may be new.
+        """
+        kept, benchmarks = self.kept_labels, self.benchmarks
+        if benchmarks.under_way:
+            return kept
+        unknown = {key: text for key, text in kept.items() if key not in benchmarks.known}
+        return unknown | dict(benchmarks.labels)
 
     @property
     def labels(self) -> Labels:

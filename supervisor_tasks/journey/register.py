@@ -89,9 +89,11 @@ def _situation(site: Site, book: Registrations) -> Situation:
 
 
 def _benchmarks(site: Site) -> Benchmarks:
-    """How it stands with the benchmarks. Their labels are read last: of a run that ends meanwhile none is missed."""
+    """How it stands with the benchmarks. Their labels are read last: of a run that ends meanwhile none is missed, and none is
+    taken for one that is measured no more.
+    """
     side, runs = site.offer, site.ledger.benchmarks
-    under_way, last = runs.under_way(), runs.run()
+    under_way, last, known = runs.under_way(), runs.run(), frozenset(runs.known_labels())
     ended_at = None if last is None else last["ended_at"]
     return Benchmarks(
         enabled=side.benchmarks_enabled,
@@ -99,6 +101,7 @@ def _benchmarks(site: Site) -> Benchmarks:
         ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
         every_s=side.benchmark_every_s,
         labels=label_texts(runs.labels()),
+        known=known,
     )
 
 

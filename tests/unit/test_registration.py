@@ -104,6 +104,19 @@ def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> 
     assert decision.offer == offer(cpu="fast")
 
 
+def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> None:
+    """The operator took a volume out, say. A ledger that began anew knows less, and keeps what the contract has."""
+    found = situation(
+        chain(offer(gpu="a100")), benchmarks=with_runs(labels=MEASURED, known=frozenset({*MEASURED, "gpu"}))
+    )
+    assert decide(found).offer == OFFER
+    assert run_due(found) == "", "it is a result of a run, and none is due for it"
+    half_way = replace(found, benchmarks=replace(found.benchmarks, under_way=True, labels={}))
+    assert decide(half_way).action is Action.NOTHING
+    new_ledger = replace(found, benchmarks=replace(found.benchmarks, known=frozenset(MEASURED)))
+    assert decide(new_ledger).action is Action.NOTHING
+
+
 # --- measuring first, measuring after -----------------------------------------------------------------------------------
 
 
