@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from benchmarks.plan import VolumeName
 from supervisor_tasks.offer import Machine, Offer, Prices, sorted_labels
 from supervisor_tasks.registration import (
     MOST_TRIES,
@@ -115,6 +117,13 @@ def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> No
     assert decide(half_way).action is Action.NOTHING
     new_ledger = replace(found, benchmarks=replace(found.benchmarks, known=frozenset(MEASURED)))
     assert decide(new_ledger).action is Action.NOTHING
+
+
+@given(st.from_regex(TypeAdapter(VolumeName).json_schema()["pattern"], fullmatch=True))
+def test_benchmark_key__of_any_volume_that_a_plan_takes__is_kept(volume: str) -> None:
+    label = f"storage.{volume}.read.iops"
+    found = situation(chain(Offer((NODE,), PRICES, sorted_labels({"name": "here", label: "9.00"}))))
+    assert found.kept_labels == {label: "9.00"}
 
 
 # --- measuring first, measuring after -----------------------------------------------------------------------------------
