@@ -16,6 +16,7 @@ MOST_BYTES = 10_000_000
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cM])")
 _SHOWN = 200
 _LONGEST_NUMBER = 40
+_LARGEST = 1e15  # above whatever a machine reaches in any of the units, and a sum of all rows is still a number
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -95,10 +96,12 @@ def shown(text: str) -> str:
 
 
 def number(text: str, what: str) -> float:
-    """A number above zero that can be a measurement. Raises UnreadableOutputError for NaN, infinity, zero and less."""
+    """A number above zero that can be a measurement. Raises UnreadableOutputError for NaN, zero, and what no machine reaches."""
     value = float(text) if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")) else math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise UnreadableOutputError(f"{what} is {shown(text[:_LONGEST_NUMBER])}; expected a number above zero")
+    if not 0 < value <= _LARGEST:
+        raise UnreadableOutputError(
+            f"{what} is {shown(text[:_LONGEST_NUMBER])}; expected a number above zero, {_LARGEST:g} at most"
+        )
     return value
 
 

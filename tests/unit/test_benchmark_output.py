@@ -161,9 +161,18 @@ def test_ior__one_volume_is_missing__keeps_the_others() -> None:
     assert len(reading.left_out) == 4
 
 
-@pytest.mark.parametrize("row", ["write,nan,1,", "write,0.0,1,", "write,1.0,inf,", "write,,,", "write"])
+@pytest.mark.parametrize(
+    "row", ["write,nan,1,", "write,0.0,1,", "write,1.0,inf,", "write,,,", "write", "write,1.7e300,1,"]
+)
 def test_ior__a_row_that_is_no_measurement__spoils_its_volume(row: str) -> None:
     text = re.sub(r"(?m)^write,5100[^\n]*", row, sample("ior-4.0.0.made-up.txt"))
+    with pytest.raises(UnreadableOutputError):
+        read("ior", ("ior.scratch", text), marks=VOLUME)
+
+
+def test_ior__rows_whose_sum_is_no_number__spoil_their_volume() -> None:
+    text = re.sub(r"(?m)^write,5[^,]*", "write,1.7e308", sample("ior-4.0.0.made-up.txt"))
+    assert text.count("1.7e308") > 1
     with pytest.raises(UnreadableOutputError):
         read("ior", ("ior.scratch", text), marks=VOLUME)
 
