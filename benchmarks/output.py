@@ -96,7 +96,7 @@ def shown(text: str) -> str:
 
 
 def number(text: str, what: str) -> float:
-    """A number above zero that can be a measurement. Raises UnreadableOutputError for NaN, zero, and what no machine reaches."""
+    """A number above zero that can be a measurement. Raises UnreadableOutputError for NaN, zero and what no machine reaches."""
     value = float(text) if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")) else math.nan
     if not 0 < value <= _LARGEST:
         raise UnreadableOutputError(
