@@ -82,12 +82,14 @@ class Fate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What the ledger remembers. `sent` is the digest of what was sent last, by `intent`, for the `tries`th time, with these
-    labels of the `operator`'s. `approved` is the digest of what was last seen in force, and empty when that is over.
+    labels of the `operator`'s; `accepted` once that was in force. `approved` is the digest of what was last seen in force, and
+    empty when that is over.
     """
 
     sent: str = ""
     intent: str = ""
     tries: int = 0
+    accepted: bool = False
     operator: Mapping[str, str] = field(default_factory=dict)
     approved: str = ""
     rejected: tuple[str, ...] = ()
@@ -194,7 +196,7 @@ class Decision:
 
 def remembered(situation: Situation) -> Memory:
     """What follows for the memory from what the contract says. An offer that was sent, or was in force, and is neither in force
-    nor waiting any more was turned down.
+    nor waiting any more was turned down; but not an offer that was accepted and that another one has taken the place of.
     """
     memory, chain = situation.memory, situation.on_offer
     there = chain.digests
@@ -206,12 +208,20 @@ def remembered(situation: Situation) -> Memory:
     elif chain.waiting is not None:
         approved = ""
     tries = 0 if memory.sent in there else memory.tries
-    return replace(memory, tries=tries, approved=approved, rejected=tuple(rejected[-MOST_REJECTED:]))
+    accepted = _accepted(memory, chain)
+    return replace(memory, tries=tries, accepted=accepted, approved=approved, rejected=tuple(rejected[-MOST_REJECTED:]))
+
+
+def _accepted(memory: Memory, chain: OnOffer) -> bool:
+    if chain.registered is not None and chain.registered.digest == memory.sent:
+        return True
+    waits = chain.waiting is not None and chain.waiting.digest == memory.sent
+    return memory.accepted and not waits
 
 
 def _taken_back(situation: Situation) -> set[str]:
     memory, chain = situation.memory, situation.on_offer
-    was_sent = memory.sent if situation.fate.mined_block is not None else ""
+    was_sent = memory.sent if situation.fate.mined_block is not None and not memory.accepted else ""
     was_approved = memory.approved if chain.registered is None and not situation.fate.open else ""
     return {was_sent, was_approved} - {""}
 
@@ -350,4 +360,4 @@ def after_sending(situation: Situation, offer: Offer, intent: str) -> Memory:
     """The memory once an offer was sent."""
     memory = situation.memory
     tries = memory.tries + 1 if memory.sent == offer.digest and not situation.asked else 1
-    return replace(memory, sent=offer.digest, intent=intent, tries=tries, operator=situation.operator)
+    return replace(memory, sent=offer.digest, intent=intent, tries=tries, accepted=False, operator=situation.operator)

@@ -258,6 +258,24 @@ def test_change_turned_down__the_old_one_stays_in_force() -> None:
     assert decide(found).turned_down
 
 
+def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
+    """Somebody else with the provider's key registers, and the grid approves that: ours is offered again."""
+    found = sent_and(chain(OFFER))
+    for on_offer in (chain(OFFER, offer(prices=DEARER)), chain(offer(prices=DEARER)), chain(offer(prices=DEARER))):
+        found = told(replace(found, on_offer=on_offer))
+    assert found.memory.rejected == ()
+    assert decide(found).action is Action.REGISTER
+    again = told(replace(found, memory=after_sending(found, OFFER, "i"), on_offer=chain(offer(prices=DEARER))))
+    assert decide(again).turned_down, "what is sent anew can be turned down"
+    removed = told(replace(sent_and(chain(OFFER)), on_offer=chain()))
+    assert decide(removed).turned_down
+
+
+def test_approved__lost_with_its_block_and_turned_down_then__is_turned_down() -> None:
+    waits_again = told(replace(sent_and(chain(OFFER)), on_offer=chain(None, OFFER)))
+    assert decide(told(replace(waits_again, on_offer=chain()))).turned_down
+
+
 def test_rejected__approved_after_all__is_forgiven() -> None:
     again = told(replace(sent_and(chain()), on_offer=chain(OFFER)))
     assert again.memory.rejected == ()
@@ -302,6 +320,7 @@ situations = st.builds(
         Memory,
         sent=st.sampled_from(["", OFFER.digest, offer(prices=DEARER).digest]),
         tries=st.integers(0, 4),
+        accepted=st.booleans(),
         approved=st.sampled_from(["", OFFER.digest]),
         rejected=st.sampled_from([(), (OFFER.digest,)]),
     ),
