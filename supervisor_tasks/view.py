@@ -202,7 +202,8 @@ def row_of(job: Known, slurm: Mapping[SlurmId, Listed]) -> Listed | None:
 
 def is_row_of(row: Listed, job: Known) -> bool:
     """SLURM uses ids again after a wrap, and after it lost its state. An owner can change the name, a requeue the time."""
-    return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s in (None, row.submit_s))
+    unseen = job.slurm_submit_s is None and not job.id_is_anothers
+    return row.user == job.customer and (row.name == job.job_id or unseen or job.slurm_submit_s == row.submit_s)
 
 
 def _ran(row: Listed) -> bool:

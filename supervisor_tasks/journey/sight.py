@@ -74,7 +74,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         view = View(
             provider=Address(provider[0] if provider else ""),
             comment=comment(cluster.public_address),
-            jobs=ledger.sweeps.hot(),
+            jobs=hot(ledger),
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot[1] if boot else 0.0,
@@ -98,6 +98,17 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         with report.asking("traces"):
             view = replace(view, traces=_traces(site, view, boot[0] if boot else ""))
     return view, read_since
+
+
+def hot(ledger: Ledger) -> dict[JobId, Known]:
+    """All jobs of which something is still to be decided. Of those that nobody has seen in SLURM, it matters whether their ids
+    were given again: the row of such an id is the later job's.
+    """
+    jobs = ledger.sweeps.hot()
+    unseen = {job.slurm_id for job in jobs.values() if job.slurm_id is not None and job.slurm_submit_s is None}
+    submissions = ledger.journal.submissions(unseen) if unseen else {}
+    given_again = {job_id for job_id, submission in submissions.items() if submission.id_is_anothers}
+    return jobs | {job_id: replace(jobs[job_id], id_is_anothers=True) for job_id in given_again & jobs.keys()}
 
 
 def _pointed_to(ledger: Ledger, view: View) -> dict[JobId, Known]:
