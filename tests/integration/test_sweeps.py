@@ -53,6 +53,9 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     assert ledger.sweeps.begin("the operator").why == "the operator; somebody wants one"
     assert ledger.sweeps.begin("the operator").why == "the operator"
     assert ledger.sweeps.begin("").why == "the clock"
+    for why in ("one", "100% of another", "one"):
+        ledger.sweeps.ask(why)
+    assert ledger.sweeps.begin("").why == "one; 100% of another"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
