@@ -35,6 +35,7 @@ def _check(site: Site) -> bool:
             shown_s = None if silent_s is None else round(silent_s)
             ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, error=str(error)[:500])
         raise
+    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     try:
         recognise(site, controller)
     except AnotherSlurmError:
@@ -43,7 +44,6 @@ def _check(site: Site) -> bool:
     ledger.ticks.leave(ANSWERED)
     if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
-    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:

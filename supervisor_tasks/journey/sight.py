@@ -86,13 +86,14 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
     read_since = None
     with report.asking("chain"):
         view, read_since = _look_at_chain(site, view, report)
+    if view.slurm is not None:
+        view = replace(view, saved=_saved(ledger, view, begun))
     if view.slurm is not None and unlisted(view):
         report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
         view = replace(view, remembered=None)
         with report.asking("accounting"):
             view = replace(view, remembered=_remembered(site, view))
     elif view.slurm is not None:
-        view = replace(view, saved=_saved(ledger, view, begun))
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
@@ -184,7 +185,7 @@ def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
     submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
     return {
-        job_id: Trace.UNSURE if job_id in view.saved else _trace(site, job, submissions.get(job_id), booted_s)
+        job_id: Trace.UNSURE if job_id in (view.saved or ()) else _trace(site, job, submissions.get(job_id), booted_s)
         for job_id, job in jobs.items()
     }
 

@@ -262,6 +262,14 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     assert not replace(lost, jobs=many, slurm=rows).lost_its_memory  # less than a tenth
 
 
+def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
+    view = forgetful(8, saved=0)
+    assert view.knows_all_it_had_saved
+    assert not replace(view, saved=None).knows_all_it_had_saved  # others were asked for first
+    assert not forgetful(8, saved=1).knows_all_it_had_saved
+    assert not replace(view, slurm=None).knows_all_it_had_saved
+
+
 def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
     suspects = {f"missing {name(1)}": 500.0, f"not_ours {name(2)}": 400.0}
     blind = seeing(known(1), known(2), suspects=suspects, slurm=None, chain=None)
