@@ -9,7 +9,7 @@ from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, Sta
 class Known:
     """A job of the ledger without its script and definition. `chain_block` is the block of the contract's last word, `open` are
     the kinds of its open effects, `parked` those of them that were left to the operator; `heard` says that the inbox holds
-    something about it that nobody has read.
+    something about it that nobody has read, `id_is_anothers` that SLURM gave its id again to a later job of ours.
     """
 
     job_id: JobId
@@ -24,6 +24,7 @@ class Known:
     open: frozenset[Kind] = frozenset()
     parked: frozenset[Kind] = frozenset()
     heard: bool = False
+    id_is_anothers: bool = False
 
     @property
     def finished(self) -> bool:

@@ -56,11 +56,11 @@ class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
     read from the chain's logs, or taken over; `others` are those of other ledgers, with the ledger's mark. None stands for a
     side that did not answer. `saved` are jobs that SLURM does not list, and that slurmctld had on its disk when it was
-    started. `asked` is what SLURM and accounting said when asked for those that SLURM does not list: None is
-    that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs that `waited`, as far
-    as they were looked for. `remembered` is what scripts and accounting
-    say of those that are `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then,
-    `steady_s` is how long slurmctld has been up.
+    started; None when that was not looked up. `asked` is what SLURM and accounting said when asked for those that SLURM does
+    not list: None is that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs
+    that `waited`, as far as they were looked for. `remembered` is what scripts and accounting say of those that are
+    `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then, `steady_s` is how
+    long slurmctld has been up.
     """
 
     provider: Address
@@ -71,7 +71,7 @@ class View:
     chain: Mapping[JobId, OnChain] | None = None
     block: int = 0
     slurm: Mapping[SlurmId, Listed] | None = None
-    saved: Collection[JobId] = frozenset()
+    saved: Collection[JobId] | None = None
     asked: Mapping[JobId, Seen | None] = field(default_factory=dict)
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
     remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
@@ -91,13 +91,18 @@ class View:
     @cached_property
     def forgotten(self) -> list[JobId]:
         """The jobs that slurmctld had saved, and that nobody knows any more."""
-        absent = (job for job in missing(self) if job.job_id in self.saved and not job.heard)
+        absent = (job for job in missing(self) if job.job_id in (self.saved or ()) and not job.heard)
         return [job.job_id for job in absent if self.asked.get(job.job_id, _NOT_ASKED) is None]
 
     @cached_property
     def lost_its_memory(self) -> bool:
         """Whether slurmctld was started with an older state than it had, or with none."""
         return bool(self.forgotten) and self.too_many(len(self.forgotten))
+
+    @property
+    def knows_all_it_had_saved(self) -> bool:
+        """Whether SLURM answered, and lacks nothing that slurmctld had on its disk."""
+        return self.slurm is not None and self.saved is not None and not self.saved
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[Listed]]:
@@ -202,7 +207,8 @@ def row_of(job: Known, slurm: Mapping[SlurmId, Listed]) -> Listed | None:
 
 def is_row_of(row: Listed, job: Known) -> bool:
     """SLURM uses ids again after a wrap, and after it lost its state. An owner can change the name, a requeue the time."""
-    return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s in (None, row.submit_s))
+    unseen = job.slurm_submit_s is None and not job.id_is_anothers
+    return row.user == job.customer and (row.name == job.job_id or unseen or job.slurm_submit_s == row.submit_s)
 
 
 def _ran(row: Listed) -> bool:

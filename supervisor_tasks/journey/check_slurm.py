@@ -82,6 +82,7 @@ def _check(site: Site) -> bool:
     except TransientError as error:
         _missed(ledger, error)
         raise
+    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     try:
         recognise(site, controller)
     except AnotherSlurmError:
@@ -92,7 +93,6 @@ def _check(site: Site) -> bool:
     ledger.sweeps.learn(SEEN, "yes")
     if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
-    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:

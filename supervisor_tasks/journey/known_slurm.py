@@ -56,10 +56,15 @@ def learn_start(ledger: Ledger, booted: str, silent_s: float) -> bool:
     """Write down that slurmctld was started again, and for how long it had not been asked before; True when that is news. The
     second comes first: without it nothing is taken for granted of what slurmctld had saved.
     """
-    known = ledger.sweeps.fact(SLURM_BOOT)
-    if known is None or known[0] != booted:
+    known, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
+    if is_to_be_learnt(booted, known and known[0], silent and silent[0]):
         ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f}")
     return ledger.sweeps.learn(SLURM_BOOT, booted)
+
+
+def is_to_be_learnt(booted: str, known: str | None, silent: str | None) -> bool:
+    """Whether the silence before a start of slurmctld is to be written down: of a new one, or where nothing is known of any."""
+    return known != booted or silent is None
 
 
 def require_not_held(ledger: Ledger) -> None:

@@ -74,7 +74,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         view = View(
             provider=Address(provider[0] if provider else ""),
             comment=comment(cluster.public_address),
-            jobs=ledger.sweeps.hot(),
+            jobs=hot(ledger),
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot[1] if boot else 0.0,
@@ -86,18 +86,30 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
     read_since = None
     with report.asking("chain"):
         view, read_since = _look_at_chain(site, view, report)
+    if view.slurm is not None:
+        view = replace(view, saved=_saved(ledger, view, begun))
     if view.slurm is not None and unlisted(view):
         report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
         view = replace(view, remembered=None)
         with report.asking("accounting"):
             view = replace(view, remembered=_remembered(site, view))
     elif view.slurm is not None:
-        view = replace(view, saved=_saved(ledger, view, begun))
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
             view = replace(view, traces=_traces(site, view, boot[0] if boot else ""))
     return view, read_since
+
+
+def hot(ledger: Ledger) -> dict[JobId, Known]:
+    """All jobs of which something is still to be decided. Of those that nobody has seen in SLURM, it matters whether their ids
+    were given again: the row of such an id is the later job's.
+    """
+    jobs = ledger.sweeps.hot()
+    unseen = {job.slurm_id for job in jobs.values() if job.slurm_id is not None and job.slurm_submit_s is None}
+    submissions = ledger.journal.submissions(unseen) if unseen else {}
+    given_again = {job_id for job_id, submission in submissions.items() if submission.id_is_anothers}
+    return jobs | {job_id: replace(jobs[job_id], id_is_anothers=True) for job_id in given_again & jobs.keys()}
 
 
 def _pointed_to(ledger: Ledger, view: View) -> dict[JobId, Known]:
@@ -173,7 +185,7 @@ def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
     submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
     return {
-        job_id: Trace.UNSURE if job_id in view.saved else _trace(site, job, submissions.get(job_id), booted_s)
+        job_id: Trace.UNSURE if job_id in (view.saved or ()) else _trace(site, job, submissions.get(job_id), booted_s)
         for job_id, job in jobs.items()
     }
 

@@ -30,6 +30,7 @@ MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
 SHOWN = 200  # findings in a report
+FORGOT = "SLURM does not know"  # so begins the reason of a sweep's hold
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
@@ -124,21 +125,24 @@ def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mappin
 
 def _hold(ledger: Ledger, view: View) -> None:
     """Nothing is given to a SLURM that has lost its memory, until it is back, or the operator says that it is lost for good."""
+    held_for = ledger.switches.reason(Switch.SUBMISSIONS_HELD)
     if view.lost_its_memory:
-        reason = f"SLURM does not know {len(view.forgotten)} jobs that it had saved"
-        if not ledger.switches.is_set(Switch.SUBMISSIONS_HELD):
+        reason = f"{FORGOT} {len(view.forgotten)} jobs that it had saved"
+        if held_for is None:
             ledger.switches.set(Switch.SUBMISSIONS_HELD, reason)
         advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor slurm accept`"
         ledger.alarms.on(
             AlarmName.SLURM_FORGOT, jobs=len(view.forgotten), some=view.forgotten[:20], reason=reason, advice=advice
         )
-    elif view.slurm is not None and not view.saved and _is_on(ledger, AlarmName.SLURM_FORGOT):
-        ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+    elif view.knows_all_it_had_saved:
+        if lifts(held_for):
+            ledger.switches.unset(Switch.SUBMISSIONS_HELD, held_for)  # not one that the operator sets meanwhile
         ledger.alarms.off(AlarmName.SLURM_FORGOT)
 
 
-def _is_on(ledger: Ledger, name: AlarmName) -> bool:
-    return any(alarm.name is name for alarm in ledger.alarms.all())
+def lifts(held_for: str | None) -> bool:
+    """Whether a sweep may end a hold that is on for that reason: its own, also one that it set before it was killed."""
+    return held_for is not None and held_for.startswith(FORGOT)
 
 
 def _wake(site: Site, report: Report) -> None:

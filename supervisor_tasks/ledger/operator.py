@@ -112,16 +112,21 @@ class Switches:
         with self._engine.begin() as connection:
             connection.execute(upsert)
 
-    def unset(self, switch: Switch) -> None:
-        """Turn off."""
+    def unset(self, switch: Switch, reason: str | None = None) -> None:
+        """Turn off; with a reason, only if it is on for that one."""
+        because = () if reason is None else (SWITCHES.c.reason == reason,)
         with self._engine.begin() as connection:
-            connection.execute(delete(SWITCHES).where(*self._here(switch)))
+            connection.execute(delete(SWITCHES).where(*self._here(switch), *because))
 
     def is_set(self, switch: Switch) -> bool:
         """Whether it is on."""
-        query = select(func.count()).select_from(SWITCHES).where(*self._here(switch))
+        return self.reason(switch) is not None
+
+    def reason(self, switch: Switch) -> str | None:
+        """Why it is on; None when it is off."""
         with asking(self._engine) as connection:
-            return bool(connection.scalar(query))
+            found: str | None = connection.scalar(select(SWITCHES.c.reason).where(*self._here(switch)))
+        return found
 
     def _here(self, switch: Switch) -> tuple[Any, ...]:
         return SWITCHES.c.cluster == self._cluster, SWITCHES.c.name == switch.value

@@ -105,8 +105,15 @@ class Sweeps:
     # --- when -------------------------------------------------------------------------------------------------------
 
     def ask(self, why: str) -> None:
-        """Have a sweep made soon. Asking twice is asking once."""
-        self.learn(WANTED, why)
+        """Have a sweep made soon, which names all who asked. Asking twice is asking once."""
+        row = insert(FACTS).values(cluster=self._cluster, name=WANTED, value=why)
+        more = row.on_conflict_do_update(
+            index_elements=["cluster", "name"],
+            set_={"value": FACTS.c.value + "; " + why},
+            where=~FACTS.c.value.contains(why, autoescape=True),
+        )
+        with self._engine.begin() as connection:
+            connection.execute(more)
 
     def due(self) -> bool:
         """Whether somebody has asked for a sweep, or the last one is long enough ago."""

@@ -306,11 +306,20 @@ def test_sweep__older_claims__are_read_without_one_until_there_is_one_that_nobod
     first_the_job = (
         "SELECT 1 FROM jobs WHERE job_id = :id FOR UPDATE"  # as the ledger does: no deadlock with a look under way
     )
-    execute(grid, first_the_job, AGAIN, *unknown, head=grid.chain.block_number(), id=job_id)
-    wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
-    wait_until(lambda: "never_seen" in ever_found(grid, job_id), "the sweep that took it in to be kept", 60.0, 0.2)
-    (took_in,) = [report for report in reports(grid) if "never_seen" in found(report, job_id)]
-    assert OLDER in took_in["why"]
+
+    def taken_in_for_an_older_claim() -> bool:
+        before = last_sweep(grid)
+        execute(grid, first_the_job, AGAIN, *unknown, head=grid.chain.block_number(), id=job_id)
+        wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
+
+        def takers() -> list[dict[str, Any]]:
+            return [report for report in reports(grid, before) if "never_seen" in found(report, job_id)]
+
+        wait_until(lambda: bool(takers()), "the sweep that took it in to be kept", 60.0, 0.2)
+        (took_in,) = takers()
+        return OLDER in took_in["why"]
+
+    wait_until(taken_in_for_an_older_claim, "no other sweep to come first", 240.0)
     assert len(slurm_ids(grid, job_id)) == 1
     end(grid, customer, job_id)
 

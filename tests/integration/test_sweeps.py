@@ -7,6 +7,7 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.events import ChainSaw, SlurmStarted
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
+from supervisor_tasks.journey.sight import hot
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.others import OthersClaim
@@ -52,6 +53,9 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     assert ledger.sweeps.begin("the operator").why == "the operator; somebody wants one"
     assert ledger.sweeps.begin("the operator").why == "the operator"
     assert ledger.sweeps.begin("").why == "the clock"
+    for why in ("one", "100% of another", "one"):
+        ledger.sweeps.ask(why)
+    assert ledger.sweeps.begin("").why == "one; 100% of another"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
@@ -90,6 +94,17 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     assert set(named) == {job_id(2), job_id(3)}
     assert named[job_id(3)].finished
     assert ledger.sweeps.named([], []) == {}
+
+
+def test_hot__an_id_that_was_given_to_a_later_job_too__is_not_the_first_ones(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    execute(ledger, "UPDATE jobs SET slurm_id = 101 WHERE job_id = :id", id=job_id(2))
+    assert {name: job.id_is_anothers for name, job in hot(ledger).items()} == {
+        job_id(1): True,
+        job_id(2): False,
+        job_id(3): False,
+    }
 
 
 def test_facts__learnt_again__keep_their_age_and_say_whether_they_are_new(ledger: Ledger) -> None:

@@ -173,6 +173,13 @@ def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
 
 
+def test_compare__nobody_saw_the_job_and_its_id_was_given_again__the_row_is_the_later_jobs() -> None:
+    later = row(1, "COMPLETED", number=5)
+    first = known(state=State.QUEUED, open=WITNESSED)
+    assert missing(seeing(first, rows=[later])) == []  # it may have been renamed
+    assert [job.job_id for job in missing(seeing(replace(first, id_is_anothers=True), rows=[later]))] == [name(1)]
+
+
 def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
     many = [known(number) for number in range(1, FEW + 2)]
     assert {finding.kind for finding in compare(gone(*many, age_s=GRACE_S))} == {Found.HELD}
@@ -253,6 +260,14 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
     rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
     assert not replace(lost, jobs=many, slurm=rows).lost_its_memory  # less than a tenth
+
+
+def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
+    view = forgetful(8, saved=0)
+    assert view.knows_all_it_had_saved
+    assert not replace(view, saved=None).knows_all_it_had_saved  # others were asked for first
+    assert not forgetful(8, saved=1).knows_all_it_had_saved
+    assert not replace(view, slurm=None).knows_all_it_had_saved
 
 
 def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:

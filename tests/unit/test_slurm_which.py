@@ -8,16 +8,16 @@ from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
 from supervisor_tasks.slurm.which import Which, which
 from tests.unit.test_slurm_output import recorded
 
-HERE = Which("hpc", "6817", ("ctl1(10.0.0.1)", "ctl2(10.0.0.2)"))
+HERE = Which("hpc", "6817", ("ctl1", "ctl2"))
 
 
 def test_which__recorded_configuration__name_port_and_hosts() -> None:
     found = which(recorded("scontrol-show-config"))
-    assert found == Which("devgrid", "15540", ("login1(127.0.0.1)",))
-    assert str(found) == "devgrid on port 15540 of login1(127.0.0.1)"
+    assert found == Which("devgrid", "15540", ("login1",))
+    assert str(found) == "devgrid on port 15540 of login1"
 
 
-@pytest.mark.parametrize("one", [HERE, Which("devgrid", "15540", ("login1(127.0.0.1)",))])
+@pytest.mark.parametrize("one", [HERE, Which("devgrid", "15540-15544", ("login1",))])
 def test_told__what_was_shown__is_read_again(one: Which) -> None:
     assert Which.told(str(one)) == one
 
@@ -31,7 +31,19 @@ def test_which__no_answer_or_no_name__is_no_other_cluster() -> None:
 
 def test_is_the_same_as__a_controller_in_common__is_the_same_cluster() -> None:
     assert HERE.is_the_same_as(HERE)
-    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl2(10.0.0.2)", "ctl3(10.0.0.3)")))
-    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl1(10.0.0.1)",)))
-    for other in (replace(HERE, name="hpc2"), replace(HERE, port="6818"), replace(HERE, hosts=("ctl3(10.0.0.3)",))):
+    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl2", "ctl3")))
+    assert HERE.is_the_same_as(replace(HERE, hosts=("ctl1",)))
+    for other in (replace(HERE, name="hpc2"), replace(HERE, port="6818"), replace(HERE, hosts=("ctl3",))):
         assert not HERE.is_the_same_as(other)
+
+
+def test_is_the_same_as__another_address_or_more_ports__is_the_same_cluster() -> None:
+    answer = recorded("scontrol-show-config")
+    found = which(answer)
+    for was, now in (("login1(127.0.0.1)", "login1(10.0.0.5)"), ("= 15540", "= 15540-15543")):
+        assert was in answer.stdout
+        moved = which(replace(answer, stdout=answer.stdout.replace(was, now)))
+        assert moved.is_the_same_as(found)
+        assert found.is_the_same_as(moved)
+    assert found.is_the_same_as(Which.told("devgrid on port 15540 of login1(10.0.0.5)"))  # as it was kept earlier
+    assert not found.is_the_same_as(replace(found, port="15541-15543"))
