@@ -15,6 +15,7 @@ from supervisor_tasks.job import SlurmId
 
 MOST_OUTPUT = 10_000_000  # bytes that are read of a job's output, its last ones
 NICE = 10_000  # below the jobs of customers
+STANDS_STILL_S = 15 * 60.0  # without a step that succeeded; then the operator is called
 PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
 
 Value = float | str
@@ -124,12 +125,22 @@ class Step(StrEnum):
     CLEAN = "clean"
     FINISH = "finish"
 
+    @property
+    def asks_slurm(self) -> bool:
+        """Whether it takes the SLURM that has the ledger's jobs."""
+        return self not in (Step.SKIP, Step.FINISH)
+
+    @property
+    def begins_something(self) -> bool:
+        """Whether it waits until SLURM is known to work, and while submissions are held."""
+        return self in (Step.BEGIN, Step.SUBMIT)
+
 
 def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Measurement | None] | None:
     """What is to be done now; None is to wait."""
     if run.state is RunState.ASKED:
         return (Step.FINISH if run.cancel_reason is not None else Step.BEGIN), None
-    dirty = next((one for one in measurements if not one.stage.open and not one.cleaned), None)
+    dirty = next((one for one in measurements if not one.stage.open and not one.cleaned and _was_called(one)), None)
     if dirty is not None:
         return Step.CLEAN, dirty
     one = next((one for one in measurements if one.stage.open), None)
@@ -140,6 +151,18 @@ def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Meas
     if one.due_in_s > 0:
         return None
     return (Step.READ if one.stage is Stage.ENDED else Step.LOOK), one
+
+
+def stands_still(troubled_s: float, *, impossible: bool) -> bool:
+    """Whether the operator is called for a run of which no step has succeeded for so long; at once when it cannot be planned:
+    with these settings and nodes it never will.
+    """
+    return impossible or troubled_s >= STANDS_STILL_S
+
+
+def _was_called(one: Measurement) -> bool:
+    """Whether SLURM may have had it: else there is nothing to clean, and whom it runs as may not even be let in."""
+    return one.stage is not Stage.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
 
 
 # --- names --------------------------------------------------------------------------------------------------------------

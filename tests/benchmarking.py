@@ -22,6 +22,7 @@ from devgrid.process import wait_until
 from devgrid.users import admin
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.benchmark import benchmark
+from supervisor_tasks.journey.check_slurm import ANSWERED
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.settings import load
@@ -97,6 +98,7 @@ def measuring(site: Site, cluster: Cluster, names: Sequence[str], user: str = RU
 
 def tick(site: Site) -> str:
     """As the clock has it done; what did not answer."""
+    site.ledger.ticks.leave(ANSWERED)  # SLURM is asked elsewhere whether it works
     try:
         benchmark(site)
     except TransientError as error:

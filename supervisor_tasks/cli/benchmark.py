@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
+from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
 
 WHICH_RUN = click.option("--run", "run_id", type=click.IntRange(1), help="Instead of the last one.")
 
@@ -41,6 +42,7 @@ def show(desk: Desk, run_id: int | None, as_json: bool) -> None:
     number = _run_number(desk, run_id)
     found, results = desk.ledger.benchmarks.run(number), desk.ledger.benchmarks.results(number)
     assert found is not None  # noqa: S101  it was just there, and runs are not deleted
+    found = found | {"last_error": _last_error(desk, number)}
     if as_json:
         desk.shown.json({"run": found, "benchmarks": results})
         return
@@ -137,6 +139,12 @@ def _run_number(desk: Desk, run_id: int | None) -> int:
         named = "no run" if run_id is None else f"no run {run_id}"
         raise click.ClickException(f"found {named}; see `supervisor benchmark history`, or `supervisor benchmark run`")
     return int(found["id"])
+
+
+def _last_error(desk: Desk, number: int) -> str:
+    """Why the run makes no step at the moment."""
+    troubled, error = desk.ledger.sweeps.fact(BENCHMARK_TROUBLED), desk.ledger.sweeps.fact(BENCHMARK_ERROR)
+    return error[0] if troubled is not None and error is not None and troubled[0] == str(number) else ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

@@ -14,14 +14,18 @@ import structlog
 from benchmarks.reading import UnreadableOutputError
 from supervisor_tasks import benchmark_run
 from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, unsound, waits_in_vain, why_failed
-from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step
+from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step, stands_still
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.journey.sight import ProviderUnknownError
 from supervisor_tasks.ledger.benchmarks import Verdict
-from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.rows import storable
+from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED, PROVIDER
 from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.output import Seen, SlurmRejectedError
+from supervisor_tasks.slurm.output import Seen, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.recognise import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.states import Phase
@@ -30,6 +34,10 @@ log = structlog.get_logger()
 
 OUTPUT_AGAIN_S = 2.0
 DISABLED = "BENCHMARK_DISABLE is set"
+
+
+class ImpossibleRunError(TransientError):
+    """With these settings and these nodes nothing can be measured; with others it may be."""
 
 
 def benchmark(site: Site) -> None:
@@ -48,28 +56,60 @@ def _step(site: Site) -> bool:
     found = next_step(run, site.ledger.benchmarks.measurements(run))
     if found is None:
         return False
-    step, one = found
+    try:
+        _do(site, run, *found)
+    except TransientError as error:
+        _troubled(site, run, error)
+        raise
+    _goes_on(site)
+    return True
+
+
+def _do(site: Site, run: Run, step: Step, one: Measurement | None) -> None:
+    if step.asks_slurm:
+        require_known(site)
+    if step.begins_something:
+        require_not_held(site.ledger)
+        if not slurm_works(site.ledger):
+            raise SlurmUnavailableError("SLURM is not known to work at the moment; nothing is begun")
     if one is None:
         (_begin if step is Step.BEGIN else _finish)(site, run)
     else:
         STEPS[step](site, run, one)
-    return True
 
 
 def _begin(site: Site, run: Run) -> None:
     """See what is to be measured, and write down how."""
     beginning = _names_begin(site)
     specs = site.slurm.nodes.specs()
+    if not specs.nodes:
+        raise SlurmUnavailableError(f"none of the partition's {len(specs.left_out)} nodes works at the moment")
     try:
         plan = site.benchmarking.plan_of(specs, run.token)
-    except ValueError as error:  # another run may do better: with other settings, or other nodes
-        log.error("benchmark_run_impossible", run=run.id, error=str(error))
-        site.ledger.benchmarks.cancel(f"it cannot be planned: {error}")
-        return
+    except ValueError as error:
+        raise ImpossibleRunError(f"the run cannot be planned: {error}") from error
     jobs = {name: one.render(plan) for name, one in site.benchmarking.suite.items()}
     planned = [Planned(benchmark=name, options=job.resource_flags(), script=job.script) for name, job in jobs.items()]
     site.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
     log.info("benchmark_run_begun", run=run.id, why=run.why, benchmarks=list(jobs), nodes=len(specs.nodes))
+
+
+def _troubled(site: Site, run: Run, error: TransientError) -> None:
+    """Keep why no step is made, and since when; call the operator if that is for long."""
+    sweeps = site.ledger.sweeps
+    sweeps.learn(BENCHMARK_ERROR, storable(str(error))[:500])
+    sweeps.learn(BENCHMARK_TROUBLED, str(run.id))
+    _, troubled_s = sweeps.fact(BENCHMARK_TROUBLED) or ("", 0.0)
+    if stands_still(troubled_s, impossible=isinstance(error, ImpossibleRunError)):
+        advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
+        site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=str(error)[:500], advice=advice)
+
+
+def _goes_on(site: Site) -> None:
+    troubled = site.ledger.sweeps.fact(BENCHMARK_TROUBLED)
+    if troubled is not None:
+        site.ledger.alarms.off(AlarmName.BENCHMARK_STANDS_STILL)
+        site.ledger.sweeps.forget(BENCHMARK_TROUBLED, troubled[0])
 
 
 def _finish(site: Site, run: Run) -> None:

@@ -1,17 +1,21 @@
 """Look at the nodes: what hardware the partition has, written down for who registers it."""
 
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.site import Site
 
 
 def look_at_nodes(site: Site) -> None:
-    """Write the partition's hardware down. Raises SlurmUnavailableError or SshUnavailableError; what is known stays."""
+    """Write the partition's hardware down; what is known stays. Raises AnotherSlurmError, SlurmUnavailableError or
+    SshUnavailableError.
+    """
     drain(site.ledger, "look_at_nodes", lambda: _look(site))
 
 
 def _look(site: Site) -> bool:
+    require_known(site)
     specs = site.slurm.nodes.specs()
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
     if Registrations(site.ledger.sweeps).learn_hardware(machines):

@@ -205,6 +205,7 @@ class Benchmarks:
                 slurm_id=change.slurm_id,
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
+                called_at=func.coalesce(RESULTS.c.called_at, now),  # a backup may not have it
                 due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.look_in_s),
                 missing_at=missing_at,
                 lost=RESULTS.c.lost + int(change.lost),

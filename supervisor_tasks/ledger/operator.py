@@ -42,6 +42,7 @@ class AlarmName(StrEnum):
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
+    BENCHMARK_STANDS_STILL = "benchmark_stands_still"
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 
 

@@ -24,6 +24,8 @@ SLURM_BOOT = "slurmctld runs since"
 SLURM_SILENT = (
     "slurmctld silent before"  # a start of slurmctld, and how many seconds of silence ended when it was found
 )
+BENCHMARK_TROUBLED = "benchmark run without a step that succeeded"  # the run's number
+BENCHMARK_ERROR = "benchmark run's last error"
 SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
 SLURM_SEEN = "slurm seen"  # another one, which was found in its place
 SLURM_ACCEPTED = "slurm accepted"  # the fact that the operator took what SLURM had forgotten up to then for forgotten

@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, a
 from supervisor_tasks.slurm.states import Phase
 
 READ_TIMEOUT_S = 120.0  # for 10 MB
+LONGEST_BACK_S = 30 * 86400.0
 _READ = (
     'IFS= read -r m; if [ -e "$1" ]; then echo "$m there"; tail -c "$2" -- "$1" | base64; echo "$m whole"; '
     'else echo "$m absent"; fi'
@@ -49,8 +50,7 @@ class BenchmarkJobs:
         sacct = self.cluster.paths.sacct
         if sacct is None:
             return None
-        minutes = int(one.called_s_ago + CLOCKS_DIFFER_S) // 60 + 1
-        argv = commands.sacct_since(sacct, one.job_name, self.user, minutes)
+        argv = commands.sacct_since(sacct, one.job_name, self.user, minutes_back(one.called_s_ago))
         ended = [seen for seen in accounted_jobs(self._ask(argv)) if seen.phase is Phase.ENDED]
         return ended[-1] if ended else None
 
@@ -76,6 +76,11 @@ class BenchmarkJobs:
             return self.cluster.ssh.run(self.user, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
+
+
+def minutes_back(called_s_ago: float) -> int:
+    """How far accounting is to look back for a job. When it was handed over is not known of a ledger that was restored."""
+    return int(min(called_s_ago, LONGEST_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
 
 
 def read_output(answer: Answer, mark: str) -> bytes | None:

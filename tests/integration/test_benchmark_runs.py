@@ -3,13 +3,18 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.plan import Plan
 from devgrid.process import wait_until
 from supervisor_tasks.benchmark_run import NICE, Stage
+from supervisor_tasks.ledger.operator import AlarmName, Switch
+from supervisor_tasks.ledger.sweeps import BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.specs import Specs
 from tests.benchmarking import (
     PROVIDER_ADDRESS,
     RUNNER,
@@ -29,7 +34,7 @@ from tests.submitting import World
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World.running() as running:
+    with World.running("MessageTimeout=2") as running:
         running.slurm.users.add(RUNNER)
         yield running
 
@@ -108,6 +113,39 @@ def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world
     }
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
     assert in_slurm(world, results(site)["words"]["job_name"]) == []
+
+
+def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_planned(world: World) -> None:
+    site = a_site(world, "good")
+
+    def plan_of(specs: Specs, nonce: str) -> Plan:
+        raise ValueError("3 entries of UCX affinity")
+
+    impossible = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    number = site.ledger.benchmarks.ask("a test")
+    site.ledger.switches.set(Switch.SUBMISSIONS_HELD)
+    assert "held" in tick(site)
+    assert site.ledger.alarms.all() == []
+    assert site.ledger.sweeps.fact(BENCHMARK_TROUBLED)[0] == str(number)  # type: ignore[index]
+    site.ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+    assert "cannot be planned" in tick(impossible)
+    assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STANDS_STILL]
+    assert until_done(site)["state"] == "DONE"
+    assert site.ledger.alarms.all() == []
+
+
+def test_job_that_is_held__has_failed_and_is_cancelled(world: World) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
+    held = world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    assert held.returncode == 0, held.stderr
+    until_done(site)
+    assert results(site)["endless"]["stage"] == "FAILED"
+    assert "JobHeld" in results(site)["endless"]["reason"]
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
 
 
 @pytest.mark.parametrize("place", ["before-sbatch", "after-sbatch"])

@@ -21,6 +21,7 @@ from supervisor_tasks.benchmark_end import (
     why_failed,
 )
 from supervisor_tasks.benchmark_run import (
+    STANDS_STILL_S,
     Measurement,
     Run,
     RunState,
@@ -31,8 +32,10 @@ from supervisor_tasks.benchmark_run import (
     name_beginning,
     next_step,
     sbatch,
+    stands_still,
 )
 from supervisor_tasks.job import SlurmId
+from supervisor_tasks.slurm.benchmark_jobs import minutes_back
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.view import JOB_NAME
 
@@ -86,6 +89,29 @@ def test_next_step__of_a_run_that_is_to_end__begins_nothing() -> None:
     assert next_step(ending, [submitted]) == (Step.LOOK, submitted)
     assert next_step(Run(id=3, why="", state=RunState.ASKED, cancel_reason="enough"), []) == (Step.FINISH, None)
     assert next_step(Run(id=3, why="", state=RunState.ASKED), []) == (Step.BEGIN, None)
+
+
+def test_cancelled_before_it_was_handed_over__nothing_is_to_be_cleaned() -> None:
+    ending = Run(id=3, why="a test", state=RunState.RUNNING, cancel_reason="enough")
+    assert next_step(ending, [one(Stage.CANCELLED)]) == (Step.FINISH, None)
+    for called in (one(Stage.CANCELLED, called_s_ago=5.0), one(Stage.CANCELLED, slurm_id=SlurmId(7))):
+        assert next_step(ending, [called]) == (Step.CLEAN, called)
+
+
+def test_step__with_slurm__takes_the_ledgers_slurm_and_begins_nothing_unless_it_works() -> None:
+    assert {step for step in Step if not step.asks_slurm} == {Step.SKIP, Step.FINISH}
+    assert {step for step in Step if step.begins_something} == {Step.BEGIN, Step.SUBMIT}
+
+
+def test_run_without_a_step__calls_the_operator_after_a_while_and_at_once_when_it_cannot_be_planned() -> None:
+    assert not stands_still(STANDS_STILL_S - 1, impossible=False)
+    assert stands_still(STANDS_STILL_S, impossible=False)
+    assert stands_still(0.0, impossible=True)
+
+
+@pytest.mark.parametrize(("called_s_ago", "minutes"), [(0.0, 10), (3600.0, 70), (math.inf, 30 * 24 * 60 + 10)])
+def test_accounting__is_asked_about_a_time_that_there_is(called_s_ago: float, minutes: int) -> None:
+    assert minutes <= minutes_back(called_s_ago) <= minutes + 1
 
 
 def test_names__are_no_grid_jobs_and_no_two_are_alike() -> None:
