@@ -1,6 +1,7 @@
 """Benchmarks as jobs of a real SLURM, native: MPI between two slurmd, a real disk, this machine's network."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ ONE_MACHINE = {
     "OMPI_MCA_btl": "self,tcp",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_display_map": "1",  # it prints which rank is on which node
 }
 NONCE = "5ca1ab1e0ddba11c0ffee00000000000"
 
@@ -41,6 +43,8 @@ def slurm() -> Iterator[Slurm]:
 def a_plan(slurm: Slurm, iperf3_port: int) -> Plan:
     folder = slurm.processes.folder / "volume"
     folder.mkdir(mode=0o777)
+    disk = slurm.processes.folder / "disk"
+    disk.mkdir(mode=0o777)
     return Plan(
         mode=Mode.NATIVE,
         partition="main",
@@ -49,8 +53,7 @@ def a_plan(slurm: Slurm, iperf3_port: int) -> Plan:
         hpl_max_n=128,
         hpl_block_size=64,
         ior_block_mb_per_node=8,
-        ior_single_node=True,
-        volumes={"scratch": str(folder), "disk-tmp": str(folder / "none")},
+        volumes={"scratch": str(folder), "disk-world-tmp": str(disk), "disk-tmp": str(folder / "none")},
         environment=ONE_MACHINE,
         iperf3_server=f"127.0.0.1:{iperf3_port}",
         iperf3_duration_s=1,
@@ -72,6 +75,7 @@ def submit(slurm: Slurm, name: str, plan: Plan) -> Path:
     return output
 
 
+@pytest.mark.timeout(600)
 def test_benchmarks__native_on_two_slurmd__measure_what_is_there_and_name_what_is_not(slurm: Slurm) -> None:
     port = free_port()
     server = ["iperf3", "--server", "--bind", "127.0.0.1", "--port", str(port)]
@@ -79,7 +83,7 @@ def test_benchmarks__native_on_two_slurmd__measure_what_is_there_and_name_what_i
     plan = a_plan(slurm, port)
     outputs = {name: submit(slurm, name, plan) for name in SUITE}
     wait_until(
-        lambda: not slurm.run("squeue", "--noheader").stdout.strip(), "all benchmarks to end", 240.0, every_s=0.5
+        lambda: not slurm.run("squeue", "--noheader").stdout.strip(), "all benchmarks to end", 480.0, every_s=0.5
     )
     readings = {}
     for name, output in outputs.items():
@@ -88,7 +92,11 @@ def test_benchmarks__native_on_two_slurmd__measure_what_is_there_and_name_what_i
     assert list(readings["hpl"].numbers) == ["compute.gflops"]
     assert "HPLinpack" in readings["hpl"].tool
     assert "plain HPL on the CPUs, by 2 ranks: no hpl.sh on the node" in readings["hpl"].notes
-    assert len(readings["ior"].numbers) == 4
+    ranks = re.findall(r"Data for node: (\S+).*?Process rank: (\d+)", outputs["hpl"].read_text(), re.DOTALL)
+    assert sorted(ranks, key=lambda rank: rank[1]) == [("node1", "0"), ("node2", "1")]
+    assert len(readings["ior"].numbers) == 8
+    assert not any("files may be left" in note for note in readings["ior"].notes)
+    assert list((slurm.processes.folder / "disk").iterdir()) == []
     assert "no folder" in readings["ior"].left_out["storage.disk-tmp.read.iops"]
     assert list(readings["speedtest"].numbers) == ["network.upload.bw.mbps", "network.download.bw.mbps"]
     assert any("iperf3" in note for note in readings["speedtest"].notes)

@@ -152,6 +152,31 @@ def test_ior__without_ior__measures_the_volumes_with_fio(tmp_path: Path) -> None
     assert list((tmp_path / "with space").iterdir()) == []
 
 
+@pytest.mark.parametrize(("volume", "removed"), [("disk-tmp", ["--nodes=2"]), ("scratch", [])])
+def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
+    tmp_path: Path, volume: str, removed: list[str]
+) -> None:
+    """A volume of which two nodes have one each; srun, for which this machine is the other one, runs what it is given."""
+    folder, programs = tmp_path / "volume", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    plan = a_plan(volumes={volume: str(folder)})
+    other = folder / f"benchmark-{plan.nonce}.00000001"
+    write = {
+        "ior": "exit 1",
+        "mpirun": "exit 1",
+        "srun": f'echo "$3" >>{tmp_path}/asked; touch {other}; while [ "${{1#-}}" != "$1" ]; do shift; done; "$@"',
+    }
+    for name, body in write.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    output = run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin").decode()
+    asked = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    assert asked == removed
+    assert list(folder.iterdir()) == []
+    assert "may be left" not in output
+
+
 def test_ior__neither_program__is_left_out_by_name(tmp_path: Path) -> None:
     for name in ("bash", "sed", "rm", "cat"):
         (tmp_path / name).symlink_to(f"/bin/{name}")

@@ -31,7 +31,16 @@ on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
         bash -c "$functions; rank \"\$@\"" bash "$@"
 }
 test_file="" # that a job which is cancelled shall not leave behind
-clean_up() { [ -z "$test_file" ] || rm -f -- "$test_file" "$test_file".*; }
+remove() { rm -f -- "$1" "$1".*; }
+each_node="" # the volume is a disk of each node's own
+clean_up() {
+    [ -n "$test_file" ] || return 0
+    remove "$test_file"
+    [ -z "$each_node" ] || timeout 60 srun --overlap --mpi=none --nodes=2 \
+        --ntasks=2 --ntasks-per-node=1 \
+        bash -c "$(declare -f remove); remove \"\$1\"" bash "$test_file" || mark note "files may be left: $test_file"
+    test_file=""
+}
 trap clean_up EXIT
 trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
@@ -47,6 +56,7 @@ test_volume() { # VOLUME FOLDER MORE...
         return
     fi
     test_file="$2/benchmark-00112233445566778899aabbccddeeff"
+    case "$1" in disk-*) each_node=yes ;; *) each_node="" ;; esac
     mounts=("--container-mounts=$2:$2")
     test_with_ior "$1" "${@:3}"
     clean_up

@@ -28,7 +28,8 @@ on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
     mpirun -np "$ranks" bash -c "$functions; rank \"\$@\"" bash "$@"
 }
 test_file="" # that a job which is cancelled shall not leave behind
-clean_up() { [ -z "$test_file" ] || rm -f -- "$test_file" "$test_file".*; }
+remove() { rm -f -- "$1" "$1".*; }
+clean_up() { [ -z "$test_file" ] || remove "$test_file"; }
 trap clean_up EXIT
 trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
