@@ -25,6 +25,7 @@ from supervisor_tasks.offer import (
 )
 
 MOST_REJECTED = 100  # offers that are remembered
+LOOK_LASTS_S = 150.0  # so old a look at the nodes, one a minute, still tells what SLURM shows
 MOST_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
 VOLUME = "[a-z0-9][a-z0-9-]*"  # as benchmarks/plan.py has it
 BENCHMARK_KEY = re.compile(
@@ -238,6 +239,13 @@ def standing(situation: Situation) -> Standing:
     if memory.approved:
         return Standing.REMOVED
     return Standing.REJECTED if memory.rejected else Standing.UNREGISTERED
+
+
+def shows_nodes(looked_s_ago: float | None) -> bool:
+    """Whether what was seen of the nodes is what SLURM shows now; None where nobody has looked since SLURM is back. The time
+    before such a gap does not count for how long they have been so either.
+    """
+    return looked_s_ago is not None and looked_s_ago <= LOOK_LASTS_S
 
 
 # --- when to measure ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_benchmarks
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
+from supervisor_tasks.ledger.provider import NODES
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.site import Site
 
@@ -87,8 +88,11 @@ def _check(site: Site) -> bool:
         recognise(site, controller)
     except AnotherSlurmError:
         ledger.ticks.remove(ANSWERED)  # nothing is claimed
+        ledger.ticks.remove(NODES)
         raise
     ledger.ticks.leave(ANSWERED)
+    if ledger.ticks.age_s(NODES) is None:
+        site.sweep.wake("look_at_nodes")  # its nodes may be others now
     ledger.sweeps.learn(MISSED, "0")
     ledger.sweeps.learn(SEEN, "yes")
     if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
@@ -103,6 +107,7 @@ def _check(site: Site) -> bool:
 
 def _missed(ledger: Ledger, error: TransientError) -> None:
     ledger.ticks.remove(ANSWERED)
+    ledger.ticks.remove(NODES)
     tries = _tries(ledger)[0] + 1
     ledger.sweeps.learn(MISSED, str(tries))
     silent_s = ledger.ticks.age_s("check_slurm")

@@ -2,8 +2,9 @@
 
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import require_known
-from supervisor_tasks.ledger.provider import Registrations
+from supervisor_tasks.ledger.provider import NODES, Registrations
 from supervisor_tasks.offer import Machine
+from supervisor_tasks.registration import shows_nodes
 from supervisor_tasks.site import Site
 
 
@@ -18,6 +19,11 @@ def _look(site: Site) -> bool:
     require_known(site)
     specs = site.slurm.nodes.specs()
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
-    if Registrations(site.ledger.sweeps).learn_hardware(machines):
+    book = Registrations(site.ledger.sweeps)
+    if not shows_nodes(site.ledger.ticks.age_s(NODES)):
+        book.forget_hardware()
+    new = book.learn_hardware(machines)
+    site.ledger.ticks.leave(NODES)
+    if new:
         site.sweep.wake("register")
     return False

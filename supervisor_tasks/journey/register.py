@@ -14,7 +14,7 @@ from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.provider import RUN_WANTED, WANTED, Registrations
+from supervisor_tasks.ledger.provider import NODES, RUN_WANTED, WANTED, Registrations
 from supervisor_tasks.offer import far_off, label_texts, overruled
 from supervisor_tasks.registration import (
     Action,
@@ -28,6 +28,7 @@ from supervisor_tasks.registration import (
     decide,
     remembered,
     run_due,
+    shows_nodes,
     standing,
 )
 from supervisor_tasks.settings import USUAL_PRICES
@@ -71,7 +72,8 @@ def _situation(site: Site, book: Registrations) -> Situation:
     cursor = site.ledger.cursors.of(STREAM)
     if cursor is not None and on_offer.block < cursor[0]:
         raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
-    machines, known_s = book.hardware() if slurm_works(site.ledger) else ((), 0.0)
+    looked = slurm_works(site.ledger) and shows_nodes(site.ledger.ticks.age_s(NODES))
+    machines, known_s = book.hardware() if looked else ((), 0.0)
     return Situation(
         on_offer=on_offer,
         memory=memory,

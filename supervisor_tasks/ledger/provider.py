@@ -9,6 +9,7 @@ from supervisor_tasks.offer import Machine
 from supervisor_tasks.registration import Memory, Standing
 
 HARDWARE = "hardware"  # what SLURM shows
+NODES = "nodes"  # the tick that is there while somebody looks and SLURM answers
 PERMISSION = "permission"  # what the contract lets the provider do, as the claims saw it last
 STANDING = "standing"
 MEMORY = "registration memory"
@@ -27,6 +28,12 @@ class Registrations:
         """Write down what SLURM shows; True when it is something else than before."""
         numbers = [[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines]
         return self._facts.learn(HARDWARE, json.dumps(numbers))
+
+    def forget_hardware(self) -> None:
+        """Nobody has looked for a while: however long it was so, that begins anew."""
+        known = self._facts.fact(HARDWARE)
+        if known is not None:
+            self._facts.forget(HARDWARE, known[0])
 
     def hardware(self) -> tuple[tuple[Machine, ...], float]:
         """What SLURM shows, and for how many seconds it has been so; nothing as long as nobody has looked."""

@@ -14,6 +14,7 @@ from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.state import private_processes
 from supervisor_tasks.cli import main
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.provider import NODES as NODES_SEEN
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.offer import Machine
@@ -59,13 +60,13 @@ class Play:
 
     def restart(self, **settings: str) -> None:
         self.work.close()
-        self.ledger.ticks.leave("slurm")
+        self.ledger.ticks.leave("slurm", NODES_SEEN)
         self.environment |= settings
         self.work = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
 
     def look(self) -> None:
         """The registration is looked at, what was sent is followed, and looked at again."""
-        self.ledger.ticks.leave("slurm")
+        self.ledger.ticks.leave("slurm", NODES_SEEN)
         self.work.register()
         self.work.track()
         self.work.register()
@@ -85,7 +86,7 @@ class Play:
 
     def claims(self) -> int:
         """How many claims are written for a job that waits."""
-        self.ledger.ticks.leave("slurm")
+        self.ledger.ticks.leave("slurm", NODES_SEEN)
         count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
         with self.engine.connect() as connection:
             before = int(connection.scalar(text(count)) or 0)
@@ -128,7 +129,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
     work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.sweeps).learn_hardware(MACHINES)
-    ledger.ticks.leave("slurm")
+    ledger.ticks.leave("slurm", NODES_SEEN)
     found = Play(chain, provider, ledger, settings, app, work, engine)
     found.work.scan()
     try:
@@ -276,6 +277,18 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     play.work.register()
     waiting = play.chain.waiting_provider(play.provider.address)
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
+
+
+def test_slurm_is_back__its_nodes_count_when_somebody_has_looked_again(play: Play) -> None:
+    play.ledger.ticks.remove(NODES_SEEN)
+    play.work.register()
+    assert play.sent() == 0
+    assert "SLURM shows no node" in play.told()["why"]
+    play.facts.forget_hardware()
+    assert play.facts.hardware() == ((), 0.0)
+    play.facts.learn_hardware(MACHINES)
+    play.look()
+    assert play.sent() == 1
 
 
 def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play) -> None:

@@ -8,11 +8,15 @@ import pytest
 
 from devgrid.process import wait_until
 from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.job import Address
 from supervisor_tasks.journey.check_slurm import MISSED, TRIES, check_slurm, slurm_works
+from supervisor_tasks.journey.look_at_nodes import look_at_nodes
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.provider import NODES, Registrations
 from supervisor_tasks.ledger.sweeps import PROVIDER
-from supervisor_tasks.site import Site
+from supervisor_tasks.site import Site, SweepSide
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.output import SlurmUnavailableError
 from supervisor_tasks.slurm.specs import Node, Specs
@@ -36,14 +40,25 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def site(world: World) -> Iterator[Site]:
+def woken() -> list[str]:
+    """What was sent for."""
+    return []
+
+
+@pytest.fixture
+def site(world: World, woken: list[str]) -> Iterator[Site]:
     """A worker of the slurm queue that is soon done with waiting."""
     emptied(world.engine)
     site = world.site(world.cluster())
     assert site.slurm_side is not None
-    yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2))
+    sweep = SweepSide(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
+    yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep)
     site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
+
+
+def nobody(provider: Address) -> Contract:
+    raise AssertionError(f"nobody asks the contract of {provider}")
 
 
 @pytest.fixture
@@ -124,7 +139,13 @@ def specs_or_none(nodes: Nodes) -> Specs | None:
 # --- health ---------------------------------------------------------------------------------------------------------
 
 
-def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(world: World, site: Site) -> None:
+def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
+    world: World, site: Site, woken: list[str]
+) -> None:
+    book = Registrations(site.ledger.sweeps)
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert site.ledger.ticks.age_s(NODES) is not None
+    assert book.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
     failures, alarmed_after = 0, 0
 
@@ -142,6 +163,9 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(world
     assert alarmed_after == TRIES
     assert site.ledger.sweeps.fact(MISSED)[0] == str(TRIES + 1)  # type: ignore[index]
     assert not slurm_works(site.ledger)
+    assert site.ledger.ticks.age_s(NODES) is None
+    since_s = book.hardware()[1]
+    woken.clear()
     world.slurm.start_controller()
 
     def works() -> bool:
@@ -151,6 +175,17 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(world
     wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
     assert not alarms(site)
     assert site.ledger.sweeps.fact(MISSED)[0] == "0"  # type: ignore[index]
+    assert woken[-1] == "look_at_nodes"
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert book.hardware()[1] < since_s, "how long the nodes have been these begins anew"
+
+
+def has_looked(site: Site) -> bool:
+    try:
+        look_at_nodes(site)
+    except SlurmUnavailableError:
+        return False
+    return True
 
 
 def alarms(site: Site) -> bool:

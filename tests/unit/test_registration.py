@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from benchmarks.plan import VolumeName
 from supervisor_tasks.offer import Machine, Offer, Prices, sorted_labels
 from supervisor_tasks.registration import (
+    LOOK_LASTS_S,
     MOST_TRIES,
     Action,
     Benchmarks,
@@ -24,6 +25,7 @@ from supervisor_tasks.registration import (
     decide,
     remembered,
     run_due,
+    shows_nodes,
     standing,
 )
 
@@ -186,6 +188,13 @@ def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
 def test_hardware_unknown__prices_are_registered_with_the_hardware_that_the_contract_has() -> None:
     assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(prices=DEARER)
     assert decide(situation(chain(), machines=())).action is Action.WAIT
+
+
+@pytest.mark.parametrize(
+    ("looked_s_ago", "shown"), [(None, False), (0.0, True), (LOOK_LASTS_S, True), (LOOK_LASTS_S + 1, False)]
+)
+def test_shows_nodes__as_long_as_somebody_has_just_looked(looked_s_ago: float | None, shown: bool) -> None:
+    assert shows_nodes(looked_s_ago) is shown
 
 
 @pytest.mark.parametrize(("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)])
