@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
-from devgrid.chain import ChainError, Node, Prices
+from devgrid.chain import ChainError, Node, Prices, Provider
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.cli import main
@@ -18,12 +18,29 @@ DEARER_WEI = 12 * 10**17
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
+    """Nobody on its chain knows this cluster: what registers it is its own fleet, once that is started."""
     running = Grid.start(block_time_s=0.25, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
     try:
         running.fleet.start(flower=False)
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def registered(grid: Grid) -> Provider:
+    """What the fleet registers, before it is approved."""
+    wait_until(lambda: cpu_price_that_waits(grid) is not None, "the registration", 90.0)
+    return grid.chain.waiting_provider(grid.chain.account("provider").address)
+
+
+@pytest.fixture(scope="module")
+def approved(grid: Grid, registered: Provider) -> Grid:
+    """What the fleet registered is approved."""
+    wait_until(lambda: standing(grid) == "waiting", "the ledger to know that it waits", 60.0, 0.5)
+    grid.chain.approve_provider(grid.chain.account("provider").address)
+    wait_until(lambda: standing(grid) == "approved", "the ledger to know of the approval", 60.0, 0.5)
+    return grid
 
 
 def standing(grid: Grid) -> str:
@@ -40,22 +57,21 @@ def cpu_price_that_waits(grid: Grid) -> int | None:
         return None
 
 
-def test_unknown_cluster__is_registered_approved_and_runs_its_first_job(grid: Grid) -> None:
-    address, layout = grid.chain.account("provider").address, slurm_of(grid).layout
-    wait_until(lambda: cpu_price_that_waits(grid) is not None, "the registration", 90.0)
-    waiting = grid.chain.waiting_provider(address)
+def test_unknown_cluster__is_registered_as_slurm_and_settings_say(grid: Grid, registered: Provider) -> None:
+    layout = slurm_of(grid).layout
     node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
-    assert waiting.nodes == (node,) * len(layout.node_ports)
-    assert waiting.prices == Prices()
-    assert waiting.labels == (("name", "devgrid"),)
-    wait_until(lambda: standing(grid) == "waiting", "the ledger to know that it waits", 60.0, 0.5)
-    grid.chain.approve_provider(address)
-    wait_until(lambda: standing(grid) == "approved", "the ledger to know of the approval", 60.0, 0.5)
-    job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
-    assert wait_for_end(grid, job_id, 90.0).status is ChainStatus.FINISHED
+    assert registered.nodes == (node,) * len(layout.node_ports)
+    assert registered.prices == Prices()
+    assert registered.labels == (("name", "devgrid"),)
 
 
-def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(grid: Grid) -> None:
+def test_approved__runs_its_first_job(approved: Grid) -> None:
+    job_id = approved.submit_script(approved.new_customer(), "#!/bin/bash\ntrue\n")
+    assert wait_for_end(approved, job_id, 90.0).status is ChainStatus.FINISHED
+
+
+def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(approved: Grid) -> None:
+    grid = approved
     for name in ("worker", "beat"):
         grid.processes.stop(grid.processes.find(name))
     grid.environment["METASCHEDULER_CPU_PRICE_PER_MIN"] = str(DEARER_WEI)
@@ -63,6 +79,6 @@ def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(grid: Grid)
     grid.fleet.start_beat()
     wait_until(lambda: cpu_price_that_waits(grid) == DEARER_WEI, "the new price", 90.0)
     address = grid.chain.account("provider").address
-    waiting, registered = grid.chain.waiting_provider(address), grid.chain.provider(address)
-    assert (waiting.nodes, waiting.labels) == (registered.nodes, registered.labels)
+    waiting, in_force = grid.chain.waiting_provider(address), grid.chain.provider(address)
+    assert (waiting.nodes, waiting.labels) == (in_force.nodes, in_force.labels)
     wait_until(lambda: standing(grid) == "changing", "the ledger to know that it waits", 60.0, 0.5)
