@@ -160,7 +160,7 @@ def unlisted(view: View) -> dict[JobId, Address]:
     if view.slurm is None:
         return {}
     new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
-    restored = {job.job_id: job.customer for job in view.jobs.values() if _is_behind(job, view)}
+    restored = {job.job_id: job.customer for job in view.jobs.values() if is_behind(job, view)}
     return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, view) is None}
 
 
@@ -182,7 +182,7 @@ def live(row: Listed) -> bool:
     return row.seen.phase in (Phase.WAITING, Phase.RUNNING)
 
 
-def _is_behind(job: Known, view: View) -> bool:
+def is_behind(job: Known, view: View) -> bool:
     """Whether the ledger is yet to submit what has run, as the contract knows."""
     return job.state in BEFORE_SLURM and status_of(job.job_id, view) is ChainStatus.RUNNING
 

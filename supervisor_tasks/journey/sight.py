@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted
+from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.known_slurm import require_known
@@ -210,13 +210,13 @@ def _taken_s(job: Job, submission: Submission) -> float:
 
 
 def _claimed_ago_s(site: Site, view: View, job_ids: Collection[JobId]) -> float:
-    """How long ago the first of these jobs was claimed: SLURM had none of them before. Of those that the ledger knows, the
-    journal tells; of the others the blocks of their claims.
+    """How long ago the first of these jobs was claimed: SLURM had none of them before. The blocks of the claims tell: a ledger
+    that was restored from a backup may have written them down just now.
     """
     blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
-    known_s = site.ledger.journal.longest_since([job_id for job_id in job_ids if job_id not in view.claims], Claimed)
-    rpc = site.sweep.contract_of(view.provider).rpc
-    return max(known_s, seconds_since(rpc, min(blocks)) if blocks else 0.0)
+    known = site.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
+    blocks += [] if known is None else [known]
+    return seconds_since(site.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
 
 
 def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:

@@ -122,6 +122,10 @@ def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_
         slurm = {listed.slurm_id: listed for listed in rows}
         findings = compare(replace(view, slurm=slurm, remembered=remembered))
         assert (ChainSaw(ChainStatus.RUNNING), Adopted(slurm_id)) in [finding.events for finding in findings]  # type: ignore[arg-type]
+    read_again = replace(view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={})  # by the scan
+    adopted = ChainSaw(ChainStatus.RUNNING), Adopted(SlurmId(8))
+    assert only(replace(read_again, remembered={name(1): SlurmId(8)})).events == adopted
+    assert only(replace(read_again, remembered=None)).events == ()
     assert only(replace(view, remembered=None)).events == ()  # accounting is away: nothing is decided
     assert only(replace(view, slurm=None)).events == ()
 
