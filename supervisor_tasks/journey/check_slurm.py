@@ -42,7 +42,7 @@ def _check(site: Site) -> bool:
         ledger.ticks.remove(ANSWERED)  # nothing is claimed
         raise
     ledger.ticks.leave(ANSWERED)
-    if learn_start(ledger, controller.booted, ledger.ticks.age_s("check_slurm") or 0.0):
+    if learn_start(ledger, controller, ledger.ticks.age_s("check_slurm") or 0.0):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")

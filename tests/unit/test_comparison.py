@@ -266,6 +266,16 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     assert not replace(lost, jobs=many, slurm=rows).lost_its_memory  # less than a tenth
 
 
+def test_lost_its_memory__nothing_is_listed_but_ids_go_on__a_few_have_ended_and_were_forgotten_in_time() -> None:
+    last = forgetful(2, saved=2, slurm={})
+    assert last.lost_its_memory
+    assert replace(last, first_id=2).lost_its_memory  # the second job had that id
+    gone_on = replace(last, first_id=3)
+    assert not gone_on.lost_its_memory
+    assert {kind for kind, _ in found(gone_on)} == {Found.HELD}
+    assert forgetful(FEW + 1, saved=FEW + 1, slurm={}, first_id=100).lost_its_memory
+
+
 def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
     view = forgetful(8, saved=0)
     assert view.knows_all_it_had_saved
