@@ -385,17 +385,18 @@ class Chain:
         self.rpc.call("anvil_mine", hex(blocks))
 
     def lose_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. The miner waits: what is mined in the same moment, anvil loses."""
-        before = self._hashes_from(block)
+        """Replace this block and all above it by empty ones. The miner waits: what is mined in the same moment, anvil loses.
+        A block that was empty may stay as it is: the one in its place can have the same second and fee, so the same hash.
+        """
         with (self.folder / MINING_LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            while None in (after := self._hashes_from(block)) or after[0] == before[0]:
+            while not self._empty_from(block):
                 self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
 
-    def _hashes_from(self, block: int) -> list[str | None]:
+    def _empty_from(self, block: int) -> bool:
         numbers = range(block, self.block_number() + 1)
         found = self.rpc.batch([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
-        return [None if answer is None else answer["hash"] for answer in found]
+        return all(answer is not None and not answer["transactions"] for answer in found)
 
     # --- inside ---
 

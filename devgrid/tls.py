@@ -23,9 +23,13 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and a server certificate for localhost and 127.0.0.1; the key is closed to others."""
+    """Make an authority and a server certificate for localhost and 127.0.0.1; the key is closed to others. Those that a server
+    already works with stay: slapd has read them when the grid's other servers are started.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    if files.key.exists():
+        return files
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _builder("devgrid", "devgrid", ca_key.public_key())
     authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

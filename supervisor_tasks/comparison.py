@@ -22,6 +22,7 @@ from supervisor_tasks.view import (
     claimed,
     doubt,
     has_our_mark,
+    is_behind,
     is_certain,
     is_claimed,
     is_row_of,
@@ -116,7 +117,7 @@ def _by_contract(job: Known, standing: OnChain | None, view: View) -> Iterator[F
         yield Finding(Found.NOT_OURS, job.job_id, events=(ChainSaw(ChainStatus.PENDING),) if again else ())
     elif standing.status.cold:
         yield Finding(Found.COLD_ON_CHAIN, job.job_id, job.slurm_id, (ChainSaw(standing.status),))
-    elif standing.status > job.chain_status:
+    elif standing.status > job.chain_status or is_behind(job, view):
         yield Finding(Found.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, view))
 
 

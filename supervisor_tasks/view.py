@@ -60,7 +60,7 @@ class View:
     not list: None is that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs
     that `waited`, as far as they were looked for. `remembered` is what scripts and accounting say of those that are
     `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then, `steady_s` is how
-    long slurmctld has been up.
+    long slurmctld has been up, `first_id` the id with which it began, or 0.
     """
 
     provider: Address
@@ -78,6 +78,7 @@ class View:
     suspects: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
     steady_s: float = float("inf")
+    first_id: int = 0
 
     def again(self, kind: Found, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
         """Whether the same was in doubt long enough ago."""
@@ -85,8 +86,11 @@ class View:
 
     def too_many(self, absent: int) -> bool:
         """Whether more are missing, or all, than may be lost at once without it being SLURM's memory that is lost."""
+        return not self.slurm or self._many(absent)
+
+    def _many(self, absent: int) -> bool:
         expected = sum(job.state in IN_SLURM for job in self.jobs.values())
-        return not self.slurm or absent > max(FEW, MANY * expected)
+        return absent > max(FEW, MANY * expected)
 
     @cached_property
     def forgotten(self) -> list[JobId]:
@@ -96,8 +100,14 @@ class View:
 
     @cached_property
     def lost_its_memory(self) -> bool:
-        """Whether slurmctld was started with an older state than it had, or with none."""
-        return bool(self.forgotten) and self.too_many(len(self.forgotten))
+        """Whether slurmctld was started with an older state than it had, or with none. That SLURM lists nothing says so only
+        if its ids did not go on: else the last jobs may have ended, unheard, and been forgotten in time. Many speak for
+        themselves: ids go on also where slurmctld was told to forget all jobs.
+        """
+        if not self.forgotten:
+            return False
+        last = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
+        return self._many(len(self.forgotten)) or (not self.slurm and self.first_id <= last)
 
     @property
     def knows_all_it_had_saved(self) -> bool:
@@ -160,7 +170,7 @@ def unlisted(view: View) -> dict[JobId, Address]:
     if view.slurm is None:
         return {}
     new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
-    restored = {job.job_id: job.customer for job in view.jobs.values() if _is_behind(job, view)}
+    restored = {job.job_id: job.customer for job in view.jobs.values() if is_behind(job, view)}
     return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, view) is None}
 
 
@@ -182,7 +192,7 @@ def live(row: Listed) -> bool:
     return row.seen.phase in (Phase.WAITING, Phase.RUNNING)
 
 
-def _is_behind(job: Known, view: View) -> bool:
+def is_behind(job: Known, view: View) -> bool:
     """Whether the ledger is yet to submit what has run, as the contract knows."""
     return job.state in BEFORE_SLURM and status_of(job.job_id, view) is ChainStatus.RUNNING
 

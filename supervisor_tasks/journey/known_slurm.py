@@ -12,6 +12,7 @@ from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.which import Which
 
+JUST_STARTED_S = 60.0  # it is asked every 20 s
 ASKED_AGAIN_S = 60.0  # a process asks again which SLURM it reaches
 
 
@@ -52,14 +53,21 @@ def recognise(site: Site, controller: Controller) -> None:
     site.slurm.met.at_s = time.monotonic()
 
 
-def learn_start(ledger: Ledger, booted: str, silent_s: float) -> bool:
-    """Write down that slurmctld was started again, and for how long it had not been asked before; True when that is news. The
-    second comes first: without it nothing is taken for granted of what slurmctld had saved.
+def learn_start(ledger: Ledger, controller: Controller, silent_s: float) -> bool:
+    """Write down that slurmctld was started again, for how long it had not been asked before, and which id it began with; True
+    when that is news. The first comes last: without the others nothing is taken for granted of what slurmctld had saved.
     """
+    booted = controller.booted
     known, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
     if is_to_be_learnt(booted, known and known[0], silent and silent[0]):
-        ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f}")
+        ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f} {first_id(controller, time.time())}")
     return ledger.sweeps.learn(SLURM_BOOT, booted)
+
+
+def first_id(controller: Controller, now_s: float) -> int:
+    """The id that a slurmctld began with; 0 when it was not asked soon enough: one that lost its memory gives ids, too."""
+    booted_s = int(controller.booted) if controller.booted.isdecimal() else 0
+    return controller.next_id if abs(now_s - booted_s) <= JUST_STARTED_S else 0
 
 
 def is_to_be_learnt(booted: str, known: str | None, silent: str | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted
+from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.known_slurm import require_known
@@ -87,7 +87,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
     with report.asking("chain"):
         view, read_since = _look_at_chain(site, view, report)
     if view.slurm is not None:
-        view = replace(view, saved=_saved(ledger, view, begun))
+        view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger)[2])
     if view.slurm is not None and unlisted(view):
         report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
         view = replace(view, remembered=None)
@@ -158,16 +158,24 @@ def _saved(ledger: Ledger, view: View, begun: Begun) -> frozenset[JobId]:
     ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
     if not ids:
         return frozenset()
-    boot, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
-    booted, silent_s = silent[0].split() if silent else ("", "")
+    boot, (booted, silent_s, _) = ledger.sweeps.fact(SLURM_BOOT), _start(ledger)
     until_s = float("inf")  # nothing is known of the start: then nothing is taken for unsaved
     if boot is not None and boot[0] == booted:
-        until_s = begun.at.timestamp() - boot[1] - float(silent_s) - SAVED_WITHIN_S
+        until_s = begun.at.timestamp() - boot[1] - silent_s - SAVED_WITHIN_S
     accepted = ledger.sweeps.fact(SLURM_ACCEPTED)
     since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted[1]
     given = ledger.journal.submissions(ids)
     absent = {job.job_id for job in missing(view)} & given.keys()
     return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
+
+
+def _start(ledger: Ledger) -> tuple[str, float, int]:
+    """What is known of slurmctld's last start: which it is, the silence before it, and the id that it began with, or 0."""
+    known = ledger.sweeps.fact(SLURM_SILENT)
+    if known is None:
+        return "", 0.0, 0
+    booted, silent_s, *first_id = known[0].split()  # an older ledger wrote no id down
+    return booted, float(silent_s), int(first_id[0]) if first_id else 0
 
 
 def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
@@ -210,13 +218,13 @@ def _taken_s(job: Job, submission: Submission) -> float:
 
 
 def _claimed_ago_s(site: Site, view: View, job_ids: Collection[JobId]) -> float:
-    """How long ago the first of these jobs was claimed: SLURM had none of them before. Of those that the ledger knows, the
-    journal tells; of the others the blocks of their claims.
+    """How long ago the first of these jobs was claimed: SLURM had none of them before. The blocks of the claims tell: a ledger
+    that was restored from a backup may have written them down just now.
     """
     blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
-    known_s = site.ledger.journal.longest_since([job_id for job_id in job_ids if job_id not in view.claims], Claimed)
-    rpc = site.sweep.contract_of(view.provider).rpc
-    return max(known_s, seconds_since(rpc, min(blocks)) if blocks else 0.0)
+    known = site.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
+    blocks += [] if known is None else [known]
+    return seconds_since(site.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
 
 
 def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:

@@ -23,7 +23,7 @@ from supervisor_tasks.events import (
     Submitted,
     SubmitUnclear,
 )
-from supervisor_tasks.job import Job, SlurmId, State
+from supervisor_tasks.job import ChainStatus, Job, SlurmId, State
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.store import Change
@@ -39,9 +39,10 @@ log = structlog.get_logger()
 def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
     require_known(site)
-    require_not_held(site.ledger)
     if job.state is State.SUBMITTING:
         return _look_for(site, job)
+    require_not_held(site.ledger)
+    require_never_ran(job)
     cluster = site.slurm.cluster
     others = site.ledger.others.claim_of(job.job_id)
     if others is not None and (known := _others_submission(site, job, others)) is not None:
@@ -97,6 +98,14 @@ def _others_submission(site: Site, job: Job, others: Claimed) -> SlurmId | None:
     return min(taken, default=None)
 
 
+def require_never_ran(job: Job) -> None:
+    """Raises TransientError when the contract knows that the job ran: the ledger was restored from a backup, and the sweep
+    looks for what SLURM has, or had, of it.
+    """
+    if job.chain_status is ChainStatus.RUNNING:
+        raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
+
+
 def require_settled(site: Site, job: Job) -> None:
     """Raises TransientError as long as a submission that has begun may still arrive."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
@@ -118,6 +127,7 @@ def _look_for(site: Site, job: Job) -> Event:
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
+    require_not_held(site.ledger)  # a SLURM that has lost its memory finds nothing
     if second:
         _require_no_trace(site, job)
     return SubmitNotFound()

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.events import Event, SlurmStarted
+from supervisor_tasks.events import Claimed, Event, SlurmStarted
 from supervisor_tasks.job import Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import EventRow
@@ -64,12 +64,13 @@ class Journal:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
-    def longest_since(self, job_ids: Collection[str], event: type[Event]) -> float:
-        """How many seconds ago that happened to one of these jobs for the first time; 0 when it never did."""
-        age = func.extract("epoch", func.clock_timestamp() - func.min(EVENTS.c.at))
+    def first_claim(self, job_ids: Collection[str]) -> int | None:
+        """The block of the first claim of one of these jobs, whenever it was read; None when there is none."""
+        block = func.min(EVENTS.c.details["at"][0].as_integer())
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        with self._engine.connect() as connection:
-            return float(connection.scalar(select(age).where(*about, EVENTS.c.name == event.__name__)) or 0.0)
+        with asking(self._engine) as connection:
+            found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == Claimed.__name__))
+        return found
 
     def times(self, job_id: JobId, event: type[Event]) -> int:
         """How often that has happened to the job."""

@@ -22,7 +22,7 @@ STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 SLURM_BOOT = "slurmctld runs since"
 SLURM_SILENT = (
-    "slurmctld silent before"  # a start of slurmctld, and how many seconds of silence ended when it was found
+    "slurmctld silent before"  # a start of slurmctld, the seconds of silence that ended when it was found, its first id
 )
 BENCHMARK_TROUBLED = "benchmark run without a step that succeeded"  # the run's number
 BENCHMARK_ERROR = "benchmark run's last error"

@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.output import (
     accounted_jobs,
     boot_time,
     has_accounting,
+    next_id,
     require_done,
     seen_jobs,
     submitted_id,
@@ -76,12 +77,14 @@ class Paths:
 @dataclass(frozen=True, slots=True)
 class Controller:
     """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
-    seconds since the epoch); whether it keeps an accounting database that we do not ask; and of which cluster it is.
+    seconds since the epoch); whether it keeps an accounting database that we do not ask; of which cluster it is;
+    and the id that the next job gets, 0 where it does not tell.
     """
 
     booted: str
     accounting_unused: bool
     which: Which
+    next_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +260,7 @@ class Cluster:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
         unused = has_accounting(answer) and self.paths.sacct is None
-        return Controller(boot_time(answer), unused, which(answer))
+        return Controller(boot_time(answer), unused, which(answer), next_id(answer))
 
     def _ask(
         self,

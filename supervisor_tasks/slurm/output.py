@@ -155,6 +155,12 @@ def boot_time(answer: Answer) -> str:
     return found[1]
 
 
+def next_id(answer: Answer) -> int:
+    """The id that slurmctld gives to the next job, of `scontrol show config`; 0 when it does not show it."""
+    found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def require_done(answer: Answer, what: str) -> bool:
     """True when a command succeeded, False when SLURM knows no such job or it has ended. Raises SlurmUnavailableError
     or SlurmRejectedError.

@@ -44,3 +44,16 @@ def test_jobs__many_at_once__as_one_by_one(chain: Chain) -> None:
     assert chain.jobs(job_ids) == [chain.job(job_id) for job_id in job_ids]
     with pytest.raises(ChainError, match="InvalidJob"):
         chain.jobs([*job_ids, f"0x{7:064x}"])
+
+
+def test_lose_from__a_block_that_is_empty__what_came_after_it_is_lost() -> None:
+    """anvil puts the same block in the place of an empty one, of the same second and with the fee at its lowest."""
+    with private_processes() as running:
+        chain = Chain.start(running)
+        customer = chain.new_account()
+        chain.mine(300)
+        empty = chain.block_number() - 3
+        for _ in range(2):  # the blocks of the first time are all of one second
+            receipt = chain.send(customer, "Credit", "approve", chain.addresses.metascheduler, 1)
+            chain.lose_from(empty)
+            assert chain.rpc.call("eth_getTransactionReceipt", receipt["transactionHash"]) is None

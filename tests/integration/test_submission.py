@@ -13,10 +13,13 @@ from sqlalchemy import text
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
+from supervisor_tasks.events import SubmitStarted
 from supervisor_tasks.job import JobId, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
 from supervisor_tasks.journey.submit import find
 from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.ledger.operator import Switch
+from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Cluster
 from tests.submitting import CUSTOMER, PATHS, PATIENCE_S, World
@@ -142,6 +145,23 @@ def unclear(world: World, site: Site, script: str, options: str = "") -> tuple[J
     wrapped.ledger.holder.close()
     (slurm_id,) = world.in_slurm(job)
     return job, slurm_id
+
+
+def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(world: World, site: Site) -> None:
+    job, slurm_id = unclear(world, site, LONG)
+    unknown = world.new_job(site)
+    site.ledger.record(Change(unknown, SubmitStarted(60)))
+    site.ledger.switches.set(Switch.SUBMISSIONS_HELD, "a test")
+    try:
+        assert world.carry_out(site, job).slurm_id == slurm_id
+        for _ in range(2):
+            world.a_minute_passes(unknown)
+            assert world.carry_out(site, unknown).looks == 0
+        assert "SubmitNotFound" not in world.journal(unknown)
+    finally:
+        site.ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+    world.a_minute_passes(unknown)
+    assert_submitted_once(world, site, unknown, "#!/bin/bash\nsleep 600\n")
 
 
 def test_job_that_renames_itself__is_found_all_the_same(world: World, site: Site) -> None:

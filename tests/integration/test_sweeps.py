@@ -1,6 +1,7 @@
 """What the sweep reads and writes, on a real Postgres."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, text
@@ -10,6 +11,7 @@ from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
 from supervisor_tasks.journey.sight import hot
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
+from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
@@ -105,6 +107,25 @@ def test_hot__an_id_that_was_given_to_a_later_job_too__is_not_the_first_ones(led
         job_id(2): False,
         job_id(3): False,
     }
+
+
+def test_first_claim__the_block_and_not_when_it_was_read(ledger: Ledger) -> None:
+    for number, block in ((1, 70), (2, 50), (3, 10)):
+        event = replace(claim(number), at=(block, 4))
+        ledger.record(Change(event.job_id, event))
+    assert ledger.journal.first_claim([job_id(1), job_id(2)]) == 50
+    assert ledger.journal.first_claim([job_id(1)]) == 70
+    assert ledger.journal.first_claim([job_id(9)]) is None
+
+
+def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None:
+    held = Switch.SUBMISSIONS_HELD
+    ledger.switches.set(held, "a sweep")
+    ledger.switches.set(held, "the operator")
+    ledger.switches.unset(held, "a sweep")
+    assert ledger.switches.reason(held) == "the operator"
+    ledger.switches.unset(held, "the operator")
+    assert ledger.switches.reason(held) is None
 
 
 def test_facts__learnt_again__keep_their_age_and_say_whether_they_are_new(ledger: Ledger) -> None:

@@ -122,6 +122,10 @@ def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_
         slurm = {listed.slurm_id: listed for listed in rows}
         findings = compare(replace(view, slurm=slurm, remembered=remembered))
         assert (ChainSaw(ChainStatus.RUNNING), Adopted(slurm_id)) in [finding.events for finding in findings]  # type: ignore[arg-type]
+    read_again = replace(view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={})  # by the scan
+    adopted = ChainSaw(ChainStatus.RUNNING), Adopted(SlurmId(8))
+    assert only(replace(read_again, remembered={name(1): SlurmId(8)})).events == adopted
+    assert only(replace(read_again, remembered=None)).events == ()
     assert only(replace(view, remembered=None)).events == ()  # accounting is away: nothing is decided
     assert only(replace(view, slurm=None)).events == ()
 
@@ -260,6 +264,16 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
     rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
     assert not replace(lost, jobs=many, slurm=rows).lost_its_memory  # less than a tenth
+
+
+def test_lost_its_memory__nothing_is_listed_but_ids_go_on__a_few_have_ended_and_were_forgotten_in_time() -> None:
+    last = forgetful(2, saved=2, slurm={})
+    assert last.lost_its_memory
+    assert replace(last, first_id=2).lost_its_memory  # the second job had that id
+    gone_on = replace(last, first_id=3)
+    assert not gone_on.lost_its_memory
+    assert {kind for kind, _ in found(gone_on)} == {Found.HELD}
+    assert forgetful(FEW + 1, saved=FEW + 1, slurm={}, first_id=100).lost_its_memory
 
 
 def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:

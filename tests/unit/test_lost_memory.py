@@ -1,7 +1,19 @@
-"""A slurmctld that has lost its memory: what is written down of its start, and who ends the hold."""
+"""What SLURM, or a ledger from a backup, does not know any more: who ends a hold, and what is not submitted."""
 
-from supervisor_tasks.journey.known_slurm import is_to_be_learnt
+import pytest
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.events import ChainSaw, Event, ScriptFetched
+from supervisor_tasks.job import ChainStatus, Job, State
+from supervisor_tasks.journey.known_slurm import JUST_STARTED_S, first_id, is_to_be_learnt
+from supervisor_tasks.journey.submit import require_never_ran
 from supervisor_tasks.journey.sweep import FORGOT, lifts
+from supervisor_tasks.life import advance
+from supervisor_tasks.slurm.cluster import Controller
+from supervisor_tasks.slurm.output import Answer, next_id
+from supervisor_tasks.slurm.which import which
+from tests.unit.test_job import CLAIM
+from tests.unit.test_slurm_output import recorded
 
 
 def test_lifts__the_sweeps_own_hold__and_not_the_operators() -> None:
@@ -16,3 +28,29 @@ def test_is_to_be_learnt__a_new_start__or_one_whose_silence_is_not_known() -> No
     assert is_to_be_learnt("200", "100", "100 20")
     assert is_to_be_learnt("100", "100", None)
     assert not is_to_be_learnt("100", "100", "100 20")
+
+
+def after(*events: Event) -> Job:
+    job = None
+    for event in events:
+        job, _ = advance(job, event)
+    assert job is not None
+    assert job.state is State.READY
+    return job
+
+
+def test_require_never_ran__restored_and_read_again_by_the_scan__is_not_submitted() -> None:
+    script = ScriptFetched("#!/bin/bash\n", "")
+    require_never_ran(after(CLAIM, script))
+    for events in ((CLAIM, ChainSaw(ChainStatus.RUNNING), script), (CLAIM, script, ChainSaw(ChainStatus.RUNNING))):
+        with pytest.raises(TransientError, match="ran"):
+            require_never_ran(after(*events))
+
+
+def test_first_id__only_of_a_slurmctld_that_has_just_been_started() -> None:
+    config = recorded("scontrol-show-config")
+    assert (next_id(config), next_id(Answer(0, "", ""))) == (1, 0)
+    started = Controller("1000", False, which(config), 700)
+    assert first_id(started, 1000 + JUST_STARTED_S) == 700
+    assert first_id(started, 1001 + JUST_STARTED_S) == 0
+    assert first_id(Controller("2026-01-01T00:00:00", False, which(config), 700), 1000) == 0
