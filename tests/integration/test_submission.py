@@ -153,6 +153,7 @@ def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded
     site.ledger.record(Change(unknown, SubmitStarted(60)))
     site.ledger.switches.set(Switch.SUBMISSIONS_HELD, "a test")
     try:
+        world.a_minute_passes(job)  # else no look is due yet
         assert world.carry_out(site, job).slurm_id == slurm_id
         for _ in range(2):
             world.a_minute_passes(unknown)
