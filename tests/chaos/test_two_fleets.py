@@ -99,11 +99,11 @@ def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
         job_ids.extend(hand_in(twins.first, customers))
         return seen()
 
-    wait_until(more, "both fleets to claim and to see each other", 90.0, 0.5)
+    wait_until(more, "both fleets to claim and to see each other", 240.0, 0.5)
     return job_ids
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Twins) -> None:
     grid = twins.first
     customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
@@ -118,19 +118,19 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Tw
     cancelled = jobs.cancelled(grid, customers[0], jobs.RUNNING)
     topped_up = jobs.topped_up(grid, customers[1])
     for job_id in long:
-        wait_for(grid, job_id, {ChainStatus.RUNNING}, 90.0)
+        wait_for(grid, job_id, {ChainStatus.RUNNING}, 240.0)
     before = [sweeps(each) for each in twins]
     wait_until(
         lambda: all(sweeps(each) >= seen + SWEEPS for each, seen in zip(twins, before, strict=True)),
         "sweeps of both, while jobs of both run",
-        90.0,
+        240.0,
         0.2,
     )
     wait.touch()
     for job_id in [*job_ids, cancelled, topped_up]:
-        wait_for_end(grid, job_id, 90.0)
+        wait_for_end(grid, job_id, 240.0)
     for each in twins:
-        jobs.wait_for_rest(each, 90.0)
+        jobs.wait_for_rest(each, 240.0)
         assert AlarmName.FOREIGN_WRITER in alarms(each)
     assert claimed(twins.first).isdisjoint(claimed(twins.second))
     found = violations(audit(gather(grid.folder, twins.second.environment["DATABASE_URL"])))

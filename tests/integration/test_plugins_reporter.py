@@ -311,6 +311,7 @@ def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Pro
 def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes, spool: Path) -> None:
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
+        wait_until((spool / "rejected").is_dir, "the reporter to begin", 60.0)
         shutil.rmtree(spool)
         wait_until(lambda: "the spool cannot be worked with" in log_of(processes), "the reporter to notice", 60.0)
         (spool / "rejected").mkdir(parents=True)
