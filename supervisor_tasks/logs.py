@@ -56,6 +56,9 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
         "alembic",
     ):
         logging.getLogger(quiet).setLevel(logging.WARNING)
+    # What ends a connection is raised where the connection is used; paramiko tells it too, a line of the log for each of the
+    # traceback.
+    logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,

@@ -49,7 +49,7 @@ BODIES = {
     "gone": "kill -9 $$",
     "missing": "echo missing osu_latency",
     "slow": "sleep 4; echo value 7",
-    "endless": "sleep 600",
+    "endless": "echo begun; sleep 600",
     "chatty": "head -c 12000000 /dev/zero | tr '\\0' x; echo; echo value 3",
 }
 

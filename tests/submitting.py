@@ -55,12 +55,21 @@ class World:
 
     @classmethod
     @contextmanager
-    def running(cls, *slurm_conf: str) -> Iterator["World"]:
+    def running(cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300) -> Iterator["World"]:
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
             users.add(CUSTOMER)
             spool.mkdir(mode=0o755)
-            slurm = Slurm.start(processes, users, spool=spool, nodes=2, cpus_per_node=64, also=slurm_conf)
+            slurm = Slurm.start(
+                processes,
+                users,
+                spool=spool,
+                nodes=2,
+                cpus_per_node=64,
+                accounting=accounting,
+                min_job_age_s=min_job_age_s,
+                also=slurm_conf,
+            )
             key = new_key(processes.folder / "key")
             sshd = Sshd.start(processes, slurm.env(), lets_in(key))
             try:

@@ -134,6 +134,26 @@ def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_p
     assert site.ledger.alarms.all() == []
 
 
+def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measured(world: World) -> None:
+    site = a_site(world, "good", "endless")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    run = until_done(replace(site, benchmark_side=replace(site.benchmarking, disabled=True)))
+    assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "BENCHMARK_DISABLE is set")
+    assert in_slurm(world, results(site)["endless"]["job_name"]) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_partition_without_a_working_node__is_waited_for(world: World) -> None:
+    site = a_site(world, "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test")
+    assert "none of the partition's 2 nodes works" in tick(site)
+    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
+    assert until_done(site)["state"] == "DONE"
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
 def test_job_that_is_held__has_failed_and_is_cancelled(world: World) -> None:
     site = a_site(world, "endless")
     site.ledger.benchmarks.ask("a test")

@@ -4,10 +4,12 @@ import io
 import json
 import logging
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import paramiko
 import pytest
 import structlog
 
@@ -129,3 +131,13 @@ def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(terminal: Ter
     assert "failed" in first
     assert any("in fail" in line for line in rest)
     assert all(line.startswith("    ") for line in rest)
+
+
+def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.StringIO) -> None:
+    ours, theirs = socket.socketpair()
+    transport = paramiko.Transport(ours)
+    theirs.close()
+    with pytest.raises((EOFError, paramiko.SSHException)):
+        transport.start_client(timeout=10)
+    transport.join(10)
+    assert entries(file) == []
