@@ -135,9 +135,10 @@ def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(terminal: Ter
 
 def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.StringIO) -> None:
     ours, theirs = socket.socketpair()
-    transport = paramiko.Transport(ours)
-    theirs.close()
-    with pytest.raises((EOFError, paramiko.SSHException)):
-        transport.start_client(timeout=10)
-    transport.join(10)
+    with theirs:
+        transport = paramiko.Transport(ours)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(paramiko.SSHException):
+            transport.start_client(timeout=10)
+        transport.join(10)
     assert entries(file) == []
