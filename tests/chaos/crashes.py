@@ -18,18 +18,18 @@ from devgrid.process import wait_until
 from supervisor_tasks.crash import Point
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
+from tests.chaos.directory import wrong_accounts
 from tests.chaos.evidence import gather
 from tests.chaos.keeper import Keeper
 from tests.watching import rows
 
-# LDAP needs a directory, and a chain that is reorganised is a grid of its own.
-ELSEWHERE = {Point.LDAP_ADD, Point.LDAP_MEMBER, Point.REORGANISED}
-PLACES = tuple(f"{side}-{point}" for point in Point if point not in ELSEWHERE for side in ("before", "after"))
+PLACES = tuple(f"{side}-{point}" for point in Point for side in ("before", "after"))
 KEPT = ("worker", "beat", "callbacks", "reporter")
 LOOKS = 3
 STRAGGLERS_S = 10.0
 PATIENCE_S = 240.0
 BLOCK_TIME_S = 0.2
+OVERRIDES = {"CHAIN_POLL_S": "0.3", "CHAIN_CONFIRMATIONS": str(jobs.CONFIRMATIONS)}
 OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Point.RECEIPT_READ: 3}
 # The hook is a program of SLURM's side that knows no orders: strace ends it at the system call before or after which the
 # event is in the spool.
@@ -46,6 +46,9 @@ NEEDS = {
     Point.SCANCEL: "cancelled",
     Point.TIME_LIMIT: "topped_up",
     Point.POSTPONE: "finishing",
+    Point.LDAP_ADD: "newcomers",
+    Point.LDAP_MEMBER: "newcomers",
+    Point.REORGANISED: "reorganised",
 }
 KINDS = ("finishing", "finishing", "failing", "cancelled_sometime", "topped_up", "rejected", "without_script")
 
@@ -101,7 +104,7 @@ class Battlefield:
         """A grid with its fleet and a keeper; everything is gone at the end. Of two workers, one goes on at once when the
         other dies; a lone one leaves everything where it is until it is back.
         """
-        grid = Grid.start(block_time_s=BLOCK_TIME_S, overrides={"CHAIN_POLL_S": "0.3", "CHAIN_CONFIRMATIONS": "5"})
+        grid = Grid.start(block_time_s=BLOCK_TIME_S, ldap=True, overrides=OVERRIDES)
         try:
             order = grid.folder / "crash-at"
             _let_the_hook_die(grid.folder / "slurm", order)
@@ -112,6 +115,8 @@ class Battlefield:
             more = [f"worker-{number}" for number in range(2, workers + 1)]
             for name in more:
                 grid.fleet.start_worker(name)
+            listens = "SELECT 1 FROM cursors WHERE stream = 'customers'"  # who asked before gets no account
+            wait_until(lambda: bool(rows(grid, listens)), "the fleet to listen to new customers", 90.0, 0.1)
             with Keeper(grid.processes, [*KEPT, *more]) as keeper:
                 field = cls(grid, order)
                 field.keeper = keeper
@@ -173,11 +178,17 @@ class Battlefield:
         found: list[str] = []
         for _ in range(LOOKS):
             jobs.wait_for_rest(self.grid, effects=not self._long)
-            seen = violations(audit(gather(self.grid.folder)))
+            seen = violations(audit(gather(self.grid.folder))) + self._accounts()
             found = [line for line in seen if not any(name in line for name in under_way)]
             if not found:
                 break
         return found
+
+    def _accounts(self) -> list[str]:
+        """What is wrong with the accounts of all who have asked for a job."""
+        wait_until(lambda: not rows(self.grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the accounts", 60.0)
+        asked = [name.lower() for (name, *_) in rows(self.grid, "SELECT DISTINCT customer FROM jobs")]
+        return wrong_accounts(self.grid, asked)
 
 
 def _let_the_hook_die(folder: Path, order: Path) -> None:

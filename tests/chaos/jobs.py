@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.watching import ledger, rows, slurm_of, wait_for
 
 EVER_S = 600
 PATIENCE_S = 180.0  # a worker that was killed takes a minute to be back on a machine that is busy with others
+CONFIRMATIONS = 40  # blocks that a reorganisation may take back: some seconds of a chain under fire
 CLAIMED = {ChainStatus.SCHEDULED, ChainStatus.RUNNING}
 
 
@@ -103,6 +105,29 @@ def cancelled_sometime(grid: Grid, customer: Account, chance: random.Random) -> 
     return cancelled(grid, customer, chance.choice([{ChainStatus.META_SCHEDULED, *CLAIMED}, CLAIMED, RUNNING]))
 
 
+def newcomers(grid: Grid) -> str:
+    """The first job of a customer who has no account yet."""
+    return finishing(grid, grid.new_customer())
+
+
+def reorganised(grid: Grid, customer: Account) -> str:
+    """A job that runs while the chain loses the blocks since it was said to run, and ends when the contract has heard that
+    again.
+    """
+    go = marks(grid) / f"go-{random.randrange(10**9)}"
+    job_id = grid.submit_script(customer, marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done'))
+    expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
+    said_at = wait_for(grid, job_id, RUNNING, PATIENCE_S).block_number_state_change
+    with grid.no_blocks():  # so that no more are lost than may be, however late the scan reads
+        read = partial(rows, grid, READ_UP_TO, block=said_at)
+        wait_until(lambda: bool(read()), "the scan to have read that it runs", PATIENCE_S, 0.05)
+    grid.chain.lose_from(said_at)
+    wait_for(grid, job_id, RUNNING, PATIENCE_S)
+    go.touch()
+    return job_id
+
+
+READ_UP_TO = "SELECT 1 FROM cursors WHERE stream = 'contract' AND block_number >= :block"
 RUNNING = {ChainStatus.RUNNING}
 Asked = Callable[[Grid, Account, random.Random], str]
 KINDS: dict[str, Asked] = {
@@ -112,6 +137,8 @@ KINDS: dict[str, Asked] = {
     "cancelled_sometime": cancelled_sometime,
     "topped_up": lambda grid, customer, _: topped_up(grid, customer),
     "rejected": lambda grid, customer, _: rejected(grid, customer),
+    "newcomers": lambda grid, *_: newcomers(grid),
+    "reorganised": lambda grid, customer, _: reorganised(grid, customer),
     "without_script": lambda grid, customer, _: without_script(grid, customer),
 }
 
