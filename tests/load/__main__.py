@@ -30,11 +30,11 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from supervisor_tasks.job import ChainStatus
 from tests.load import parsing, specs, sweep
 from tests.load.figures import Figure, tell
+from tests.load.record import by_name, recorded, write
 from tests.load.recovery import recovery
 from tests.load.registration import price_on_chain
 from tests.watching import parked, rows, wait_for_end
 
-RECORD = Path(__file__).parents[2] / "docs" / "performance.json"
 BURST = 200
 SINGLE_JOBS = 30
 CALLERS = 8
@@ -46,7 +46,7 @@ FLEET = ("worker", "beat", "callbacks", "flower")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument("--record", action="store_true", help="write the figures to docs/performance.json and .md")
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="what has this in its name: burst, sweep, redis stopped"
     )
@@ -246,22 +246,17 @@ def report(figures: list[Figure], record: bool) -> None:
         "system": platform.platform(),
         "python": platform.python_version(),
     }
-    before = (
-        {entry["name"]: entry["value"] for entry in json.loads(RECORD.read_text())["figures"]}
-        if RECORD.exists()
-        else {}
-    )
+    before = by_name(recorded())
     print(f"\n{'':<52}{'measured':>10}{'recorded':>10}{'bound':>10}")
     for figure in figures:
-        old = f"{before[figure.name]:.3g}" if figure.name in before else "-"
+        old = f"{before[figure.name].value:.3g}" if figure.name in before else "-"
         sign = ">=" if figure.at_least else "<="
         mark = "" if figure.kept else "   MISSED"
         bound = f"{sign} {figure.bound:g}"
         print(f"{figure.name:<52}{figure.value:>10.3g}{old:>10}{bound:>10} {figure.unit}{mark}")
-    result = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
-    print("\n" + json.dumps(result))
+    print("\n" + json.dumps({"machine": machine, "figures": [asdict(figure) for figure in figures]}))
     if record:
-        RECORD.write_text(json.dumps(result, indent=1) + "\n")
+        write(machine, figures)
 
 
 def processor() -> str:
