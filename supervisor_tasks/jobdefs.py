@@ -12,16 +12,18 @@ from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.job import Job
 
 TIMEOUT_S = 10.0
-FINAL = {
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-}
+FINAL = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}
+# A service that was restarted does not know its challenges any more, and one whose node is a block behind does not know yet
+# that the job is ours.
+REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
 class ScriptUnavailableError(PermanentError):
     """The service will not give this script; its own words."""
+
+
+class ScriptRefusedError(TransientError):
+    """The service does not take us for who may have this script; its own words. It may think otherwise in a while, or never."""
 
 
 class JobDefinitionsDownError(TransientError):
@@ -48,7 +50,9 @@ class JobDefinitions:
         self._channel: grpc.Channel | None = None
 
     def fetch(self, job: Job) -> Script:
-        """The script of a job. Raises ScriptUnavailableError (final) or JobDefinitionsDownError (retry)."""
+        """The script of a job, for a new challenge. Raises ScriptUnavailableError (final), JobDefinitionsDownError (retry) or
+        ScriptRefusedError (retry, but not for ever).
+        """
         channel = self._connected()
         try:
             challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
@@ -65,6 +69,8 @@ class JobDefinitions:
             if error.code() in FINAL:
                 raise ScriptUnavailableError(_said(error)) from error
             self._forget(channel)
+            if error.code() in REFUSED:
+                raise ScriptRefusedError(_said(error)) from error
             raise JobDefinitionsDownError(_said(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)
 

@@ -23,7 +23,7 @@ from supervisor_tasks.site import Site
 log = structlog.get_logger()
 
 STEPS: dict[Kind, Callable[[Site, Job, OpenEffect], Event]] = {
-    Kind.FETCH: lambda site, job, _: fetch(site, job),
+    Kind.FETCH: lambda site, job, effect: fetch(site, job, effect.attempts),
     Kind.SUBMIT: submit,
     Kind.CANCEL: lambda site, job, _: cancel(site, job),
     Kind.TOP_UP: lambda site, job, _: top_up(site, job),

@@ -23,7 +23,7 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub, SBatchAPIStub
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address, Definition, Job, JobId
-from supervisor_tasks.jobdefs import JobDefinitions, JobDefinitionsDownError, ScriptUnavailableError
+from supervisor_tasks.jobdefs import JobDefinitions, JobDefinitionsDownError, ScriptRefusedError, ScriptUnavailableError
 
 SCRIPT = "#!/bin/bash\necho \N{SNOWMAN}\n"
 
@@ -83,7 +83,7 @@ def test_fetch__own_job__gives_the_script_and_the_logger(services: Services) -> 
 
 
 def test_fetch__signed_by_another__is_unauthenticated(services: Services) -> None:
-    with pytest.raises(ScriptUnavailableError, match="UNAUTHENTICATED: the signature is not the provider's"):
+    with pytest.raises(ScriptRefusedError, match="UNAUTHENTICATED: the signature is not the provider's"):
         services.client(services.customer.private_key).fetch(services.job())
 
 
@@ -92,7 +92,7 @@ def test_fetch__job_of_another_provider__is_denied(services: Services) -> None:
     job = services.job()
     stranger = Job(**{name: getattr(job, name) for name in ("job_id", "customer", "claim_key", "definition")},
                    provider=Address(other.address), time_limit_min=1)  # fmt: skip
-    with pytest.raises(ScriptUnavailableError, match="PERMISSION_DENIED"):
+    with pytest.raises(ScriptRefusedError, match="PERMISSION_DENIED"):
         services.client(other.private_key).fetch(stranger)
 
 
@@ -104,7 +104,7 @@ def test_fetch__no_such_script__is_not_found(services: Services) -> None:
 def test_fetch__ended_job__is_denied(services: Services) -> None:
     job = services.job()
     services.chain.cancel_job(services.customer, job.job_id)
-    with pytest.raises(ScriptUnavailableError, match="the job has ended"):
+    with pytest.raises(ScriptRefusedError, match="the job has ended"):
         services.client().fetch(job)
 
 

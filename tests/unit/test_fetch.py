@@ -1,0 +1,27 @@
+"""When a refusal of the job definition service is its last word."""
+
+import pytest
+
+from supervisor_tasks.journey.fetch import REFUSED_FOR_S, REFUSED_TRIES, refused_for_good
+
+
+@pytest.mark.parametrize(
+    ("tries", "claimed_ago_s", "final"),
+    [
+        (REFUSED_TRIES, REFUSED_FOR_S, True),
+        (REFUSED_TRIES + 1, 3600.0, True),
+        (REFUSED_TRIES - 1, 3600.0, False),
+        (1, 0.01, False),
+        (REFUSED_TRIES + 100, REFUSED_FOR_S - 0.1, False),
+        (REFUSED_TRIES + 100, None, False),
+    ],
+)
+def test_refused_for_good__after_enough_tries_and_enough_time(
+    tries: int, claimed_ago_s: float | None, final: bool
+) -> None:
+    assert refused_for_good(tries, claimed_ago_s) is final
+
+
+def test_limits__are_no_less_than_promised() -> None:
+    assert REFUSED_TRIES >= 5
+    assert REFUSED_FOR_S >= 30.0
