@@ -7,6 +7,7 @@ import ctypes.util
 import fcntl
 import os
 import pwd
+from collections.abc import Sequence
 from pathlib import Path
 
 from devgrid.process import StartError
@@ -44,6 +45,12 @@ class Users:
             _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:/bin/sh")
             return uid
 
+    def give_shell(self, name: str, shell: str) -> None:
+        """Have a user log in with another shell from now on."""
+        lines = [line.split(":") for line in self._passwd.read_text().splitlines()]
+        new = [":".join([*fields[:6], shell] if fields[0] == name else fields) for fields in lines]
+        _replace(self._passwd, new)
+
     def home(self, name: str) -> Path:
         """Where a customer's jobs leave their logs."""
         return self.homes / name
@@ -72,9 +79,13 @@ def admin() -> str:
 
 
 def _append(file: Path, line: str) -> None:
+    _replace(file, [file.read_text().rstrip("\n"), line])
+
+
+def _replace(file: Path, lines: Sequence[str]) -> None:
     """Readers see the old file or the new one."""
     new = file.with_suffix(".new")
-    new.write_text(file.read_text().rstrip("\n") + f"\n{line}\n")
+    new.write_text("".join(f"{line}\n" for line in lines))
     new.replace(file)
 
 

@@ -7,6 +7,10 @@ can guess: whatever the customer's start-up files print is not taken for it.
 
 The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, hands it on unchanged. It
 writes no file: a full disk does not matter, and the script, which is the customer's, is never seen in a process list.
+
+It runs in the environment that the customer's start-up files leave, and the job inherits that environment: modules, PATH. What
+sbatch itself would read there as options (SBATCH_GPUS, SBATCH_ARRAY_INX, SLURM_NTASKS_PER_NODE ...) is taken out, as it would
+change what was paid for, and so are functions and programs of the customer's that have the names of the guard's own tools.
 """
 
 import re
@@ -19,14 +23,22 @@ from supervisor_tasks.slurm.output import Answer
 
 ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
 NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
+TO_REACH_SLURM = ("SLURM_CONF", "SLURM_JWT")  # the site's own; sbatch reads no options from them
 
+_OUR_TOOLS = "unset -f [ awk cat date echo env printf read test timeout wc; path=$PATH; PATH=/usr/bin:/bin; "
+# Without awk nothing is run: SLURM would be asked for whatever the environment says.
+_WITHOUT_OPTIONS = (
+    'names=$(awk "BEGIN {for (n in ENVIRON) if (n ~ /^S(BATCH|LURM)_[A-Za-z0-9_]+$/) print n}") || exit 127; '
+    f"for name in $names; do case $name in {'|'.join(TO_REACH_SLURM)}) ;; *) unset $name;; esac; done; "
+)
 _GUARD = (
+    f"{_OUR_TOOLS}{_WITHOUT_OPTIONS}"
     'n=$1 until=$2; shift 2; IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
     'if [ "$(printf %s "$s" | wc -c)" -ne "$n" ]; then echo " cut"; exit 0; fi; '
     'left=$((until - $(date +%s))); if [ "$left" -le 0 ]; then echo " late"; exit 0; fi; '
-    f'echo " runs"; printf %s "$s" | timeout -k {KILLED_AFTER_S} "$left" "$@"; r=$?; echo "$m ended $r"'
+    f'echo " runs"; printf %s "$s" | timeout -k {KILLED_AFTER_S} "$left" env PATH="$path" "$@"; r=$?; echo "$m ended $r"'
 )
-_CLOCK = 'echo "$1 $(date +%s)"'
+_CLOCK = f'{_OUR_TOOLS}echo "$1 $(date +%s)"'
 
 
 class TooLateError(TransientError):
@@ -46,7 +58,9 @@ class LoginClock:
 
 
 def guarded(argv: Sequence[str], script: bytes, until_login_s: int) -> list[str]:
-    """Run `argv` only with the whole of `script`, and only until then. It reads `marked` from standard input."""
+    """Run `argv` only with the whole of `script`, only until then, and with no option but its own. It reads `marked` from
+    standard input.
+    """
     return ["/bin/sh", "-c", _GUARD, "guard", str(len(script)), str(until_login_s), *argv]
 
 

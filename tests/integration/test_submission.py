@@ -133,6 +133,56 @@ def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: World, site
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
+# --- what stands in the customer's environment ----------------------------------------------------------------------------
+
+BASHRC = """
+export SBATCH_GPUS=2 SBATCH_EXCLUSIVE=user SBATCH_ARRAY_INX=0-9 SBATCH_OVERCOMMIT=1 SBATCH_MEM_PER_NODE=9000 \\
+    SBATCH_JOB_NAME=mine SBATCH_TIMELIMIT=999 SBATCH_REQUEUE=1 SBATCH_WAIT=1 SBATCH_EXPORT=NONE SBATCH_GRES=gpu:2 \\
+    SLURM_NTASKS_PER_NODE=1 SLURM_HINT=nomultithread SLURM_NTASKS_PER_GPU=1
+export OF_THE_SITE="module paths"
+for name in awk cat date echo env printf read test timeout wc unset; do
+    eval "$name() { /usr/bin/touch \"$HOME/$name-was-called\"; command $name \"\\$@\"; }"
+    export -f "$name"
+    builtin printf '#!/bin/sh\\n/usr/bin/touch "%s"\\n' "$HOME/$name-was-called" >"$HOME/bin/$name"
+done
+/usr/bin/chmod 755 "$HOME/bin/"*
+PATH=$HOME/bin:$PATH
+"""
+
+
+@pytest.fixture
+def with_bashrc(world: World) -> Iterator[Site]:
+    """A worker whose connection leads to a shell that reads the customer's start-up file."""
+    home = world.slurm.users.home(CUSTOMER)
+    (home / "bin").mkdir(mode=0o777)
+    (home / "bin").chmod(0o777)
+    (home / ".bashrc").write_text(BASHRC)
+    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    site = world.site(world.cluster())
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    (home / ".bashrc").unlink()
+
+
+def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid_for(
+    world: World, site: Site, with_bashrc: Site
+) -> None:
+    usual, job = world.new_job(site), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    usual_id = world.carry_out(site, usual).slurm_id
+    slurm_id = world.carry_out(with_bashrc, job).slurm_id
+    assert usual_id is not None
+    assert slurm_id is not None
+    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    wait_until(lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(), "the job's log", PATIENCE_S)
+    asked = "ArrayTaskID NumCPUs NumNodes NumTasks tres-per-job tres-per-node MinMemory OverSubscribe TimeLimit Requeue"
+    for name in (*asked.split(), "NTPerNode", "tres-alloc"):
+        assert world.field(slurm_id, name) == world.field(usual_id, name), name
+    assert world.in_slurm(job) == [slurm_id]
+    assert not list(world.slurm.users.home(CUSTOMER).glob("*-was-called"))
+
+
 # --- what its owner calls a job -------------------------------------------------------------------------------------------
 
 

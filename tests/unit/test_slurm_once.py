@@ -4,6 +4,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,12 @@ MARK = "4f1d0c9ab3"
 SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
 
 
-def run(shell: str, command: list[str], stdin: bytes, noise: str = "") -> Answer:
+def run(
+    shell: str, command: list[str], stdin: bytes, noise: str = "", environment: dict[str, str] | None = None
+) -> Answer:
     """As sshd does: the login shell is given one text."""
-    done = subprocess.run([shell, "-c", noise + shlex.join(command)], input=stdin, capture_output=True, timeout=30)
+    argv = [shell, "-c", noise + shlex.join(command)]
+    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=30, env=environment)
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -102,6 +106,66 @@ def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
     assert MARK not in shlex.join(guarded(["sbatch"], SCRIPT, 1))
 
 
+OPTIONS = {
+    "SBATCH_GPUS": "8",
+    "SBATCH_ARRAY_INX": "0-99",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_WHATEVER_COMES_NEXT": "x\nSLURM_CONF=/forged",
+    "SLURM_HINT": "",
+}
+KEPT = {
+    "SLURM_CONF": "/etc/slurm.conf",
+    "SLURM_JWT": "token",
+    "MODULEPATH": "/a:/b",
+    "MY_SBATCH_GPUS": "8",
+    "LINES": "a\nb",
+}
+
+
+def environment_of_the_command(shell: str, environment: dict[str, str], noise: str = "") -> dict[str, str]:
+    shown = guarded(["/usr/bin/env", "-0"], b"", in_s(60))
+    answer = guards_answer(run(shell, shown, marked(MARK, b""), noise, environment), MARK)
+    return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_jobs(shell: str) -> None:
+    environment = {"PATH": "/home/customer/bin:/usr/bin:/bin"} | KEPT
+    found = environment_of_the_command(shell, environment | OPTIONS)
+    assert {name: value for name, value in found.items() if name in environment} == environment
+    assert not found.keys() & OPTIONS.keys()
+
+
+TOOLS = "awk cat date echo env printf read test timeout wc unset ["
+
+
+def sh_that_is_bash(folder: Path) -> list[str]:
+    """As on many sites: it takes functions from the environment."""
+    (folder / "sh").symlink_to(shutil.which("bash") or "/bin/bash")
+    argv = guarded(["/usr/bin/env"], b"", in_s(60))
+    assert argv[0] == "/bin/sh"
+    return [str(folder / "sh"), *argv[1:]]
+
+
+def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
+    owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; export -f "$f"; done; '
+    answer = run("bash", sh_that_is_bash(tmp_path), marked(MARK, b""), owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
+    assert "owned" not in answer.stderr
+    assert not any(name in guards_answer(answer, MARK).stdout for name in OPTIONS)
+
+
+def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
+    for tool in TOOLS.split():
+        (tmp_path / tool).write_text("#!/bin/sh\necho owned >&2\n")
+        (tmp_path / tool).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    answer = run("/bin/sh", guarded(["/usr/bin/env"], b"", in_s(60)), marked(MARK, b""), "", {"PATH": path, **OPTIONS})
+    assert answer.stderr == ""
+    assert f"PATH={path}\n" in guards_answer(answer, MARK).stdout
+    told = run("/bin/sh", ask_clock(MARK), b"", "", {"PATH": path})
+    assert abs(clock_told(told, MARK, 0.0).login_s - time.time()) < 30
+
+
 def test_clock__asked_and_told() -> None:
     clock = clock_told(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
     assert abs(clock.login_s - time.time()) < 30
@@ -124,4 +188,4 @@ def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
 
 
 def test_tools_of_the_guard__are_here() -> None:
-    assert all(shutil.which(tool) for tool in ("sh", "cat", "wc", "date", "timeout"))
+    assert all(shutil.which(tool) for tool in ("sh", "awk", "cat", "env", "wc", "date", "timeout"))
