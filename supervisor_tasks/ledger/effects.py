@@ -94,7 +94,7 @@ class Effects:
             "suspect": SUSPECT_AFTER,
         }
         with around(Point.LEASE), self._engine.begin() as connection:
-            rows = connection.execute(outbox.LEASE, parameters)
+            rows = connection.execute(outbox.LEASE if effect_id is None else outbox.LEASE_ONE, parameters)
             return _effects(rows)
 
     def postpone(

@@ -58,8 +58,7 @@ CLOSE = text(
 
 # Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone, and only
 # while no other one is being carried out: if the worker dies of it, it is known of what.
-LEASE = text(
-    """
+_LEASE = """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         takings = takings + 1
     WHERE id IN (
@@ -73,7 +72,7 @@ LEASE = text(
                     WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
                         AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
                 ))
-            ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+            ORDER BY due_at LIMIT :most FOR UPDATE {locked}
         ), first AS (
             SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
         )
@@ -81,7 +80,11 @@ LEASE = text(
     )
     RETURNING id, job_id, kind, wakes, attempts, unforeseen, lease AS holder, takings AS taking
     """
-)
+LEASE = text(_LEASE.format(locked="SKIP LOCKED"))
+
+# Of the one effect that a message is about: a row that is just being looked at for what was forgotten is waited for. Who came
+# away empty would leave it to the next message, seconds later.
+LEASE_ONE = text(_LEASE.format(locked=""))
 
 # Frees the leases of holders that are gone and of those that took far too long. Either may be the effect's doing, and counts as
 # a failure that nobody foresaw; not where the database itself was away, which ends all holders. After two of them an effect is

@@ -95,7 +95,6 @@ def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_sett
         strangers = at_the_door(crowded, door, ALL)
 
         def all_refused() -> bool:
-            """A lease that meets a look for what was forgotten comes away empty: then it is tried once more."""
             try_all(world, site, jobs)
             return len([why for why in refusals(world) if "cannot log in" in why]) == len(jobs)
 
