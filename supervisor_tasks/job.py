@@ -12,6 +12,7 @@ SlurmId = NewType("SlurmId", int)
 
 GREATEST_LIMIT_MIN = 2**31 - 1  # SLURM keeps time limits in 32 bits
 GREATEST_COUNT = 2**31 - 1
+SHOWN = 80  # characters of a stranger's text in a reason
 
 
 class State(StrEnum):
@@ -247,7 +248,9 @@ def path_to_goal(job: Job) -> tuple[Report, ...]:
 
 
 def unfit(definition: Definition, time_limit_min: int) -> str | None:
-    """Why SLURM cannot be asked for this, or None. Zero would mean "no limit" or "all of the node" to SLURM."""
+    """Why SLURM cannot be asked for this, or None. Zero would mean "no limit" or "all of the node" to SLURM. A hash that is no
+    text (chain/codec.py shows its bytes) is nothing that anybody could be asked for.
+    """
     for name, found, least in (
         ("time limit (minutes)", time_limit_min, 1),
         ("ntasks", definition.ntasks, 1),
@@ -257,4 +260,6 @@ def unfit(definition: Definition, time_limit_min: int) -> str | None:
     ):
         if not least <= found <= GREATEST_COUNT:
             return f"job definition refused: {name} is {found}; expected {least} to {GREATEST_COUNT}"
+    if "\\x" in definition.batch_location_hash:
+        return f"job definition refused: batchLocationHash is {definition.batch_location_hash[:SHOWN]}; expected a text"
     return None

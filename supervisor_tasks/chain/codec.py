@@ -1,4 +1,8 @@
-"""The contracts' ABI, as built from devgrid/contracts: calls, answers, events and errors to and from bytes. Pure."""
+r"""The contracts' ABI, as built from devgrid/contracts: calls, answers, events and errors to and from bytes. Pure.
+
+Strings are what strangers wrote, and no contract sees to it that they are text: bytes that are not UTF-8, and NUL, which
+Postgres does not hold, are read as `\xNN`.
+"""
 
 import json
 from collections.abc import Iterable
@@ -7,12 +11,32 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from eth_abi.abi import decode, encode
+from eth_abi.abi import encode
+from eth_abi.codec import ABICodec
+from eth_abi.decoding import StringDecoder
 from eth_abi.exceptions import DecodingError
+from eth_abi.registry import BaseEquals, registry
 from eth_utils.abi import abi_to_signature, collapse_if_tuple, event_signature_to_log_topic
 from eth_utils.crypto import keccak
 
 CONTRACTS = ("MetaScheduler", "JobRepository", "ProviderJobQueues", "ProviderManager", "Credit", "Constants")
+
+
+class _AnyText(StringDecoder):
+    @staticmethod
+    def decoder_fn(data: bytes, _errors: str = "") -> str:
+        return data.decode(errors="backslashreplace").replace("\0", "\\x00")
+
+
+def _lenient() -> ABICodec:
+    kinds = registry.copy()  # type: ignore[no-untyped-call]
+    kinds.unregister_decoder("string")
+    strings = BaseEquals("string", with_sub=False)  # type: ignore[no-untyped-call]
+    kinds.register_decoder(strings, _AnyText, label="string")
+    return ABICodec(kinds)
+
+
+decode = _lenient().decode
 
 
 @dataclass(frozen=True, slots=True)

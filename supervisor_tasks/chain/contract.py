@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eth_abi.exceptions import DecodingError
+
 from supervisor_tasks.chain.codec import Function, decode_revert, event, function
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.errors import PermanentError
@@ -35,6 +37,7 @@ TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
 JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls
 WORD = 64  # hex digits
+SAID = 200  # characters of an error that are told
 
 
 class WrongChainError(PermanentError):
@@ -88,6 +91,16 @@ class Happened:
     job_id: JobId
     event: Event
     tx_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A log of the contracts that is not what their ABI says."""
+
+    tx_hash: str
+    block: int
+    topic: str
+    error: str
 
 
 class Contract:
@@ -174,7 +187,7 @@ class Contract:
         """This provider's claims in these blocks, in their order."""
         method, params = self.logs_call(first, last)
         logs = self.rpc.call(method, *params)
-        return [entry for entry in self.happened(logs) if isinstance(entry.event, Claimed)]
+        return [entry for entry in self.happened(logs)[0] if isinstance(entry.event, Claimed)]
 
     def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, Standing]:
         """What the contract says of jobs at that block, in one batch. Of one that it does not know, it says that it is
@@ -202,19 +215,22 @@ class Contract:
         asked = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
         return [Address(customer) for customer in dict.fromkeys(asked)]
 
-    def happened(self, logs: Iterable[dict[str, Any]]) -> list[Happened]:
-        """What logs, in their order, say of this provider's jobs. Transitions of others' jobs are among them: the
-        ledger does not know those.
+    def happened(self, logs: Iterable[dict[str, Any]]) -> tuple[list[Happened], list[Unreadable]]:
+        """What logs, in their order, say of this provider's jobs; and those that say nothing that can be read. Transitions of
+        others' jobs are among them: the ledger does not know those.
         """
-        events, seen = [], Counter[str]()
+        events, unreadable, seen = list[Happened](), list[Unreadable](), Counter[str]()
         for log in logs:
             ours = log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs)
             if ours and log["topics"] and log["topics"][0] in TOPICS:
                 # Its number among the logs of its transaction: the block, and with it the log's index, may change.
                 number = seen[log["transactionHash"]]
                 seen[log["transactionHash"]] += 1
-                events += _happened(log, f"{log['transactionHash']}:{number}", self.provider)
-        return events
+                try:
+                    events += _happened(log, f"{log['transactionHash']}:{number}", self.provider)
+                except (DecodingError, ValueError) as error:
+                    unreadable.append(_unreadable(log, error))
+        return events, unreadable
 
     def _ask_addresses(self) -> Addresses:
         names = ("jobs", "providerJobQueues", "providerManager")
@@ -275,7 +291,10 @@ def _address(word: str) -> Address:
 
 
 def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened]:
+    """Nothing of another provider's is read: what its customers write is no business of ours."""
     topic, at = log["topics"][0], (int(log["blockNumber"], 16), int(log["logIndex"], 16))
+    if topic != TRANSITION.topic and _owner(log["data"]) != provider:
+        return []
     if topic == CLAIMED.topic:
         customer, owner, job_id, minutes, definition = CLAIMED.decode(log["data"])
         event: Event = Claimed(
@@ -288,17 +307,27 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened
             at=at,
         )
     elif topic == CANCELLING.topic:
-        _, owner, job_id = CANCELLING.decode(log["data"])
+        *_, job_id = CANCELLING.decode(log["data"])
         event = CancelRequested(at)
     elif topic == TOPPED_UP.topic:
-        job_id, owner, minutes = TOPPED_UP.decode(log["data"])
+        job_id, _, minutes = TOPPED_UP.decode(log["data"])
         event = ToppedUp(key, minutes, at)
-    elif topic == TRANSITION.topic:
-        job_id, _, status = TRANSITION.decode(log["data"])
-        return [Happened(_job_id(job_id), ChainSaw(ChainStatus(status), at), log["transactionHash"])]
     else:
-        return []
-    return [Happened(_job_id(job_id), event, log["transactionHash"])] if owner.lower() == provider else []
+        job_id, _, status = TRANSITION.decode(log["data"])
+        event = ChainSaw(ChainStatus(status), at)
+    return [Happened(_job_id(job_id), event, log["transactionHash"])]
+
+
+def _owner(data: str) -> Address:
+    """Whose event it is: all but transitions have the provider as their second argument. Raises ValueError."""
+    words = data.removeprefix("0x")
+    if len(words) < 2 * WORD:
+        raise ValueError(f"{len(words) // 2} bytes of data hold no provider")
+    return _address(words[WORD : 2 * WORD])
+
+
+def _unreadable(log: dict[str, Any], error: Exception) -> Unreadable:
+    return Unreadable(log["transactionHash"], int(log["blockNumber"], 16), log["topics"][0], f"{error!r}"[:SAID])
 
 
 def _definition(fields: tuple[Any, ...]) -> Definition:

@@ -18,7 +18,10 @@ SILENT_S = 60.0  # a node that is started anew is no alarm
 OLDEST_OPEN = "oldest open transaction"  # the fact that all others wait behind it
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
-FOREIGN_QUIET_S = 3600.0  # a foreign writer that was not seen for so long is gone
+QUIET_S = {  # what was not seen again for so long is over
+    AlarmName.FOREIGN_WRITER: 3600.0,
+    AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
+}
 
 
 @contextmanager
@@ -81,8 +84,9 @@ def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:
         alarms.off(AlarmName.CONTRACT_RETIRED)
     else:
         alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)
-    if AlarmName.FOREIGN_WRITER in on and _age_s(on[AlarmName.FOREIGN_WRITER]) > FOREIGN_QUIET_S:
-        alarms.off(AlarmName.FOREIGN_WRITER)
+    for name, quiet_s in QUIET_S.items():
+        if name in on and _age_s(on[name]) > quiet_s:
+            alarms.off(name)
     _watch_oldest(site, AlarmName.TRANSACTION_STUCK in on)
     return {alarm.name for alarm in alarms.all()}
 

@@ -7,6 +7,7 @@ from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
 from supervisor_tasks.ledger.operator import AlarmName
@@ -83,7 +84,7 @@ def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -
 
 def _changes(site: Site, stretch: Stretch) -> list[Change]:
     contract = site.chain.contract
-    happened = without_others_claims(site.ledger, contract, contract.happened(stretch.logs))
+    happened = without_others_claims(site.ledger, contract, heard(site, stretch.logs))
     known = site.ledger.jobs({entry.job_id for entry in happened})
     return [
         Change(entry.job_id, entry.event)

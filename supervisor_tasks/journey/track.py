@@ -13,6 +13,7 @@ from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import JobId, Kind
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.tend import tend
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -71,7 +72,7 @@ def _receipts(site: Site, transactions: Sequence[Sent]) -> dict[int, dict[str, A
 def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
     wallet = site.chain.wallet
     reverted = wallet.why_reverted(mined)
-    happened = site.chain.contract.happened(entry for receipt in receipts for entry in receipt["logs"])
+    happened = heard(site, (entry for receipt in receipts for entry in receipt["logs"]))
     changes = [Change(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]

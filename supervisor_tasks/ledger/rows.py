@@ -1,6 +1,6 @@
 """Between the ledger's rows and the job that `advance` knows; and what of a stranger's words Postgres can hold."""
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -12,9 +12,14 @@ from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, O
 LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
 
 
+def whole(text: str) -> str:
+    """A text as Postgres can hold it."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
 def storable(text: str) -> str:
     """A text that Postgres can hold, and not more of it than an operator reads."""
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")[:LONGEST_TEXT]
+    return whole(text)[:LONGEST_TEXT]
 
 
 def storable_json(value: Any) -> Any:
@@ -64,7 +69,7 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "customer": job.customer,
         "provider": job.provider,
         "claim_key": job.claim_key,
-        "definition": asdict(job.definition),
+        "definition": _plain(job.definition),
         "time_limit_min": job.time_limit_min,
         "state": job.state.value,
         "chain_status": int(job.chain_status),
@@ -73,7 +78,7 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "heard_block": job.heard_block,
         "doubt_until": job.doubt_until,
         "script": job.script,
-        "grid_logger_url": job.grid_logger_url,
+        "grid_logger_url": whole(job.grid_logger_url),
         "slurm_id": job.slurm_id,
         "slurm_submit_s": job.slurm_submit_s,
         "top_ups": [[top_up.key, top_up.minutes, top_up.block] for top_up in job.top_ups],
@@ -83,16 +88,16 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "outcome_status": None if outcome is None else int(outcome.status),
         "elapsed_s": None if outcome is None else outcome.elapsed_s,
         "exit_status": None if outcome is None else outcome.exit_status,
-        "reason": None if outcome is None else outcome.reason,
+        "reason": None if outcome is None else whole(outcome.reason),
         "settled_by_operator": job.settled_by_operator,
-        "message": job.message,
+        "message": whole(job.message),
     }
 
 
 def details(event: Event) -> dict[str, Any]:
     """An event as the journal keeps it. The script is in `jobs` already."""
     if isinstance(event, ScriptFetched):
-        return {"bytes": len(event.script.encode()), "grid_logger_url": event.grid_logger_url}
+        return {"bytes": len(event.script.encode()), "grid_logger_url": whole(event.grid_logger_url)}
     return {entry.name: _plain(getattr(event, entry.name)) for entry in fields(event)}
 
 
@@ -112,4 +117,4 @@ def _plain(value: object) -> object:
         return value.name
     if is_dataclass(value):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    return value
+    return whole(value) if isinstance(value, str) else value

@@ -115,7 +115,7 @@ def test_send__n_claims__go_out_with_consecutive_nonces_and_their_events_are_in_
     happened = [
         entry
         for _, receipt in mined(wallet, chain)
-        for entry in contract.happened(receipt["logs"])  # type: ignore[arg-type]
+        for entry in contract.happened(receipt["logs"])[0]  # type: ignore[arg-type]
     ]
     claimed = [entry.event for entry in happened if isinstance(entry.event, Claimed)]
     assert [event.job_id for event in claimed] == job_ids
