@@ -3,10 +3,12 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
-from supervisor_tasks.benchmark_run import Change, Measurement, Stage, Value, limit_of
+from supervisor_tasks.benchmark_run import Change, Measurement, Stage, Value, given, limit_of
 from supervisor_tasks.slurm.output import Seen, said_of
 from supervisor_tasks.slurm.recognise import was_rejected
+from supervisor_tasks.slurm.specs import Specs
 from supervisor_tasks.slurm.states import Phase
 
 FIRST_LOOK_S = 1.0
@@ -15,6 +17,8 @@ MISSING_AGAIN_S = 5.0
 SUBMISSIONS = 5  # that SLURM, when asked, knows nothing of; then the benchmark has failed
 OUTPUT_LATE_S = 60.0  # so long a network file system may show the login node an older file
 COMPLETED = "COMPLETED"
+NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: who needs all nodes of the beginning waits for one that went down
+LONG_WAIT_S = 3600.0  # in SLURM's queue; then the operator is called
 LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; what stands behind a run, such as the registration, waits as long
 # Why SLURM lets a job wait that does not begin before somebody changes the job or the partition.
 WITHOUT_END = frozenset(
@@ -68,15 +72,59 @@ def _recorded(one: Measurement, record: Seen) -> Change:
     return Change(stage=Stage.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=shown_state(record))
 
 
-def waits_in_vain(one: Measurement, record: Seen | None) -> str:
-    """Why a job that SLURM lets wait is to be ended, empty if it is not: it will not begin, or others wait for it too long."""
+def waits_in_vain(one: Measurement, record: Seen | None, specs: Specs | None = None) -> str:
+    """Why a job that SLURM lets wait is to be ended, empty if it is not: it will not begin, or others wait for it too long.
+    `specs` are the nodes as they are now, when it is time to count them.
+    """
     if record is None or record.phase is not Phase.WAITING:
         return ""
     if record.reason.partition(",")[0] in WITHOUT_END:
         return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
-    if math.isfinite(one.called_s_ago) and one.called_s_ago > LONGEST_WAIT_S:
+    too_few = "" if specs is None else too_few_nodes(one, specs)
+    if too_few:
+        return f"{too_few}; SLURM: {shown_state(record)}"
+    if _waited_s(one, record) > LONGEST_WAIT_S:
         return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {shown_state(record)}"
     return ""
+
+
+def counts_nodes(one: Measurement, record: Seen | None) -> bool:
+    """Whether it has waited so long that it is asked whether the nodes which it needs still work."""
+    return _waited_s(one, record) > NODES_COUNTED_AFTER_S
+
+
+def waits_long(one: Measurement, record: Seen | None) -> bool:
+    """Whether the operator is called: the partition is busy, or something is wrong that only he can see."""
+    return _waited_s(one, record) > LONG_WAIT_S
+
+
+def too_few_nodes(one: Measurement, specs: Specs) -> str:
+    """What is missing, empty if nothing is. Nodes that SLURM does not show may be what it waits for."""
+    wanted, named = int(given(one, "nodes") or 1), given(one, "nodelist")
+    working = [node.name for node in specs.in_order if node.works and (not named or node.name in named.split(","))]
+    if len(working) + specs.not_shown >= wanted:
+        return ""
+    return f"it needs {wanted} nodes, {len(working)} work"
+
+
+def _waited_s(one: Measurement, record: Seen | None) -> float:
+    """How long SLURM has let it wait, as far as is known."""
+    waits = record is not None and record.phase is Phase.WAITING and math.isfinite(one.called_s_ago)
+    return one.called_s_ago if waits else 0.0
+
+
+def after_cancel(
+    change: Change, record: Seen | None, *, in_vain: str, cancel_reason: str | None, refused: str
+) -> Change:
+    """What follows once SLURM was asked to end a job, because it waits in vain or because the run is to end; `refused` is why
+    it did not. Then a job that waits is left behind, and one that runs is awaited: it ends by its time limit.
+    """
+    stays = f"it could not be cancelled: {refused}" if refused else ""
+    if cancel_reason is None:
+        return replace(change, stage=Stage.FAILED, look_in_s=0.0, reason="; ".join(filter(None, (in_vain, stays))))
+    if refused and record is not None and record.phase is Phase.WAITING:
+        return replace(change, stage=Stage.CANCELLED, look_in_s=0.0, reason=f"{cancel_reason}; {stays}")
+    return replace(change, look_in_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
 
 
 def _never_arrived(one: Measurement, settled_after_s: float) -> Change:
@@ -127,6 +175,14 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
     if one.slurm_state == "FAILED":
         return said_of(one.exit_status)
     return f"SLURM: {one.slurm_state}"
+
+
+def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -> bool:
+    """Whether nothing of a job counts because its run was to end; what had completed by then was measured, and stays.
+    `failed` is what `why_failed` says.
+    """
+    completed = one.slurm_state == COMPLETED or (one.slurm_state == "" and failed == "")
+    return cancel_reason is not None and not completed
 
 
 def unsound(values: Mapping[str, Value]) -> str:

@@ -16,6 +16,8 @@ from supervisor_tasks.job import SlurmId
 MOST_OUTPUT = 10_000_000  # bytes that are read of a job's output, its last ones
 NICE = 10_000  # below the jobs of customers
 STANDS_STILL_S = 15 * 60.0  # without a step that succeeded; then the operator is called
+CLEAN_AGAIN_S = 30.0
+CLEAN_GIVEN_UP_S = 15 * 60.0  # after the job's end; a file that stays is no reason to keep a run from its end
 PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
 
 Value = float | str
@@ -140,12 +142,13 @@ def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Meas
     """What is to be done now; None is to wait."""
     if run.state is RunState.ASKED:
         return (Step.FINISH if run.cancel_reason is not None else Step.BEGIN), None
-    dirty = next((one for one in measurements if not one.stage.open and not one.cleaned and _was_called(one)), None)
-    if dirty is not None:
-        return Step.CLEAN, dirty
+    dirty = [one for one in measurements if not one.stage.open and not one.cleaned and _was_called(one)]
+    due = next((one for one in dirty if one.due_in_s <= 0), None)
+    if due is not None:
+        return Step.CLEAN, due
     one = next((one for one in measurements if one.stage.open), None)
     if one is None:
-        return Step.FINISH, None
+        return None if dirty else (Step.FINISH, None)
     if one.stage is Stage.WAITING:
         return (Step.SKIP if run.cancel_reason is not None else Step.SUBMIT), one
     if one.due_in_s > 0:
@@ -158,6 +161,11 @@ def stands_still(troubled_s: float, *, impossible: bool) -> bool:
     with these settings and nodes it never will.
     """
     return impossible or troubled_s >= STANDS_STILL_S
+
+
+def gives_up_cleaning(run: Run, one: Measurement) -> bool:
+    """Whether a file that cannot be removed is left where it is: the run is to end, or it was tried for long enough."""
+    return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
 
 
 def _was_called(one: Measurement) -> bool:
@@ -219,7 +227,12 @@ def batch_script(one: Measurement) -> bytes:
     return f"{interpreter}\n(\n{body}\n)\n{told}\n".encode()
 
 
+def given(one: Measurement, option: str) -> str:
+    """What sbatch was given for an option, such as `time`; empty for nothing."""
+    beginning = f"--{option}="
+    return next((word.removeprefix(beginning) for word in one.options if word.startswith(beginning)), "")
+
+
 def limit_of(one: Measurement) -> str:
     """The time limit that a job was given, in words."""
-    given = next((option for option in one.options if option.startswith("--time=")), "--time=?")
-    return f"{given.partition('=')[2]} min"
+    return f"{given(one, 'time') or '?'} min"

@@ -40,6 +40,7 @@ RUNNER = "benchmark"  # the Linux user
 
 BODIES = {
     "good": "echo value 12.5",
+    "both": "echo value 2",  # on two nodes
     "words": 'echo word "$(uname -s)"',
     "fails": "echo 'this is not to be'; exit 3",
     "garbage": "head -c 3000 /dev/urandom",
@@ -62,7 +63,7 @@ def _benchmark(name: str) -> Benchmark:
     def render(plan: Plan) -> JobScript:
         return JobScript(
             script=body_of(name),
-            nodes=1,
+            nodes=2 if name == "both" else 1,
             ntasks_per_node=1,
             cpus_per_task=1,
             gpus_per_node=0,

@@ -13,9 +13,32 @@ import structlog
 
 from benchmarks.reading import UnreadableOutputError
 from supervisor_tasks import benchmark_run
-from supervisor_tasks.benchmark_end import FIRST_LOOK_S, after_look, end_told, unsound, waits_in_vain, why_failed
-from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Stage, Step, next_step, stands_still
-from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.benchmark_end import (
+    FIRST_LOOK_S,
+    after_cancel,
+    after_look,
+    counts_nodes,
+    cut_short,
+    end_told,
+    unsound,
+    waits_in_vain,
+    waits_long,
+    why_failed,
+)
+from supervisor_tasks.benchmark_run import (
+    CLEAN_AGAIN_S,
+    Change,
+    Measurement,
+    Planned,
+    Run,
+    Stage,
+    Step,
+    gives_up_cleaning,
+    next_step,
+    stands_still,
+)
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.job import SlurmId
 from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
@@ -58,7 +81,7 @@ def _step(site: Site) -> bool:
         return False
     try:
         _do(site, run, *found)
-    except TransientError as error:
+    except Exception as error:  # a mistake of ours stops the run too
         _troubled(site, run, error)
         raise
     _goes_on(site)
@@ -94,15 +117,16 @@ def _begin(site: Site, run: Run) -> None:
     log.info("benchmark_run_begun", run=run.id, why=run.why, benchmarks=list(jobs), nodes=len(specs.nodes))
 
 
-def _troubled(site: Site, run: Run, error: TransientError) -> None:
+def _troubled(site: Site, run: Run, error: Exception) -> None:
     """Keep why no step is made, and since when; call the operator if that is for long."""
     sweeps = site.ledger.sweeps
-    sweeps.learn(BENCHMARK_ERROR, storable(str(error))[:500])
+    why = storable(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
+    sweeps.learn(BENCHMARK_ERROR, why)
     sweeps.learn(BENCHMARK_TROUBLED, str(run.id))
     _, troubled_s = sweeps.fact(BENCHMARK_TROUBLED) or ("", 0.0)
     if stands_still(troubled_s, impossible=isinstance(error, ImpossibleRunError)):
         advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
-        site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=str(error)[:500], advice=advice)
+        site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=why, advice=advice)
 
 
 def _goes_on(site: Site) -> None:
@@ -147,28 +171,45 @@ def _look(site: Site, run: Run, one: Measurement) -> None:
     record = _record(site, one) or jobs.accounted(one)
     left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
     change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
-    in_vain, slurm_id = waits_in_vain(one, record), change.slurm_id
-    if change.stage is Stage.SUBMITTED and slurm_id is not None and (in_vain or run.cancel_reason is not None):
-        jobs.cancel(slurm_id)
-        if run.cancel_reason is None:
-            change = replace(change, stage=Stage.FAILED, reason=in_vain)
-        else:
-            change = replace(change, look_in_s=FIRST_LOOK_S)
+    if change.stage is Stage.SUBMITTED and change.slurm_id is not None:
+        change = _ended_by_us(site, run, one, record, change, change.slurm_id)
     _change(site, one, change)
+    if change.stage is Stage.SUBMITTED and waits_long(one, record):
+        advice = "see the queue of the partition; `supervisor benchmark cancel` ends the run"
+        about = {
+            "run": run.id,
+            "benchmark": one.benchmark,
+            "slurm_id": change.slurm_id,
+            "slurm_state": change.slurm_state,
+        }
+        site.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
+    else:
+        site.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
+
+
+def _ended_by_us(
+    site: Site, run: Run, one: Measurement, record: Seen | None, change: Change, slurm_id: SlurmId
+) -> Change:
+    """Have SLURM end a job that waits in vain, or whose run is to end."""
+    counted = run.cancel_reason is None and counts_nodes(one, record)
+    in_vain = waits_in_vain(one, record, site.slurm.nodes.specs() if counted else None)
+    if not in_vain and run.cancel_reason is None:
+        return change
+    refused = _cancel(site, one, slurm_id)
+    return after_cancel(change, record, in_vain=in_vain, cancel_reason=run.cancel_reason, refused=refused)
 
 
 def _read(site: Site, run: Run, one: Measurement) -> None:
     """Read what the job wrote, and decide."""
     output = site.benchmarking.jobs.output(one)
-    reason = why_failed(one, output) if run.cancel_reason is None else run.cancel_reason
-    if reason is None:
-        site.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
-        return
-    told = end_told(one.job_name, output)
+    failed, told = why_failed(one, output), end_told(one.job_name, output)
     body = output if told is None else told[1]
-    if reason or body is None:
-        stage = Stage.FAILED if run.cancel_reason is None else Stage.CANCELLED
-        _decide(site, one, Verdict(stage=stage, reason=reason, output=body))
+    if cut_short(one, failed, run.cancel_reason):
+        _decide(site, one, Verdict(stage=Stage.CANCELLED, reason=run.cancel_reason or "", output=body))
+    elif failed is None:
+        site.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
+    elif failed or body is None:
+        _decide(site, one, Verdict(stage=Stage.FAILED, reason=failed, output=body))
     else:
         _decide(site, one, _parsed(site, run, one, body))
 
@@ -204,10 +245,19 @@ def _skip(site: Site, run: Run, one: Measurement) -> None:
     _decide(site, one, Verdict(stage=Stage.CANCELLED, reason=run.cancel_reason or ""))
 
 
-def _clean(site: Site, _: Run, one: Measurement) -> None:
-    """Leave nothing behind on the login node."""
-    site.benchmarking.jobs.remove_output(one)
-    site.ledger.benchmarks.cleaned(one)
+def _clean(site: Site, run: Run, one: Measurement) -> None:
+    """Leave nothing behind on the login node, if it can be helped: what stays keeps neither the others nor the run's end."""
+    ledger = site.ledger.benchmarks
+    try:
+        site.benchmarking.jobs.remove_output(one)
+    except TransientError as error:
+        log.warning("benchmark_output_not_removed", run=run.id, benchmark=one.benchmark, error=str(error))
+        if gives_up_cleaning(run, one):
+            ledger.cleaned(one, note=f"its output stays on the login node: {error}")
+        else:
+            ledger.postpone(one, CLEAN_AGAIN_S)
+    else:
+        ledger.cleaned(one)
 
 
 STEPS: Mapping[Step, Callable[[Site, Run, Measurement], None]] = {
@@ -229,8 +279,18 @@ def _record(site: Site, one: Measurement) -> Seen | None:
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:
             log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)
-            site.benchmarking.jobs.cancel(extra.slurm_id)
+            _cancel(site, one, extra.slurm_id)
     return next(iter([*taken, *named]), None)
+
+
+def _cancel(site: Site, one: Measurement, slurm_id: SlurmId) -> str:
+    """Ask SLURM to end a job; why it refuses, empty if it does not."""
+    try:
+        site.benchmarking.jobs.cancel(slurm_id)
+    except SlurmRejectedError as error:
+        log.error("benchmark_not_cancelled", benchmark=one.benchmark, slurm_id=slurm_id, error=str(error))
+        return str(error)
+    return ""
 
 
 def _names_begin(site: Site) -> str:

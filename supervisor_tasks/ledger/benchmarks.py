@@ -18,6 +18,7 @@ RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
 RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
 OPEN = RUNS.c.state.in_([state.value for state in RunState if state.open])
 TOKEN_BYTES = 8
+ENDS = (Stage.ENDED, Stage.FAILED, Stage.CANCELLED)
 
 # What is shown of results: without scripts and outputs, which may be long.
 SHOWN = (
@@ -196,7 +197,7 @@ class Benchmarks:
         """Write down what is new of a benchmark; False when somebody else was faster."""
         now = func.clock_timestamp()
         missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
-        ended_at = func.coalesce(RESULTS.c.ended_at, now) if change.stage in (Stage.ENDED, Stage.FAILED) else None
+        ended_at = func.coalesce(RESULTS.c.ended_at, now) if change.stage in ENDS else None
         with self._engine.begin() as connection:
             return self._set(
                 connection,
@@ -235,10 +236,11 @@ class Benchmarks:
                 ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
             )
 
-    def cleaned(self, one: Measurement) -> None:
-        """Its file on the login node is gone."""
+    def cleaned(self, one: Measurement, note: str = "") -> None:
+        """Its file on the login node is gone, or left there, which the note says."""
+        notes = RESULTS.c.notes + storable_json([note] if note else [])
         with self._engine.begin() as connection:
-            connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True))
+            connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True, notes=notes))
 
     def _set(self, connection: Connection, one: Measurement, *also: Any, **values: Any) -> bool:
         """Only as long as it is at the stage at which it was read."""

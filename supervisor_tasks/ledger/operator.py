@@ -44,6 +44,7 @@ class AlarmName(StrEnum):
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
     BENCHMARK_STANDS_STILL = "benchmark_stands_still"
+    BENCHMARK_WAITS = "benchmark_waits"  # long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from benchmarks.plan import Plan
 from devgrid.process import wait_until
 from supervisor_tasks.benchmark_run import NICE, Stage
 from supervisor_tasks.ledger.operator import AlarmName, Switch
-from supervisor_tasks.ledger.sweeps import BENCHMARK_TROUBLED
+from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.specs import Specs
 from tests.benchmarking import (
@@ -29,7 +30,7 @@ from tests.benchmarking import (
     until_stage,
 )
 from tests.ledgers import emptied
-from tests.submitting import World
+from tests.submitting import CUSTOMER, World
 
 
 @pytest.fixture(scope="module")
@@ -220,4 +221,176 @@ def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: World) -> 
     renamed = world.slurm.run("scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another")
     assert renamed.returncode == 0, renamed.stderr
     until_done(site)
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def moved_back(world: World, benchmark: str, *, called: int = 0, ended: int = 0) -> None:
+    """As if that much time had passed: the next look is due, it was handed over and ended that many minutes earlier."""
+    change = """
+        UPDATE benchmark_results SET due_at = now() - interval '1 second',
+            called_at = called_at - :called * interval '1 minute', ended_at = ended_at - :ended * interval '1 minute'
+        WHERE benchmark = :benchmark
+    """
+    with world.engine.begin() as connection:
+        connection.execute(text(change), {"called": called, "ended": ended, "benchmark": benchmark})
+
+
+def alarms(site: Site) -> list[AlarmName]:
+    return [alarm.name for alarm in site.ledger.alarms.all()]
+
+
+def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(world: World) -> None:
+    site = a_site(world, "both", "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "both", "SUBMITTED", slurm_state="PENDING")
+    world.slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    try:
+        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+        moved_back(world, "both", called=14)
+        tick(site)
+        assert results(site)["both"]["stage"] == "SUBMITTED"
+        moved_back(world, "both", called=2)
+        assert until_done(site)["state"] == "DONE"
+    finally:
+        world.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    found = results(site)["both"]
+    assert found["stage"] == "FAILED"
+    assert found["reason"].startswith("it needs 2 nodes, 1 work; SLURM: PENDING")
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(world: World) -> None:
+    site = a_site(world, "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        until_stage(site, "good", "SUBMITTED", slurm_state="PENDING")
+        moved_back(world, "good", called=61)
+        tick(site)
+        assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
+        moved_back(world, "good")
+        tick(site)
+        assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
+    finally:
+        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    moved_back(world, "good")
+    until_done(site)
+    assert alarms(site) == []
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+@pytest.fixture
+def kept_files(world: World) -> Iterator[Path]:
+    """The runner's home while nobody but root can remove what root owns there."""
+    folder = world.slurm.users.home(RUNNER)
+    before = folder.stat()
+    os.chown(folder, 0, 0)
+    folder.chmod(0o1777)
+    yield folder
+    os.chown(folder, before.st_uid, before.st_gid)
+    folder.chmod(before.st_mode)
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def until_kept(site: Site, folder: Path) -> None:
+    """The benchmark `slow` runs, and its output cannot be removed."""
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    file = folder / f"{results(site)['slow']['job_name']}.log"
+    wait_until(file.exists, "the job's output", 60.0, 0.1)
+    os.chown(file, 0, 0)
+
+
+def test_output_that_cannot_be_removed__does_not_keep_the_others_and_is_given_up(
+    world: World, kept_files: Path
+) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    until_kept(site, kept_files)
+    until_stage(site, "good", "MEASURED")
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert site.ledger.benchmarks.under_way() is not None
+    moved_back(world, "slow", ended=16)
+    assert until_done(site)["state"] == "DONE"
+    notes = results(site)["slow"]["notes"]
+    assert [note.partition(":")[0] for note in notes] == ["its output stays on the login node"]
+    assert "not permitted" in notes[0]
+    assert results(site)["good"]["notes"] == []
+
+
+def test_output_that_cannot_be_removed__does_not_keep_a_run_from_being_cancelled(
+    world: World, kept_files: Path
+) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    until_kept(site, kept_files)
+    until_stage(site, "slow", "MEASURED")
+    site.ledger.benchmarks.cancel("enough")
+    assert until_done(site)["state"] == "CANCELLED"
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def without_rights(world: World, *names: str) -> Site:
+    """A site whose admin user may not cancel the jobs of others."""
+    cluster = replace(world.cluster(), admin=CUSTOMER)
+    return measuring(world.site(cluster), cluster, names)
+
+
+def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(world: World) -> None:
+    site = without_rights(world, "endless", "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
+    world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    assert until_done(site)["state"] == "DONE"
+    assert results(site)["endless"]["stage"] == "FAILED"
+    assert "JobHeld" in results(site)["endless"]["reason"]
+    assert "could not be cancelled" in results(site)["endless"]["reason"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+    world.slurm.run("scancel", str(job["slurm_id"]))
+
+
+def test_running_job_that_may_not_be_cancelled__is_awaited(world: World) -> None:
+    site = without_rights(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    site.ledger.benchmarks.cancel("enough")
+    tick(site)
+    assert "could not be cancelled" in results(site)["slow"]["reason"]
+    moved_back(world, "slow")
+    assert until_done(site)["state"] == "CANCELLED"
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_error_that_nobody_foresaw__is_shown_and_calls_the_operator(world: World) -> None:
+    site = a_site(world, "good")
+
+    def plan_of(specs: Specs, nonce: str) -> Plan:
+        raise KeyError("a mistake of ours")
+
+    wrong = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    site.ledger.benchmarks.ask("a test")
+    with pytest.raises(KeyError):
+        tick(wrong)
+    assert site.ledger.sweeps.fact(BENCHMARK_ERROR)[0] == "KeyError('a mistake of ours')"  # type: ignore[index]
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - interval '16 minutes'"))
+    with pytest.raises(KeyError):
+        tick(wrong)
+    assert alarms(site) == [AlarmName.BENCHMARK_STANDS_STILL]
+    assert until_done(site)["state"] == "DONE"
+    assert alarms(site) == []
+
+
+def test_cancel_once_the_job_has_completed__keeps_what_it_measured(world: World) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    wait_until(lambda: in_slurm(world, job["job_name"]) == ["COMPLETED"], "the job to end", 60.0, 0.2)
+    site.ledger.benchmarks.cancel("enough")
+    assert until_done(site)["state"] == "CANCELLED"
+    assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == ("MEASURED", None)
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}

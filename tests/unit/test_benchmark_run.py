@@ -3,6 +3,7 @@
 import math
 import re
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,17 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.benchmark_end import (
+    LONG_WAIT_S,
     LONGEST_LOOK_S,
     LONGEST_WAIT_S,
+    NODES_COUNTED_AFTER_S,
     OUTPUT_LATE_S,
     SUBMISSIONS,
+    after_cancel,
     after_look,
+    counts_nodes,
+    cut_short,
     end_told,
+    too_few_nodes,
     unsound,
     waits_in_vain,
+    waits_long,
     why_failed,
 )
 from supervisor_tasks.benchmark_run import (
+    CLEAN_GIVEN_UP_S,
     STANDS_STILL_S,
     Measurement,
     Run,
@@ -28,6 +37,7 @@ from supervisor_tasks.benchmark_run import (
     Stage,
     Step,
     batch_script,
+    gives_up_cleaning,
     job_name,
     name_beginning,
     next_step,
@@ -37,6 +47,7 @@ from supervisor_tasks.benchmark_run import (
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.benchmark_jobs import minutes_back
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.slurm.specs import Node, Specs
 from supervisor_tasks.view import JOB_NAME
 
 SETTLED_S = 23.0
@@ -257,3 +268,109 @@ def test_values__that_cannot_be_measured__are_unsound(value: float | str) -> Non
 def test_values__that_can__are_sound_and_none_at_all_are_not() -> None:
     assert unsound({"compute.gflops": 1.5, "cpu": "a cpu"}) == ""
     assert unsound({}) != ""
+
+
+def node(number: int, state: str = "IDLE") -> Node:
+    return Node(name=f"node{number}", cpus=8, gpus=0, mem_mb=16_000, state=state)
+
+
+ALL_OF_FOUR = ("--nodes=4", "--time=7")
+NAMED = ("--nodes=2", "--nodelist=node2,node3")
+DOWN = node(4, "DOWN*")
+
+
+@pytest.mark.parametrize(
+    ("options", "specs", "why"),
+    [
+        (ALL_OF_FOUR, Specs((node(1), node(2), node(3)), (DOWN,)), "it needs 4 nodes, 3 work"),
+        (ALL_OF_FOUR, Specs((node(1), node(2), node(3), DOWN)), "it needs 4 nodes, 3 work"),  # BENCHMARK_UNRESPONSIVE
+        (ALL_OF_FOUR, Specs((node(1), node(2), node(3), node(4, "ALLOCATED"))), ""),
+        (ALL_OF_FOUR, Specs((node(1), node(2), node(3), node(4, "IDLE+POWERED_DOWN"))), ""),
+        (ALL_OF_FOUR, Specs((node(1), node(2), node(3)), not_shown=1), ""),
+        (ALL_OF_FOUR, Specs(()), "it needs 4 nodes, 0 work"),
+        (NAMED, Specs((node(1), node(2), node(3)), (DOWN,)), ""),
+        (NAMED, Specs((node(1), node(2)), (node(3, "IDLE+DRAIN"), DOWN)), "it needs 2 nodes, 1 work"),
+        ((), Specs((node(1),)), ""),
+    ],
+)
+def test_nodes__fewer_than_it_needs__are_too_few(options: tuple[str, ...], specs: Specs, why: str) -> None:
+    assert too_few_nodes(one(Stage.SUBMITTED, options=options), specs) == why
+
+
+def test_job_that_waits__is_given_up_when_a_node_that_it_needs_is_gone() -> None:
+    waiting, pending = (
+        one(Stage.SUBMITTED, options=ALL_OF_FOUR, called_s_ago=1000.0),
+        record("PENDING", reason="Resources"),
+    )
+    few = Specs((node(1), node(2), node(3)), (DOWN,))
+    assert waits_in_vain(waiting, pending, few) == "it needs 4 nodes, 3 work; SLURM: PENDING (Resources)"
+    assert waits_in_vain(waiting, pending, Specs((*few.nodes, node(4)))) == ""
+    assert waits_in_vain(waiting, record("RUNNING"), few) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "called_s_ago", "counted", "long"),
+    [
+        ("PENDING", NODES_COUNTED_AFTER_S, False, False),
+        ("PENDING", NODES_COUNTED_AFTER_S + 1, True, False),
+        ("PENDING", LONG_WAIT_S + 1, True, True),
+        ("PENDING", math.inf, False, False),
+        ("RUNNING", LONG_WAIT_S + 1, False, False),
+    ],
+)
+def test_job_that_waits__has_its_nodes_counted_and_then_the_operator_called(
+    state: str, called_s_ago: float, counted: bool, long: bool
+) -> None:
+    waiting = one(Stage.SUBMITTED, called_s_ago=called_s_ago)
+    assert (counts_nodes(waiting, record(state)), waits_long(waiting, record(state))) == (counted, long)
+    assert not counts_nodes(waiting, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "cancel_reason", "refused", "stage", "reason"),
+    [
+        ("PENDING", None, "", Stage.FAILED, "held"),
+        ("PENDING", None, "denied", Stage.FAILED, "held; it could not be cancelled: denied"),
+        ("PENDING", "enough", "", Stage.SUBMITTED, ""),
+        ("RUNNING", "enough", "", Stage.SUBMITTED, ""),
+        ("PENDING", "enough", "denied", Stage.CANCELLED, "enough; it could not be cancelled: denied"),
+        ("RUNNING", "enough", "denied", Stage.SUBMITTED, "it could not be cancelled: denied"),
+    ],
+)
+def test_cancel__that_slurm_refuses__leaves_what_waits_and_awaits_what_runs(
+    state: str, cancel_reason: str | None, refused: str, stage: Stage, reason: str
+) -> None:
+    change = after_look(one(Stage.SUBMITTED, called_s_ago=9.0), record(state), SETTLED_S)
+    found = after_cancel(change, record(state), in_vain="held", cancel_reason=cancel_reason, refused=refused)
+    assert (found.stage, found.reason) == (stage, reason)
+
+
+def test_next_step__what_cannot_be_removed_now__does_not_keep_the_others() -> None:
+    dirty, waiting = one(Stage.MEASURED, due_in_s=9.0), one(Stage.WAITING)
+    assert next_step(RUNNING, [dirty, waiting]) == (Step.SUBMIT, waiting)
+    assert next_step(RUNNING, [dirty]) is None
+
+
+def test_cleaning__is_given_up_after_a_while_and_at_once_when_the_run_is_to_end() -> None:
+    ending = replace(RUNNING, cancel_reason="enough")
+    assert not gives_up_cleaning(RUNNING, one(Stage.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S - 1))
+    assert gives_up_cleaning(RUNNING, one(Stage.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S))
+    assert gives_up_cleaning(ending, one(Stage.MEASURED))
+
+
+@pytest.mark.parametrize(
+    ("slurm_state", "failed", "expected"),
+    [
+        ("COMPLETED", "", False),
+        ("COMPLETED", None, False),
+        ("COMPLETED", "no output came back", False),
+        ("", "", False),
+        ("", "exit code 4", True),
+        ("CANCELLED", "SLURM: CANCELLED", True),
+        ("TIMEOUT", "it ran into its time limit", True),
+    ],
+)
+def test_run_that_is_to_end__keeps_what_had_completed(slurm_state: str, failed: str | None, expected: bool) -> None:
+    ended = one(Stage.ENDED, slurm_state=slurm_state)
+    assert cut_short(ended, failed, "enough") is expected
+    assert not cut_short(ended, failed, None)
