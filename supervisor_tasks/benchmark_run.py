@@ -82,13 +82,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A benchmark of a run. Ages are by the database's clock."""
+    """A benchmark of a run; `run_as` is the user under whom it was handed to SLURM. Ages are by the database's clock."""
 
     id: int
     run_id: int
     benchmark: str
     stage: Stage
     job_name: str
+    run_as: str = ""
     options: tuple[str, ...] = ()
     script: str = ""
     lost: int = 0

@@ -149,9 +149,9 @@ def _submit(site: Site, run: Run, one: Measurement) -> None:
         return
     clock = jobs.clock()  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
-    if not ledger.start_submission(one):
+    if not ledger.start_submission(one, jobs.user):
         return
-    one = replace(one, stage=Stage.SUBMITTING)
+    one = replace(one, stage=Stage.SUBMITTING, run_as=jobs.user)
     try:
         slurm_id = jobs.submit(one, clock, begun_s)
     except SlurmRejectedError as error:
@@ -274,7 +274,7 @@ STEPS: Mapping[Step, Callable[[Site, Run, Measurement], None]] = {
 
 def _record(site: Site, one: Measurement) -> Seen | None:
     """The job as slurmctld has it. There is one; should there ever be more, the first one counts, and the others are ended."""
-    named = [job.seen for job in site.benchmarking.jobs.listed() if job.name == one.job_name]
+    named = [job.seen for job in site.benchmarking.jobs.listed(one) if job.name == one.job_name]
     taken = [seen for seen in named if not was_rejected(seen)]
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:
@@ -286,7 +286,7 @@ def _record(site: Site, one: Measurement) -> Seen | None:
 def _cancel(site: Site, one: Measurement, slurm_id: SlurmId) -> str:
     """Ask SLURM to end a job; why it refuses, empty if it does not."""
     try:
-        site.benchmarking.jobs.cancel(slurm_id)
+        site.benchmarking.jobs.cancel(one, slurm_id)
     except SlurmRejectedError as error:
         log.error("benchmark_not_cancelled", benchmark=one.benchmark, slurm_id=slurm_id, error=str(error))
         return str(error)

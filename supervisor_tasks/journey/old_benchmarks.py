@@ -17,22 +17,23 @@ OLD_BENCHMARKS = "old benchmarks"  # the fact that they are wanted to be cancell
 
 
 def cancel_old_benchmarks(site: Site) -> None:
-    """If a worker has started since the last time: cancel what SLURM has under the names of our benchmarks, as the user that
-    they run as, but for those of a run that is under way. Until the workers of the chain queue have told who we are, it is left
-    for later. Raises SlurmUnavailableError or SshUnavailableError.
+    """If a worker has started since the last time: cancel what SLURM has under the names of our benchmarks, of the users that
+    they run as or have run as, but for those of a run that is under way. Until the workers of the chain queue have told who
+    we are, it is left for later. Raises SlurmUnavailableError or SshUnavailableError.
     """
     ledger, slurm = site.ledger, site.slurm
     wanted, provider = ledger.sweeps.fact(OLD_BENCHMARKS), ledger.sweeps.fact(PROVIDER)
     if wanted is None or provider is None:
         return
-    beginning = name_beginning(provider[0], ledger.cluster)
+    beginning, book = name_beginning(provider[0], ledger.cluster), Benchmarks(ledger.engine, ledger.cluster)
+    users = book.users() | {slurm.benchmark_user}
     found = [
         job
         for job in slurm.cluster.list_all().values()
-        if job.user == slurm.benchmark_user and is_named(job.name, beginning) and job.seen.phase is not Phase.ENDED
+        if job.user in users and is_named(job.name, beginning) and job.seen.phase is not Phase.ENDED
     ]
     # Read after SLURM was: a name is in the ledger before SLURM hears it.
-    keep = Benchmarks(ledger.engine, ledger.cluster).names_under_way() if found else frozenset()
+    keep = book.names_under_way() if found else frozenset()
     for job in found:
         if job.name not in keep:
             _cancel(slurm.cluster, job)

@@ -179,8 +179,16 @@ class Benchmarks:
         with self._engine.connect() as connection:
             return [_measurement(row) for row in connection.execute(query)]
 
-    def start_submission(self, one: Measurement) -> bool:
-        """Commit that sbatch is about to be called, once; False when somebody else was faster, or the run is to end."""
+    def users(self) -> frozenset[str]:
+        """Under whom benchmarks were ever handed to SLURM."""
+        known = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
+        with self._engine.connect() as connection:
+            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*known).distinct()))
+
+    def start_submission(self, one: Measurement, run_as: str) -> bool:
+        """Commit that sbatch is about to be called as that user, once; False when somebody else was faster, or the run is
+        to end.
+        """
         going_on = select(RUNS.c.id).where(RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None))
         with self._engine.begin() as connection:
             mine = self._set(
@@ -188,6 +196,7 @@ class Benchmarks:
                 one,
                 RESULTS.c.run_id.in_(going_on),
                 stage=Stage.SUBMITTING.value,
+                run_as=run_as,
                 called_at=func.clock_timestamp(),
                 due_at=func.clock_timestamp(),
             )
@@ -303,8 +312,8 @@ class Benchmarks:
 
 
 _COLUMNS = (
-    *("id", "run_id", "benchmark", "stage", "job_name", "options", "script", "lost", "slurm_id", "slurm_state"),
-    *("exit_status", "cleaned"),
+    *("id", "run_id", "benchmark", "stage", "job_name", "run_as", "options", "script", "lost", "slurm_id"),
+    *("slurm_state", "exit_status", "cleaned"),
 )
 
 
@@ -319,6 +328,7 @@ def _measurement(row: Any) -> Measurement:
         benchmark=row.benchmark,
         stage=Stage(row.stage),
         job_name=row.job_name,
+        run_as=row.run_as or "",
         options=tuple(row.options),
         script=row.script,
         lost=row.lost,

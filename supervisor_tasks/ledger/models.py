@@ -398,9 +398,9 @@ class BenchmarkRunRow(Base):
 class BenchmarkResultRow(Base):
     """A benchmark of a run: its SLURM job, what it printed (the last 10 MB at most), and its labels or why there are none.
 
-    `called_at` is when sbatch was last about to be called, `lost` how often SLURM then knew nothing of it, `missing_at` since
-    when SLURM does not know the job, `cleaned` whether its file on the login node is gone. `left_out` are labels that this
-    benchmark could not measure this time, with the reasons.
+    `called_at` is when sbatch was last about to be called, `run_as` as whom, `lost` how often SLURM then knew nothing of it,
+    `missing_at` since when SLURM does not know the job, `cleaned` whether its file on the login node is gone, or left there.
+    `left_out` are labels that this benchmark could not measure this time, with the reasons.
     """
 
     __tablename__ = "benchmark_results"
@@ -411,6 +411,7 @@ class BenchmarkResultRow(Base):
     benchmark: Mapped[str]
     stage: Mapped[str]
     job_name: Mapped[str]
+    run_as: Mapped[str | None]
     options: Mapped[list[Any]]
     script: Mapped[str]
     lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))

@@ -27,7 +27,9 @@ _REMOVE = ("rm", "-f", "--")
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkJobs:
-    """The benchmark jobs of one cluster, which run as `user`. Threads may share it."""
+    """The benchmark jobs of one cluster. They run as `user`; those that a worker with other settings has handed to SLURM
+    stay the jobs of another one. Threads may share it.
+    """
 
     cluster: Cluster
     user: str
@@ -41,39 +43,43 @@ class BenchmarkJobs:
         argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
         return self.cluster.hand_over(self.user, argv, batch_script(one), clock, begun_s)
 
-    def listed(self) -> list[Listed]:
-        """All jobs of that user that slurmctld remembers, the oldest first. Raises SlurmUnavailableError."""
-        return sorted(self.cluster.list_all(self.user).values(), key=lambda job: job.slurm_id)
+    def owner(self, one: Measurement) -> str:
+        """Whose job it is, or will be."""
+        return one.run_as or self.user
+
+    def listed(self, one: Measurement) -> list[Listed]:
+        """All jobs of its user that slurmctld remembers, the oldest first. Raises SlurmUnavailableError."""
+        return sorted(self.cluster.list_all(self.owner(one)).values(), key=lambda job: job.slurm_id)
 
     def accounted(self, one: Measurement) -> Seen | None:
         """What accounting, where there is any, says of a job that slurmctld does not know and that has ended."""
         sacct = self.cluster.paths.sacct
         if sacct is None:
             return None
-        argv = commands.sacct_since(sacct, one.job_name, self.user, minutes_back(one.called_s_ago))
-        ended = [seen for seen in accounted_jobs(self._ask(argv)) if seen.phase is Phase.ENDED]
+        argv = commands.sacct_since(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago))
+        ended = [seen for seen in accounted_jobs(self._ask(one, argv)) if seen.phase is Phase.ENDED]
         return ended[-1] if ended else None
 
     def output(self, one: Measurement) -> bytes | None:
         """The end of what a job wrote, 10 MB at most; None when there is no such file. Raises SlurmUnavailableError."""
         mark = secrets.token_hex(16)
         argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
-        return read_output(self._ask(argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
+        return read_output(self._ask(one, argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
 
     def remove_output(self, one: Measurement) -> None:
         """Remove what a job wrote; twice is as good as once."""
-        answer = self._ask([*_REMOVE, output_file(one.job_name)])
+        answer = self._ask(one, [*_REMOVE, output_file(one.job_name)])
         if answer.status != 0:
             raise SlurmUnavailableError(f"rm ended with status {answer.status}: {answer.stderr[:200]!r}")
 
-    def cancel(self, slurm_id: SlurmId) -> None:
-        """Ask SLURM to end a job of that user."""
-        self.cluster.cancel(slurm_id, self.user)
+    def cancel(self, one: Measurement, slurm_id: SlurmId) -> None:
+        """Ask SLURM to end a job of its user."""
+        self.cluster.cancel(slurm_id, self.owner(one))
 
-    def _ask(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Answer:
-        """Run something as that user that may be run twice."""
+    def _ask(self, one: Measurement, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Answer:
+        """Run something as its user that may be run twice."""
         try:
-            return self.cluster.ssh.run(self.user, argv, stdin, timeout_s)
+            return self.cluster.ssh.run(self.owner(one), argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 

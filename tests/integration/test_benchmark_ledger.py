@@ -87,13 +87,14 @@ def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(bench
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
     machine, hpl = benchmarks.measurements(run)
-    assert benchmarks.start_submission(machine)
-    assert not benchmarks.start_submission(machine)
+    assert benchmarks.start_submission(machine, "root")
+    assert not benchmarks.start_submission(machine, "root")
     (machine, _) = benchmarks.measurements(run)
-    assert machine.stage is Stage.SUBMITTING
+    assert (machine.stage, machine.run_as) == (Stage.SUBMITTING, "root")
+    assert benchmarks.users() == {"root"}
     assert machine.called_s_ago < 60
     benchmarks.cancel("enough")
-    assert not benchmarks.start_submission(hpl)
+    assert not benchmarks.start_submission(hpl, "root")
 
 
 def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchmarks) -> None:
@@ -102,7 +103,7 @@ def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchma
     assert run is not None
     benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
     (waiting,) = benchmarks.measurements(run)
-    benchmarks.start_submission(waiting)
+    benchmarks.start_submission(waiting, "root")
     (submitting,) = benchmarks.measurements(run)
     submitted = Change(stage=Stage.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", look_in_s=30)
     assert benchmarks.changed(submitting, submitted)

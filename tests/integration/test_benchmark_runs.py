@@ -17,8 +17,10 @@ from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.specs import Specs
 from tests.benchmarking import (
+    PATIENCE_S,
     PROVIDER_ADDRESS,
     RUNNER,
+    TICK_S,
     body_of,
     finite,
     in_slurm,
@@ -31,6 +33,8 @@ from tests.benchmarking import (
 )
 from tests.ledgers import emptied
 from tests.submitting import CUSTOMER, World
+
+ANOTHER = "another"  # Linux user
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +239,17 @@ def moved_back(world: World, benchmark: str, *, called: int = 0, ended: int = 0)
         connection.execute(text(change), {"called": called, "ended": ended, "benchmark": benchmark})
 
 
+def until_done_without_waiting(world: World, site: Site, benchmark: str) -> None:
+    """What was handed over long ago is looked at once a minute; here at every tick."""
+
+    def done() -> bool:
+        moved_back(world, benchmark)
+        tick(site)
+        return site.ledger.benchmarks.under_way() is None
+
+    wait_until(done, "the run to end", PATIENCE_S, TICK_S)
+
+
 def alarms(site: Site) -> list[AlarmName]:
     return [alarm.name for alarm in site.ledger.alarms.all()]
 
@@ -275,8 +290,7 @@ def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(wo
         assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
     finally:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
-    moved_back(world, "good")
-    until_done(site)
+    until_done_without_waiting(world, site, "good")
     assert alarms(site) == []
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
@@ -360,8 +374,8 @@ def test_running_job_that_may_not_be_cancelled__is_awaited(world: World) -> None
     site.ledger.benchmarks.cancel("enough")
     tick(site)
     assert "could not be cancelled" in results(site)["slow"]["reason"]
-    moved_back(world, "slow")
-    assert until_done(site)["state"] == "CANCELLED"
+    until_done_without_waiting(world, site, "slow")
+    assert site.ledger.benchmarks.run()["state"] == "CANCELLED"  # type: ignore[index]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
@@ -394,3 +408,28 @@ def test_cancel_once_the_job_has_completed__keeps_what_it_measured(world: World)
     assert until_done(site)["state"] == "CANCELLED"
     assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == ("MEASURED", None)
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_user_changed_in_the_middle__the_job_is_found_and_the_next_one_is_the_new_users(world: World) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    world.slurm.users.add(ANOTHER)
+    changed = measuring(site, site.slurm.cluster, ["slow", "good"], user=ANOTHER)
+    next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
+    until_done(changed)
+    assert in_slurm(world, job["job_name"]) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert world.field(job["slurm_id"], "UserName") == RUNNER
+    assert world.field(next_one["slurm_id"], "UserName") == ANOTHER
+    assert home(world) == []
+
+
+def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: World) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    site.ledger.benchmarks.cancel("enough")
+    world.slurm.users.add(ANOTHER)
+    until_done(measuring(site, site.slurm.cluster, ["endless"], user=ANOTHER))
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]

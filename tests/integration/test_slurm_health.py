@@ -31,6 +31,7 @@ SLURM_CONF = (
 # Without accounting CfgTRES has no GPUs.
 NODE1, NODE2 = (Node(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
 OURS = name_beginning("0x" + "3" * 40, "here")
+FORMER = "former"  # whom benchmarks ran as before BENCHMARK_RUN_AS was changed
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +203,9 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     assert run is not None
     benchmarks.begin(run, [Planned(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
     (under_way,) = benchmarks.measurements(run)
+    benchmarks.start_submission(under_way, FORMER)
     old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]
+    old.append(sbatch(world, job_name(OURS, 1, "1" * 16, "hpl"), user=FORMER))
     held = sbatch(world, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
     others = [
         sbatch(world, under_way.job_name),
