@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 from pydantic_settings import NoDecode
 
 from benchmarks.labels import normalised
 from benchmarks.plan import AbsolutePath, VariableName, VolumeName
 from benchmarks.plan import Text as OneLine
 from supervisor_tasks.offer import normalised_labels
+
+LEAST_INTERVAL_S = 3600.0
 
 
 def _go_duration_s(value: object) -> object:
@@ -135,6 +137,13 @@ def _http_urls(value: object) -> object:
     return value
 
 
+def _none_or_an_hour(interval_s: float) -> float:
+    """What takes the whole cluster must leave it to the customers most of the time."""
+    if 0 < interval_s < LEAST_INTERVAL_S:
+        raise ValueError("0 (none) or at least 1h")
+    return interval_s
+
+
 def pattern(expression: str, expected: str) -> BeforeValidator:
     """A check that says in words what it expects."""
 
@@ -157,6 +166,7 @@ HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
+Interval = Annotated[Duration, AfterValidator(_none_or_an_hour)]
 Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
 LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
 _RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"

@@ -70,6 +70,11 @@ def _by_values(machine: dict[str, int]) -> list[int]:
     return list(machine.values())
 
 
+def machines_digest(machines: Sequence[Machine]) -> str:
+    """Equal for the same hardware, in whatever order."""
+    return digest([[one.gpus, one.cpus, one.mem_mb] for one in sorted(machines)])
+
+
 def same_machines(one: Sequence[Machine], other: Sequence[Machine]) -> bool:
     """Whether it is the same hardware, in whatever order."""
     return sorted(one) == sorted(other)

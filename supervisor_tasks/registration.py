@@ -1,11 +1,11 @@
 """Registration: how a provider stands with the grid, and what is to be done so that the contract has what he offers. Pure.
 
-What the contract says is read anew each time; `Memory` is the little that it does not say: what was sent, what the grid has
-turned down, and what the cluster was last measured for.
+What the contract says is read anew each time; `Memory` is the little that it does not say: what was sent, and what the grid has
+turned down. What the cluster was measured for, the runs tell.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from supervisor_tasks.offer import (
     digest,
     label_differences,
     machine_differences,
+    machines_digest,
     merged,
     price_differences,
     same_machines,
@@ -26,6 +27,7 @@ from supervisor_tasks.offer import (
 
 MOST_REJECTED = 100  # offers that are remembered
 LOOK_LASTS_S = 150.0  # so old a look at the nodes, one a minute, still tells what SLURM shows
+MEASURED_LASTS_S = 7 * 24 * 3600.0  # so long machines that come back are what they were when they were measured
 MOST_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
 VOLUME = "[a-z0-9][a-z0-9-]*"  # as benchmarks/plan.py has it
 BENCHMARK_KEY = re.compile(
@@ -94,14 +96,45 @@ class Memory:
     operator: Mapping[str, str] = field(default_factory=dict)
     approved: str = ""
     rejected: tuple[str, ...] = ()
-    measured_for: str = ""
-    measured_machines: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was measured on some machines. Labels that are to `stay` as they were are measured, but were not on these ones."""
+
+    labels: Mapping[str, str]
+    stay: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has ended: the digest of its machines, and whether it was made anew."""
+
+    machines: str
+    ended_s_ago: float
+    anew: bool
+
+
+def still_measured(ended: Sequence[Ended]) -> frozenset[str]:
+    """The machines that need not be measured, of all runs, the newest first: those of the last one, and those of the others of
+    the last days; but a run that somebody wanted anew is about a cluster that has changed.
+    """
+    machines = set[str]()
+    for run in ended:
+        if machines and run.ended_s_ago > MEASURED_LASTS_S:
+            break
+        machines.add(run.machines)
+        if run.anew:
+            break
+    return frozenset(machines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmarks:
-    """How it stands with benchmarks. `labels` are the latest good results, `known` the keys of all that were ever measured,
-    `every_s` 0 is no schedule, and `ended_s_ago` None means that there never was a run.
+    """How it stands with benchmarks. `labels` are the latest good results, `of` those of each set of machines, `known` the keys
+    of all that were ever measured. `measured` are the machines that need not be measured, none where no run is known;
+    `terms` those of the last run of which they are known. `every_s` 0 is no schedule, and `ended_s_ago` None means that there
+    never was a run.
     """
 
     enabled: bool
@@ -109,7 +142,10 @@ class Benchmarks:
     ended_s_ago: float | None = None
     every_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    of: Mapping[str, Results] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
+    measured: frozenset[str] = frozenset()
+    terms: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +178,24 @@ class Situation:
 
     @property
     def machine_labels(self) -> dict[str, str]:
-        """The machine's labels. Those of a run count when it has ended: one registration for all of them. Then a label that was
-        measured once and is not any more is gone; one that the ledger has never seen measured stays: the ledger may be new.
+        """The machine's labels. Those of a run count when it has ended: one registration for all of them; and only for machines
+        like those that it was of. Then a label that was measured once and is not any more is gone; one that the ledger has
+        never seen measured stays: the ledger may be new.
         """
-        kept, benchmarks = self.kept_labels, self.benchmarks
-        if benchmarks.under_way:
+        kept, known = self.kept_labels, self.benchmarks.known
+        if self.benchmarks.under_way:
             return kept
-        unknown = {key: text for key, text in kept.items() if key not in benchmarks.known}
-        return unknown | dict(benchmarks.labels)
+        found = self._results
+        return {key: text for key, text in kept.items() if key not in known or key in found.stay} | dict(found.labels)
+
+    @property
+    def _results(self) -> Results:
+        """What was measured on the machines that are offered; on whatever machines, where of no run they are known."""
+        benchmarks = self.benchmarks
+        if not benchmarks.of:
+            return Results(benchmarks.labels)
+        nothing = Results({}, stay=frozenset(benchmarks.labels))
+        return benchmarks.of.get(machines_digest(_machines(self)[0]), nothing)
 
     @property
     def labels(self) -> Labels:
@@ -160,8 +206,13 @@ class Situation:
     def unmeasured(self) -> bool:
         """Whether these machines are still to be measured."""
         return self.benchmarks.enabled and (
-            self.benchmarks.under_way or self.memory.measured_machines != _machines_digest(self.machines)
+            self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured
         )
+
+    @property
+    def terms(self) -> str:
+        """What a run is for besides the machines: prices and the operator's labels."""
+        return digest([list(self.prices.named().values()), dict(self.operator), sorted(self.override)])
 
     @property
     def too_early(self) -> bool:
@@ -252,7 +303,7 @@ def shows_nodes(looked_s_ago: float | None) -> bool:
 
 
 def run_due(situation: Situation) -> str:
-    """Why a benchmark run is due now; empty when none is. Of each set of machines, prices and operator's labels one is."""
+    """Why a benchmark run is due now; empty when none is. One is for each new set of machines, prices or operator's labels."""
     benchmarks, newest = situation.benchmarks, situation.on_offer.newest
     if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
         return ""
@@ -262,41 +313,39 @@ def run_due(situation: Situation) -> str:
         return ""
     if newest is None:
         return "nothing is registered" if situation.unmeasured else ""
-    news = _news(situation, newest)
-    if news and situation.memory.measured_for != measured_for(situation):
+    news = _news_of_machines(situation, newest) + _news_of_terms(situation, newest)
+    if news:
         return "; ".join(news)
     if benchmarks.every_s and (benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s):
         return "on schedule"
     return ""
 
 
-def _news(situation: Situation, newest: Offer) -> list[str]:
-    """What has changed but for the benchmarks' own results."""
-    machines = machine_differences(newest.machines, situation.machines) if situation.settled else []
+def _news_of_machines(situation: Situation, newest: Offer) -> list[str]:
+    """Which machines are to be measured. Those that are registered may not be those that the last run was of."""
+    if not (situation.settled and situation.unmeasured):
+        return []
+    runs_are_known = bool(situation.benchmarks.measured)
+    others = ["other nodes work than were measured"] if runs_are_known else []
+    return machine_differences(newest.machines, situation.machines) or others
+
+
+def _news_of_terms(situation: Situation, newest: Offer) -> list[str]:
+    """What has changed of prices and operator's labels since the last run; of what is registered, where that is not known. New
+    prices do not wait for a run: they may be registered by now.
+    """
+    terms = situation.benchmarks.terms
+    if terms == situation.terms:
+        return []
     labels = merged(situation.kept_labels, situation.operator, situation.override)
-    prices = price_differences(newest.prices, situation.prices)
-    return machines + prices + label_differences(dict(newest.labels), labels)
-
-
-def measured_for(situation: Situation) -> str:
-    """What a run that begins now is for."""
-    prices = list(situation.prices.named().values())
-    return digest([_machines_digest(situation.machines), prices, dict(situation.operator), sorted(situation.override)])
+    news = price_differences(newest.prices, situation.prices) + label_differences(dict(newest.labels), labels)
+    return news or (["the prices or the operator's labels are others than when it was measured"] if terms else [])
 
 
 def after_asking_for_a_run(situation: Situation) -> Situation:
     """The situation once a run was asked for."""
-    known = replace(
-        situation.memory,
-        measured_for=measured_for(situation),
-        measured_machines=_machines_digest(situation.machines),
-    )
-    benchmarks = replace(situation.benchmarks, under_way=True)
-    return replace(situation, memory=known, benchmarks=benchmarks, asked_to_measure="")
-
-
-def _machines_digest(machines: tuple[Machine, ...]) -> str:
-    return digest([[one.gpus, one.cpus, one.mem_mb] for one in sorted(machines)])
+    benchmarks = replace(situation.benchmarks, under_way=True, terms=situation.terms)
+    return replace(situation, benchmarks=benchmarks, asked_to_measure="")
 
 
 # --- when to register ---------------------------------------------------------------------------------------------------

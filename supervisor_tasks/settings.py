@@ -29,6 +29,7 @@ from supervisor_tasks.forms import (
     File,
     HostPort,
     HttpUrls,
+    Interval,
     LabelKeys,
     Labels,
     LinuxUser,
@@ -157,7 +158,7 @@ class Settings(BaseSettings):
     benchmark_disable: bool = False
     benchmark_run_as: LinuxUser = "root"
     benchmark_time_limit: Duration = 24 * 3600.0
-    benchmark_every: Duration = 0.0  # none
+    benchmark_every: Interval = 0.0  # none
     benchmark_trace: bool = False
     benchmark_unresponsive: bool = False
     benchmark_hpl_image: str = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"

@@ -13,14 +13,16 @@ from supervisor_tasks.chain.wallet import RevertedError, Write
 from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
+from supervisor_tasks.ledger.benchmarks import Measured, labels_of, latest_of, staying_labels
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.provider import NODES, RUN_WANTED, WANTED, Registrations
-from supervisor_tasks.offer import far_off, label_texts, overruled
+from supervisor_tasks.offer import far_off, label_texts, machines_digest, overruled
 from supervisor_tasks.registration import (
     Action,
     Benchmarks,
     Decision,
     Fate,
+    Results,
     Situation,
     Standing,
     after_asking_for_a_run,
@@ -30,6 +32,7 @@ from supervisor_tasks.registration import (
     run_due,
     shows_nodes,
     standing,
+    still_measured,
 )
 from supervisor_tasks.settings import USUAL_PRICES
 from supervisor_tasks.site import Site
@@ -97,27 +100,48 @@ def _benchmarks(site: Site) -> Benchmarks:
     side, runs = site.offer, site.ledger.benchmarks
     under_way, last, known = runs.under_way(), runs.run(), frozenset(runs.known_labels())
     ended_at = None if last is None else last["ended_at"]
+    terms, ended, measured = runs.terms(), still_measured(runs.ended()), runs.measured()
     return Benchmarks(
         enabled=side.benchmarks_enabled,
         under_way=under_way is not None,
         ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
         every_s=side.benchmark_every_s,
-        labels=label_texts(runs.labels()),
+        labels=label_texts(labels_of(latest_of(measured))),
+        of=_results(measured),
         known=known,
+        measured=ended,
+        terms=terms,
     )
 
 
+def _results(measured: list[Measured]) -> dict[str, Results]:
+    """What was measured of each set of machines."""
+    everywhere = latest_of(measured)
+    found = dict[str, Results]()
+    for machines in {one.machines for one in measured if one.machines is not None}:
+        here = latest_of(one for one in measured if one.machines == machines)
+        found[machines] = Results(label_texts(labels_of(here)), staying_labels(here, everywhere))
+    return found
+
+
 def _measure(site: Site, book: Registrations, situation: Situation) -> Situation:
-    """Ask for a run if one is due."""
-    if situation.asked_to_measure and (situation.benchmarks.under_way or not situation.benchmarks.enabled):
-        log.info("run_not_asked_for", why="one is under way" if situation.benchmarks.under_way else "BENCHMARK_DISABLE")
-        book.served(RUN_WANTED, situation.asked_to_measure)
+    """Ask for a run if one is due. What the operator asks for while a run is under way waits for its end."""
+    wanted = situation.asked_to_measure
+    if wanted and not situation.benchmarks.enabled:
+        log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
+        book.served(RUN_WANTED, wanted)
     why = run_due(situation)
     if not why:
         return situation
-    site.ledger.benchmarks.ask(why)
-    book.served(RUN_WANTED, situation.asked_to_measure)
-    log.info("run_asked_for", why=why)
+    run = site.ledger.benchmarks.ask(
+        why,
+        machines_digest(situation.machines),
+        situation.terms,
+        anew=bool(wanted),
+        also=lambda connection: book.served(RUN_WANTED, wanted, connection),
+    )
+    if run is not None:
+        log.info("run_asked_for", why=why, run=run)
     return after_asking_for_a_run(situation)
 
 

@@ -1,7 +1,7 @@
 """Benchmark runs: who asked, how far they are, what they measured."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,8 @@ from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, Ru
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.ledger.models import BenchmarkResultRow, BenchmarkRunRow
 from supervisor_tasks.ledger.rows import storable, storable_json
+from supervisor_tasks.offer import Machine, machines_digest
+from supervisor_tasks.registration import Ended
 
 RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
 RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
@@ -26,11 +28,14 @@ SHOWN = (
     *(RESULTS.c[name] for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")),
     func.octet_length(RESULTS.c.output).label("output_bytes"),
 )
-SHOWN_OF_RUN = tuple(column for column in RUNS.c if column.name not in ("cluster", "token"))
+SHOWN_OF_RUN = tuple(
+    column for column in RUNS.c if column.name not in ("cluster", "token", "machines", "terms", "anew")
+)
+MOST_ENDED = 100  # runs that are looked back at
 
 _MEASURED = text(
     """
-    SELECT benchmark, labels, left_out, notes, run_id, results.ended_at, runs.hardware
+    SELECT benchmark, labels, left_out, notes, run_id, results.ended_at, runs.machines
     FROM benchmark_results AS results JOIN benchmark_runs AS runs ON runs.id = run_id
     WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY results.id
     """
@@ -46,7 +51,7 @@ _HISTORY = text(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a benchmark measured last, when, and on which hardware."""
+    """What a benchmark measured last, when, and on which machines (their digest, where it is known)."""
 
     benchmark: str
     labels: dict[str, Value]
@@ -54,7 +59,7 @@ class Measured:
     notes: list[str]
     run_id: int
     ended_at: datetime
-    hardware: dict[str, Any] | None
+    machines: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,25 @@ def latest_of(measured: Iterable[Measured]) -> dict[str, Measured]:
     return latest
 
 
+def labels_of(latest: Mapping[str, Measured]) -> dict[str, Value]:
+    """All that was measured."""
+    return {label: value for one in latest.values() for label, value in one.labels.items()}
+
+
+def staying_labels(here: Mapping[str, Measured], everywhere: Mapping[str, Measured]) -> frozenset[str]:
+    """The labels that are measured, but were not when the benchmarks last worked `here`: as these failed, or left them out."""
+    failed = {label for name, one in everywhere.items() if name not in here for label in one.labels}
+    left_out = {label for one in here.values() for label in one.left_out}
+    return frozenset((failed | left_out) - labels_of(here).keys())
+
+
+def _digest_of(hardware: Mapping[str, Any]) -> str | None:
+    nodes = hardware.get("nodes")
+    if not nodes:
+        return None
+    return machines_digest([Machine(node["gpus"], node["cpus"], node["mem_mb"]) for node in nodes])
+
+
 class Benchmarks:
     """The benchmark runs of one cluster."""
 
@@ -99,12 +123,25 @@ class Benchmarks:
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
-    def ask(self, why: str) -> int | None:
-        """Have the cluster measured; the run's number, or None when one is under way already."""
+    def ask(
+        self,
+        why: str,
+        machines: str | None = None,
+        terms: str | None = None,
+        *,
+        anew: bool = True,
+        also: Callable[[Connection], None] | None = None,
+    ) -> int | None:
+        """Have the cluster measured; the run's number, or None when one is under way already. `also` is done with it, or not
+        at all; the others are of the table.
+        """
+        about = {"why": storable(why), "machines": machines, "terms": terms, "anew": anew}
         token = secrets.token_hex(TOKEN_BYTES)
-        row = insert(RUNS).values(cluster=self._cluster, why=storable(why), state=RunState.ASKED.value, token=token)
+        row = insert(RUNS).values(cluster=self._cluster, state=RunState.ASKED.value, token=token, **about)
         with self._engine.begin() as connection:
             number: int | None = connection.scalar(row.on_conflict_do_nothing().returning(RUNS.c.id))
+            if number is not None and also is not None:
+                also(connection)
         return number
 
     def cancel(self, reason: str) -> int | None:
@@ -126,7 +163,12 @@ class Benchmarks:
 
     def begin(self, run: Run, planned: Sequence[Planned], names_begin: str, hardware: Mapping[str, Any]) -> None:
         """Write down what is to be measured, and on what."""
-        begun = {"state": RunState.RUNNING.value, "begun_at": func.now(), "hardware": storable_json(hardware)}
+        begun = {
+            "state": RunState.RUNNING.value,
+            "begun_at": func.now(),
+            "hardware": storable_json(hardware),
+            "machines": _digest_of(hardware),
+        }
         with self._engine.begin() as connection:
             asked = RUNS.c.id == run.id, RUNS.c.state == RunState.ASKED.value
             token = connection.scalar(update(RUNS).where(*asked).values(begun).returning(RUNS.c.token))
@@ -258,15 +300,34 @@ class Benchmarks:
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def latest(self) -> dict[str, Measured]:
-        """What each benchmark measured when it last worked; a label that it left out then stays as it was."""
+    def measured(self) -> list[Measured]:
+        """All that was ever measured, the oldest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(_MEASURED, {"cluster": self._cluster}).mappings()
-            return latest_of(Measured(**row) for row in rows)
+            return [Measured(**row) for row in rows]
+
+    def latest(self) -> dict[str, Measured]:
+        """What each benchmark measured when it last worked; a label that it left out then stays as it was."""
+        return latest_of(self.measured())
 
     def labels(self) -> dict[str, Value]:
         """The labels of the cluster as they were last measured."""
-        return {label: value for one in self.latest().values() for label, value in one.labels.items()}
+        return labels_of(self.latest())
+
+    def ended(self) -> list[Ended]:
+        """The last runs that have ended and whose machines are known, the newest first."""
+        age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
+        known = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.machines.is_not(None)
+        query = select(RUNS.c.machines, age, RUNS.c.anew).where(*known).order_by(RUNS.c.id.desc()).limit(MOST_ENDED)
+        with self._engine.connect() as connection:
+            return [Ended(row.machines, float(row.ended_s_ago), row.anew) for row in connection.execute(query)]
+
+    def terms(self) -> str:
+        """Those of the last run of which they are known; empty where there is none."""
+        known = RUNS.c.cluster == self._cluster, RUNS.c.terms.is_not(None)
+        query = select(RUNS.c.terms).where(*known).order_by(RUNS.c.id.desc()).limit(1)
+        with self._engine.connect() as connection:
+            return connection.scalar(query) or ""
 
     def history(self, label: str) -> list[Point]:
         """All that a label has ever been, the oldest first."""

@@ -369,6 +369,10 @@ class FactRow(Base):
 class BenchmarkRunRow(Base):
     """A benchmark run: why, on which hardware, how far. At most one open run a cluster. `token`, random hex digits, is in
     the names and the output of its jobs.
+
+    `machines` is the digest of the hardware: of that which was asked for, and of that which there was as soon as the run has
+    begun. `terms` is the digest of prices and operator's labels at that time. What was measured before a run that is made
+    `anew` counts no more. The first two are missing where whoever asked did not know them.
     """
 
     __tablename__ = "benchmark_runs"
@@ -379,6 +383,9 @@ class BenchmarkRunRow(Base):
     state: Mapped[str]
     token: Mapped[str]
     hardware: Mapped[dict[str, Any] | None]
+    machines: Mapped[str | None]
+    terms: Mapped[str | None]
+    anew: Mapped[bool] = mapped_column(server_default=text("true"))
     cancel_reason: Mapped[str | None]
     asked_at: Mapped[datetime] = mapped_column(server_default=func.now())
     begun_at: Mapped[datetime | None]

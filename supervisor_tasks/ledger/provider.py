@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from sqlalchemy import Connection
+
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.registration import Memory, Standing
@@ -65,7 +67,7 @@ class Registrations:
         known = self._facts.fact(MEMORY)
         if known is None:
             return Memory()
-        document = json.loads(known[0])
+        document = {name: value for name, value in json.loads(known[0]).items() if name in Memory.__dataclass_fields__}
         return Memory(**{**document, "rejected": tuple(document["rejected"])})
 
     def keep(self, memory: Memory) -> None:
@@ -93,7 +95,7 @@ class Registrations:
         known = self._facts.fact(what)
         return "" if known is None else known[0]
 
-    def served(self, what: str, why: str) -> None:
-        """What was asked is done, unless somebody has asked anew."""
+    def served(self, what: str, why: str, connection: Connection | None = None) -> None:
+        """What was asked is done, unless somebody has asked anew; with a connection as part of its transaction."""
         if why:
-            self._facts.forget(what, why)
+            self._facts.forget(what, why, connection)

@@ -1,11 +1,12 @@
 """What the sweep reads and writes: many jobs at once without their scripts, its reports, its doubts, and a few facts."""
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, delete, func, select, text
+from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
@@ -186,11 +187,11 @@ class Sweeps:
         with self._engine.begin() as connection:
             return connection.scalar(changed) is not None
 
-    def forget(self, name: str, value: str) -> None:
-        """A fact is none any more, unless it is another one by now."""
+    def forget(self, name: str, value: str, connection: Connection | None = None) -> None:
+        """A fact is none any more, unless it is another one by now; with a connection as part of its transaction."""
         this = FACTS.c.cluster == self._cluster, FACTS.c.name == name, FACTS.c.value == value
-        with self._engine.begin() as connection:
-            connection.execute(delete(FACTS).where(*this))
+        with self._engine.begin() if connection is None else nullcontext(connection) as mine:
+            mine.execute(delete(FACTS).where(*this))
 
     def fact(self, name: str) -> tuple[str, float] | None:
         """A fact, and for how many seconds it has been so."""

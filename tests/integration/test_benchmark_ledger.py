@@ -1,6 +1,7 @@
 """Benchmark runs in the ledger, on a real Postgres."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 from sqlalchemy import Engine
@@ -8,11 +9,15 @@ from sqlalchemy import Engine
 from supervisor_tasks.benchmark_run import Change, Planned, RunState, Stage
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
+from supervisor_tasks.offer import Machine as GridMachine
+from supervisor_tasks.offer import machines_digest
 from tests.ledgers import emptied, migrated
 
 MACHINE = Planned(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
 HPL = Planned(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
 OSU = Planned(benchmark="osu", left_out="osu_latency is not there")
+ALIKE = (GridMachine(0, 8, 16_000), GridMachine(0, 8, 16_000))
+HARDWARE = {"nodes": [asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)]}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def measure(benchmarks: Benchmarks, flops: float) -> int:
     run = benchmarks.under_way()
     assert number is not None
     assert run is not None
-    benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", {"nodes": 2})
+    benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     _, hpl, _ = benchmarks.measurements(run)
     benchmarks.decided(hpl, Verdict(stage=Stage.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff"))
     benchmarks.finish(run)
@@ -66,7 +71,7 @@ def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: Benchmark
     run = benchmarks.under_way()
     assert run is not None
     for _ in range(2):
-        benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", {"nodes": 2})
+        benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     machine, hpl, osu = benchmarks.measurements(run)
     assert (machine.stage, machine.options, machine.script) == (Stage.WAITING, ("--nodes=1",), MACHINE.script)
     assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
@@ -134,7 +139,7 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     ]
     assert benchmarks.history("' OR 1=1") == []
     assert benchmarks.known_labels() == ["compute.gflops"]
-    assert benchmarks.latest()["hpl"].hardware == {"nodes": 2}
+    assert benchmarks.latest()["hpl"].machines == machines_digest(ALIKE)
     assert benchmarks.output(second, "hpl") == (HPL.script, b"\0\xff")
     assert benchmarks.output(second, "nothing") is None
     shown = benchmarks.results(run.id)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
@@ -12,14 +12,16 @@ from sqlalchemy import Engine, text
 
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.state import private_processes
+from supervisor_tasks.benchmark_run import Planned, Stage
 from supervisor_tasks.cli import main
+from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.provider import MEMORY, Registrations
 from supervisor_tasks.ledger.provider import NODES as NODES_SEEN
-from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.queues import Queue
-from supervisor_tasks.registration import Standing
+from supervisor_tasks.registration import Memory, Standing
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.wiring import Work, build
 from tests.ledgers import emptied, migrated
@@ -339,3 +341,160 @@ def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(pl
     assert play.standing() is Standing.WAITING
     assert play.sent() == 1
     assert play.chain.waits_for_approval(play.provider.address)
+
+
+# --- what was measured, and of which machines ---------------------------------------------------------------------------
+
+FEWER = MACHINES[:1]
+MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_SETTLED_S": "0"}
+
+
+def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
+    """The run that is under way begins on these machines, measures that, and ends."""
+    runs = play.ledger.benchmarks
+    run = runs.under_way()
+    assert run is not None
+    runs.begin(
+        run, [Planned(benchmark="hpl", script="xhpl")], "benchmark-", {"nodes": [asdict(one) for one in machines]}
+    )
+    (hpl,) = runs.measurements(run)
+    assert runs.decided(hpl, Verdict(stage=Stage.MEASURED, labels={"compute.gflops": gflops}))
+    runs.finish(run)
+    return run.id
+
+
+def gflops_waiting(play: Play) -> str | None:
+    return dict(play.chain.waiting_provider(play.provider.address).labels).get("compute.gflops")
+
+
+@pytest.fixture
+def measured(play: Play) -> Play:
+    """A provider whose machines were all measured, and are registered."""
+    play.restart(**MEASURED_HERE)
+    play.look()
+    measure_on(play, MACHINES, 100.0)
+    play.look()
+    assert gflops_waiting(play) == "100.00"
+    return play
+
+
+def show(play: Play, machines: tuple[Machine, ...]) -> None:
+    play.facts.learn_hardware(machines)
+    play.look()
+
+
+def run_numbers(play: Play) -> list[int]:
+    return [run["id"] for run in play.ledger.benchmarks.runs(10)]
+
+
+def make_older(play: Play, days: int) -> None:
+    with play.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"), {"d": days}
+        )
+
+
+def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_nodes(measured: Play) -> None:
+    make_older(measured, 8)
+    show(measured, FEWER)
+    show(measured, MACHINES)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert (measured.sent(), gflops_waiting(measured)) == (1, "100.00")
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None, "all of them are to be measured"
+    assert run.why == "other nodes work than were measured"
+    measure_on(measured, MACHINES, 110.0)
+    measured.look()
+    assert (measured.sent(), gflops_waiting(measured)) == (2, "110.00")
+    assert measured.ledger.benchmarks.under_way() is None
+
+
+def test_node_that_comes_and_goes__is_measured_once_each_and_each_has_its_own_numbers(measured: Play) -> None:
+    show(measured, FEWER)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert gflops_waiting(measured) == "50.00"
+    numbers = run_numbers(measured)
+    for machines, gflops in ((MACHINES, "100.00"), (FEWER, "50.00"), (MACHINES, "100.00")):
+        show(measured, machines)
+        waiting = measured.chain.waiting_provider(measured.provider.address)
+        assert (len(waiting.nodes), gflops_waiting(measured)) == (len(machines), gflops)
+    assert run_numbers(measured) == numbers
+    make_older(measured, 8)
+    show(measured, FEWER)
+    assert run_numbers(measured) == numbers, "they were measured last"
+    show(measured, MACHINES)
+    assert len(run_numbers(measured)) == len(numbers) + 1, "it was long ago"
+
+
+def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_it_is(measured: Play) -> None:
+    measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    measured.ledger.ticks.remove("slurm")
+    measured.work.register()
+    measured.work.track()
+    measured.work.register()
+    assert measured.chain.waiting_provider(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert measured.ledger.benchmarks.under_way() is None
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert "prices" in run.why
+    measure_on(measured, MACHINES, 100.0)
+    measured.look()
+    assert measured.ledger.benchmarks.under_way() is None
+
+
+def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured: Play) -> None:
+    """The memory of the registration is as it was before."""
+    before = measured.facts.memory()
+    show(measured, FEWER)
+    measured.facts.keep(before)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert measured.ledger.benchmarks.under_way() is None
+    assert gflops_waiting(measured) == "50.00"
+
+
+def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: Play) -> None:
+    measured.supervisor("measure", "--reason", "new cooling")
+    measured.look()
+    measured.supervisor("measure", "--reason", "new switches")
+    measured.look()
+    assert measured.told()["asked"] == {"measure": "new switches"}
+    measure_on(measured, MACHINES, 101.0)
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert run.why == "new switches"
+    assert measured.told()["asked"] == {}
+
+
+def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: Play) -> None:
+    """What was measured before the operator asked counts no more."""
+    measured.supervisor("measure", "--reason", "new cooling")
+    measured.look()
+    measure_on(measured, FEWER, 60.0)
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert run.why == "other nodes work than were measured"
+    assert gflops_waiting(measured) == "100.00"
+
+
+def test_run_cancelled_before_it_began__is_not_asked_for_again(play: Play) -> None:
+    play.restart(**MEASURED_HERE)
+    play.look()
+    runs = play.ledger.benchmarks
+    assert runs.cancel("enough") is not None
+    run = runs.under_way()
+    assert run is not None
+    runs.finish(run)
+    play.look()
+    assert runs.under_way() is None
+    assert play.standing() is Standing.WAITING
+
+
+def test_memory__that_an_earlier_version_wrote__is_read(play: Play) -> None:
+    play.ledger.sweeps.learn(MEMORY, json.dumps({"sent": "x", "rejected": ["y"], "measured_for": "z"}))
+    assert play.facts.memory() == Memory(sent="x", rejected=("y",))

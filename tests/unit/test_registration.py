@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from benchmarks.plan import VolumeName
-from supervisor_tasks.offer import Machine, Offer, Prices, sorted_labels
+from supervisor_tasks.offer import Machine, Offer, Prices, machines_digest, sorted_labels
 from supervisor_tasks.registration import (
     LOOK_LASTS_S,
+    MEASURED_LASTS_S,
     MOST_TRIES,
     Action,
     Benchmarks,
+    Ended,
     Fate,
     Memory,
     OnOffer,
+    Results,
     Situation,
     Standing,
     after_asking_for_a_run,
@@ -27,6 +30,7 @@ from supervisor_tasks.registration import (
     run_due,
     shows_nodes,
     standing,
+    still_measured,
 )
 
 NODE, BIG = Machine(2, 8, 16_000), Machine(8, 128, 512_000)
@@ -71,6 +75,16 @@ def told(found: Situation) -> Situation:
 
 def with_runs(**also: Any) -> Benchmarks:
     return Benchmarks(enabled=True, **also)
+
+
+def ended(asked: Situation, *machines: Machine, **labels: str) -> Situation:
+    """The run that was asked for has ended: it was of these machines, of those that SLURM shows if none are given."""
+    before, known = asked.benchmarks, labels or MEASURED
+    name = machines_digest(machines or asked.machines)
+    of = {**before.of, name: Results(known)}
+    return replace(
+        asked, benchmarks=replace(before, under_way=False, labels=known, of=of, measured=before.measured | {name})
+    )
 
 
 # --- what is registered as offered --------------------------------------------------------------------------------------
@@ -137,10 +151,10 @@ def test_nothing_registered__measured_first_and_registered_when_the_run_has_ende
     asked = after_asking_for_a_run(found)
     assert decide(asked).action is Action.MEASURE
     assert run_due(asked) == ""
-    ended = replace(asked, benchmarks=with_runs(labels=MEASURED, ended_s_ago=1.0))
-    assert run_due(ended) == ""
-    assert decide(ended).action is Action.REGISTER
-    assert decide(ended).offer == OFFER
+    done = ended(asked)
+    assert run_due(done) == ""
+    assert decide(done).action is Action.REGISTER
+    assert decide(done).offer == OFFER
 
 
 def test_price_changed__registered_at_once_with_the_old_labels_and_measured_after() -> None:
@@ -153,15 +167,16 @@ def test_price_changed__registered_at_once_with_the_old_labels_and_measured_afte
     assert decide(registered).action is Action.NOTHING
     half_way = replace(registered, benchmarks=with_runs(under_way=True, labels=MEASURED | {"cpu": "zen"}))
     assert decide(half_way).action is Action.NOTHING, "one registration for all results of a run"
-    ended = replace(registered, benchmarks=with_runs(labels=MEASURED | {"cpu": "zen"}))
-    assert decide(ended).offer == offer(prices=DEARER, cpu="zen")
+    done = ended(registered, **MEASURED | {"cpu": "zen"})
+    assert decide(done).offer == offer(prices=DEARER, cpu="zen")
+    assert run_due(done) == ""
 
 
 def test_price_changed__while_it_cannot_be_registered__is_measured_once() -> None:
     found = situation(chain(OFFER), prices=DEARER, benchmarks=with_runs(), memory=Memory(rejected=("x",)))
-    asked = after_asking_for_a_run(found)
-    assert run_due(replace(asked, benchmarks=with_runs())) == ""
-    assert run_due(replace(asked, benchmarks=with_runs(), prices=Prices(1, 1, 1))) != ""
+    done = ended(after_asking_for_a_run(found))
+    assert run_due(done) == ""
+    assert run_due(replace(done, prices=Prices(1, 1, 1))) != ""
 
 
 def test_hardware_changed__counts_when_settled_and_measured() -> None:
@@ -175,8 +190,114 @@ def test_hardware_changed__counts_when_settled_and_measured() -> None:
     assert decide(asked).action is Action.NOTHING
     assert "measured first" in decide(asked).why
     assert decide(replace(asked, prices=DEARER)).offer == offer(prices=DEARER), "prices do not wait"
-    ended = replace(asked, benchmarks=with_runs(labels=MEASURED))
-    assert decide(ended).offer == offer(NODE, BIG)
+    done = ended(asked)
+    assert decide(done).offer == offer(NODE, BIG)
+    assert run_due(done) == ""
+
+
+HALF = {"cpu": "epyc", "compute.gflops": "50.00"}
+HALF_OFFER = Offer((NODE,), PRICES, sorted_labels({"name": "here"} | HALF))
+ALL = (NODE, NODE)
+
+
+def of_all(*, measured_days_ago: float | None = None, **also: Any) -> Situation:
+    """Two nodes are registered, which were measured then, if ever, and never by this ledger where that is unknown."""
+    runs = [] if measured_days_ago is None else [Ended(machines_digest(ALL), measured_days_ago * 86_400, anew=False)]
+    of = {run.machines: Results(MEASURED) for run in runs}
+    found = situation(chain(offer(*ALL)), machines=ALL)
+    labels = MEASURED if runs else {}
+    known = frozenset(labels)
+    benchmarks = with_runs(of=of, labels=labels, known=known, measured=still_measured(runs), terms=found.terms)
+    return replace(found, benchmarks=benchmarks, **also)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"machines": (NODE,)}, "1 nodes less"),
+        ({"machines": (NODE,), "settled": False, "prices": DEARER}, "the cpu price"),
+        ({"machines": (NODE,), "settled": False, "asked_to_measure": "new cooling"}, "new cooling"),
+    ],
+)
+def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for_all(
+    change: dict[str, Any], why: str
+) -> None:
+    before = of_all()
+    found = replace(before, **change)
+    assert run_due(found).startswith(why)
+    asked = after_asking_for_a_run(found)
+    back = replace(ended(asked, NODE, **HALF), machines=ALL, settled=False, on_offer=chain(decide(asked).offer))
+    assert run_due(back) == ""
+    assert decide(back).action is Action.NOTHING, "the labels stay until these nodes are measured"
+    settled = replace(back, settled=True)
+    assert decide(settled).action is Action.NOTHING
+    assert run_due(settled) == "other nodes work than were measured"
+    done = ended(after_asking_for_a_run(settled), *ALL, **MEASURED | {"cpu": "zen"})
+    assert run_due(done) == ""
+    assert decide(done).offer == offer(*ALL, prices=found.prices, cpu="zen")
+
+
+def test_node_away_while_it_is_measured_on_schedule__all_are_measured_then() -> None:
+    found = of_all()
+    scheduled = replace(found, benchmarks=replace(found.benchmarks, every_s=3600.0), machines=(NODE,), settled=False)
+    assert run_due(scheduled) == "on schedule"
+    done = ended(after_asking_for_a_run(scheduled), NODE, **HALF)
+    back = replace(done, machines=ALL, settled=True, benchmarks=replace(done.benchmarks, ended_s_ago=1.0))
+    assert run_due(back) == "other nodes work than were measured"
+
+
+def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_again() -> None:
+    fewer = of_all(measured_days_ago=1, machines=(NODE,))
+    assert run_due(fewer) == "1 nodes less with 8 CPUs, 2 GPUs, 16000 MB"
+    done = ended(after_asking_for_a_run(fewer), NODE, **HALF)
+    assert run_due(done) == ""
+    assert decide(done).offer == HALF_OFFER
+    back = replace(done, on_offer=chain(HALF_OFFER), machines=ALL)
+    assert run_due(back) == ""
+    assert decide(back).offer == offer(*ALL)
+    gone = replace(back, on_offer=chain(offer(*ALL)), machines=(NODE,))
+    assert run_due(gone) == ""
+    assert decide(gone).offer == HALF_OFFER
+    assert decide(replace(gone, settled=False)).action is Action.NOTHING, "the labels are those of what is offered"
+
+
+def test_label_that_was_not_measured_on_these_machines__stays_as_it_was() -> None:
+    found = of_all(measured_days_ago=1)
+    failed = Results({"cpu": "zen"}, stay=frozenset({"compute.gflops"}))
+    without = replace(found, benchmarks=replace(found.benchmarks, of={machines_digest(ALL): failed}))
+    assert decide(without).offer == offer(*ALL, cpu="zen")
+    measured_no_more = replace(without.benchmarks, of={machines_digest(ALL): Results({"cpu": "zen"})})
+    assert dict(replace(without, benchmarks=measured_no_more).labels) == {"name": "here", "cpu": "zen"}
+
+
+LAST, OTHER = Ended("last", 0.0, anew=False), Ended("other", MEASURED_LASTS_S, anew=False)
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([], set()),
+        ([LAST, OTHER], {"last", "other"}),
+        ([LAST, replace(OTHER, ended_s_ago=MEASURED_LASTS_S + 1)], {"last"}),
+        ([replace(LAST, ended_s_ago=2 * MEASURED_LASTS_S)], {"last"}),
+        ([replace(LAST, anew=True), OTHER], {"last"}),
+        ([LAST, replace(OTHER, anew=True)], {"last", "other"}),
+    ],
+)
+def test_still_measured__the_last_ones_and_those_of_the_last_days(runs: list[Ended], expected: set[str]) -> None:
+    assert still_measured(runs) == expected
+
+
+def test_price_changed__while_slurm_is_away__is_registered_and_measured_when_it_is_back() -> None:
+    away = of_all(measured_days_ago=30, machines=(), prices=DEARER)
+    assert run_due(away) == ""
+    registered = replace(away, on_offer=chain(offer(*ALL, prices=DEARER)))
+    assert decide(registered).action is Action.NOTHING
+    back = replace(registered, machines=ALL)
+    assert run_due(back) == "the prices or the operator's labels are others than when it was measured"
+    assert run_due(ended(after_asking_for_a_run(back))) == ""
+    for labels in ({"operator": {"name": "there"}}, {"override": frozenset({"cpu"})}):
+        assert run_due(replace(of_all(measured_days_ago=30), **labels)), labels
 
 
 def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
@@ -341,7 +462,13 @@ situations = st.builds(
     operator=st.just({"name": "here"}),
     override=st.just(frozenset()),
     benchmarks=st.builds(
-        Benchmarks, enabled=st.booleans(), under_way=st.booleans(), labels=st.sampled_from([{}, MEASURED])
+        Benchmarks,
+        enabled=st.booleans(),
+        under_way=st.booleans(),
+        labels=st.sampled_from([{}, MEASURED]),
+        of=st.sampled_from([{}, {machines_digest((NODE,)): Results(MEASURED)}]),
+        measured=st.sampled_from([frozenset(), frozenset({machines_digest((NODE,))})]),
+        terms=st.sampled_from(["", "others"]),
     ),
     asked=st.sampled_from(["", "now"]),
     asked_to_measure=st.sampled_from(["", "now"]),
@@ -374,5 +501,4 @@ def test_run_due__asked_for__is_not_asked_for_again(found: Situation) -> None:
         assert found.benchmarks.enabled
         asked = after_asking_for_a_run(found)
         assert run_due(asked) == ""
-        ended = replace(asked, benchmarks=replace(asked.benchmarks, under_way=False))
-        assert run_due(ended) == ""
+        assert run_due(ended(asked)) == ""

@@ -229,6 +229,12 @@ def test_load__duration_that_go_would_refuse_or_negative__is_refused(text: str) 
     assert line.startswith(f"BENCHMARK_TIME_LIMIT: found {text!r}; expected a duration in Go's syntax")
 
 
+@pytest.mark.parametrize("text", ["1ns", "59m59s"])
+def test_load__benchmarks_more_often_than_hourly__are_refused(text: str) -> None:
+    assert lines(BENCHMARK_EVERY=text) == [f"BENCHMARK_EVERY: found {text!r}; expected 0 (none) or at least 1h"]
+    assert [load(environment={"BENCHMARK_EVERY": often}).benchmark_every for often in ("0s", "1h")] == [0.0, 3600.0]
+
+
 def test_load__nothing_given__names_all_that_the_process_needs() -> None:
     named = [line.partition(": found nothing; expected ")[0] for line in lines(Need.WALLET, Need.SSH)]
     assert named == ["ETH_PRIVATE_KEY", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "SLURM_SSH_PRIVATE_KEY"]
