@@ -130,7 +130,9 @@ class Contract:
         calls.append(_view(self.address, function("MetaScheduler", "enableRequestNewJob").encode()))
         calls.append(("eth_getBalance", (self.provider, "latest")))
         calls += [self._about_provider(name) for name in PROVIDER_VIEWS]
-        claimable, cancelling, topped_up, is_open, balance, *views = _all(self.rpc.batch(calls))
+        claimable, cancelling, topped_up, is_open, balance, *views = [
+            _there(answer) for answer in self.rpc.batch(calls)
+        ]
         return Demand(
             int(claimable, 16),
             int(cancelling, 16),
@@ -148,7 +150,7 @@ class Contract:
         return OnOffer(
             registered=_offer(GET_PROVIDER, registered),
             waiting=_offer(GET_WAITING, waiting),
-            banned=bool(int(require(banned), 16)),
+            banned=bool(int(_there(banned), 16)),
             block=block,
         )
 
@@ -168,7 +170,7 @@ class Contract:
         found = {}
         for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
             if not (isinstance(answer, RpcError) and answer.reverted):
-                (_, status, _, provider, *_), *_ = GET_JOB.decode(require(answer))
+                (_, status, _, provider, *_), *_ = GET_JOB.decode(_there(answer))
                 found[job_id] = ChainStatus(status), provider.lower()
         return found
 
@@ -180,7 +182,7 @@ class Contract:
         found = {}
         for job_id, answer in zip(job_ids, answers, strict=True):
             if not (isinstance(answer, RpcError) and answer.reverted):
-                found[job_id] = _on_chain(require(answer))
+                found[job_id] = _on_chain(_there(answer))
         return found
 
     def claims(self, first: int, last: int) -> list[Happened]:
@@ -199,7 +201,7 @@ class Contract:
     def _standing(self, answer: Any) -> Standing:
         if isinstance(answer, RpcError) and answer.data and decode_revert(answer.data).name == "InvalidJob":
             return Standing(ChainStatus.PENDING, ours=False, cancel_requested=False)
-        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(require(answer))
+        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(_there(answer))
         return Standing(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
 
     def logs_call(self, first: int, last: int) -> Call:
@@ -235,7 +237,7 @@ class Contract:
     def _ask_addresses(self) -> Addresses:
         names = ("jobs", "providerJobQueues", "providerManager")
         calls: list[Call] = [_view(self.address, function("MetaScheduler", name).encode()) for name in names]
-        chain_id, *found = _all(self.rpc.batch([("eth_chainId", ()), *calls]))
+        chain_id, *found = [_there(answer) for answer in self.rpc.batch([("eth_chainId", ()), *calls])]
         if int(chain_id, 16) != self.chain_id:
             raise WrongChainError(f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}")
         return Addresses(self.address, *(_address(word) for word in found))
@@ -270,7 +272,7 @@ def _offer(asked: Function, answer: Any) -> Offer | None:
     """What a provider offers. One that is not there is a revert, or nobody's address."""
     if isinstance(answer, RpcError) and answer.reverted:
         return None
-    address, (_, gpus, cpus, mem_mb), prices, labels, _ = asked.decode(require(answer))[0]
+    address, (_, gpus, cpus, mem_mb), prices, labels, _ = asked.decode(_there(answer))[0]
     if not int(address, 16):
         return None
     machines = tuple(Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True))
@@ -349,5 +351,9 @@ def _view(address: str, data: str, block: int | None = None) -> Call:
     return "eth_call", ({"to": address, "data": data}, "latest" if block is None else hex(block))
 
 
-def _all(answers: Sequence[Any]) -> Sequence[Any]:
-    return [require(answer) for answer in answers]
+def _there(answer: Any) -> str:
+    """What a contract, or the node, returned. A node that does not have the contract (yet) answers with no bytes."""
+    found: str = require(answer)
+    if found == "0x":
+        raise RpcUnavailableError("the RPC endpoint does not have the contract")
+    return found

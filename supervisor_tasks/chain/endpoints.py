@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.chain.rpc import DEADLINE_S, Call, Rpc, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc import DEADLINE_S, Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.urls import shown
 
 log = structlog.get_logger()
@@ -136,13 +136,13 @@ class Endpoint:
             chain_id, head = map(require, self._looker.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
             self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
             self._answered, self.error = True, ""
-        except RpcUnavailableError as error:
+        except (RpcUnavailableError, RpcError) as error:  # whatever its words: a node that lives answers these
             self.failed(error)
         finally:
             self._looked_s = time.monotonic()
             self._looking.release()
 
-    def failed(self, error: RpcUnavailableError) -> None:
+    def failed(self, error: RpcUnavailableError | RpcError) -> None:
         """It did not answer; before it is used again it is looked at."""
         self._answered, self.error = False, str(error)
 

@@ -1,12 +1,14 @@
 """JSON-RPC over HTTP: one call or a batch, with errors sorted."""
 
+import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import requests
 from web3 import HTTPProvider
 from web3.types import RPCEndpoint
 
+from supervisor_tasks.chain.answers import fits, is_bytes
 from supervisor_tasks.chain.http import session
 from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.redaction import hiding
@@ -15,6 +17,9 @@ from supervisor_tasks.urls import all_keys
 BATCH = 100  # calls in one HTTP request; nodes limit it
 TIMEOUT_S = 10.0  # to connect and to send
 DEADLINE_S = 20.0  # for the whole answer
+
+# py_ecc, which web3 brings, sets it to 100,000: then an answer of many brackets ends the process by a segmentation fault.
+sys.setrecursionlimit(1000)
 
 Call = tuple[str, Sequence[Any]]
 
@@ -72,20 +77,29 @@ class Rpc:
         except (requests.RequestException, ValueError) as error:
             # Not `from error`: its words, and with them the URL, would be in every traceback.
             raise RpcUnavailableError(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
+        except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts them by their ids, whatever they are
+            raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
         if not isinstance(response, list) or len(response) != len(calls):
-            said = self._without_key(str(response))[:200]
-            raise RpcUnavailableError(f"the RPC endpoint answered {said!r} to {len(calls)} calls")
-        return [self._answer(cast(dict[str, Any], entry)) for entry in response]
+            raise self._nonsense(response, f"{len(calls)} calls")
+        return [self._answer(method, entry) for (method, _), entry in zip(calls, response, strict=True)]
 
-    def _answer(self, entry: dict[str, Any]) -> Any:
-        error = entry.get("error")
+    def _answer(self, method: str, entry: Any) -> Any:
+        error = entry.get("error") if isinstance(entry, dict) else None
         if error is None:
-            return entry.get("result")
-        data = error.get("data", "") if isinstance(error, dict) else ""
+            if not isinstance(entry, dict) or "result" not in entry or not fits(method, entry["result"]):
+                raise self._nonsense(entry, method)
+            return entry["result"]
+        if not isinstance(error, dict) or not isinstance(error.get("code"), int):
+            raise self._nonsense(entry, method)
+        data = error.get("data", "")
         if isinstance(data, dict):  # some nodes wrap it once more
             data = data.get("data", "")
         said = self._without_key(str(error.get("message", error)))
-        return RpcError(int(error.get("code", 0)), said, data if isinstance(data, str) else "")
+        data = data.removeprefix("Reverted ") if isinstance(data, str) else ""  # so says Parity
+        return RpcError(error["code"], said, data if is_bytes(data) else "")
+
+    def _nonsense(self, said: Any, asked: str) -> RpcUnavailableError:
+        return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(said))[:200]!r} to {asked}")
 
 
 def _why(error: Exception) -> str:

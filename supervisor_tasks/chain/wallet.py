@@ -166,8 +166,10 @@ class Wallet:
             ]
         )
         head = require(block)
+        if head is None:
+            raise RpcUnavailableError("the node does not show its last block")
         market = Market(
-            base_fee_wei=int(head["baseFeePerGas"], 16) if "baseFeePerGas" in head else None,
+            base_fee_wei=int(head["baseFeePerGas"], 16) if head.get("baseFeePerGas") else None,
             tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
             gas_price_wei=0 if isinstance(price, RpcError) else int(price, 16),
         )

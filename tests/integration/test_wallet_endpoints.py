@@ -141,6 +141,112 @@ class _Chatty(_Unauthorized):
         self.wfile.write(body)
 
 
+@contextmanager
+def answering(body: str) -> Iterator[str]:
+    """A server that answers whatever it is asked with the same words; N stands for the numbers of the calls."""
+
+    class Parrot(_Unauthorized):
+        def do_POST(self) -> None:
+            calls = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            said = ", ".join(body.replace("N", str(call["id"])) for call in calls)
+            whole = (said if body.startswith(("<", "!")) else f"[{said}]").removeprefix("!").encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(whole)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+GARBAGE = [
+    "<html>502 Bad Gateway</html>",
+    "!{}",
+    "!null",
+    "!7",
+    "!" + "[" * 100_000,
+    "null",
+    "7",
+    '"0x1"',
+    "[]",
+    "{}",
+    '{"id": N}',
+    '{"id": "N", "result": null}',
+    '{"id": N, "result": null}',
+    '{"id": N, "result": 7}',
+    '{"id": N, "result": "twelve"}',
+    '{"id": N, "result": {}}',
+    '{"id": {}, "result": "0x1"}',
+    '{"id": N, "error": "rate limited"}',
+    '{"id": N, "error": ["rate limited"]}',
+    '{"id": N, "error": {"code": null, "message": "no"}}',
+    '{"id": N, "error": {"code": "-32000", "message": "no"}}',
+    '{"id": N, "error": {}}',
+]
+ASKED = ["eth_chainId", "eth_blockNumber", "eth_getBalance", "eth_call", "eth_getLogs", "eth_getBlockByNumber"]
+
+
+@pytest.mark.filterwarnings("ignore:Received batch response")
+@pytest.mark.parametrize("body", GARBAGE, ids=[body[:50] for body in GARBAGE])
+def test_garbage__is_no_answer__and_the_next_endpoint_is_asked(chain: Chain, body: str) -> None:
+    with answering(body) as url:
+        with pytest.raises(RpcUnavailableError):
+            Rpc.at(url).batch([("eth_chainId", ()), ("eth_blockNumber", ())])
+        rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
+        assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
+        assert list(rpc.health().values()) == [Health.UNREACHABLE, Health.ALIVE]
+
+
+@pytest.mark.parametrize("method", ASKED)
+def test_result_that_cannot_be__is_no_answer(method: str) -> None:
+    body = '{"id": N, "result": {"number": null, "hash": "0x", "logs": [null]}}'
+    with answering(body) as url, pytest.raises(RpcUnavailableError, match="answered"):
+        Rpc.at(url).call(method)
+
+
+def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with answering('{"id": N, "result": null}') as url:
+        rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
+        first = rpc._endpoints[0]
+        first._answered, first._chain_id, first._head = True, CHAIN_ID, chain.block_number()  # as at its last look
+        first._head_s = first._looked_s = time.monotonic()
+        fleet = Fleet.of(chain, provider, engine, rpc)
+        fleet.wallet.send(claims(1))
+        assert rpc.health()[first.name] is Health.UNREACHABLE
+        wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
+        assert fleet.states() == ["MINED"]
+
+
+@pytest.mark.parametrize("words", ["execution reverted", "no"])
+def test_look__error_to_what_every_node_answers__is_no_answer(chain: Chain, words: str) -> None:
+    error = '{"id": N, "error": {"code": 3, "message": "WORDS"}}'.replace("WORDS", words)
+    with answering(error) as url:
+        rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
+        assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
+        assert rpc.health()[rpc._endpoints[0].name] is Health.UNREACHABLE
+
+
+def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
+    fleet = Fleet.of(chain, provider, engine)
+    code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
+    chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, "0x")
+    try:
+        with pytest.raises(RpcUnavailableError, match="does not have the contract"):
+            claim(fleet.site)
+    finally:
+        chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
+    claim(fleet.site)
+
+
 def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> None:
     port = chain.rpc_url.rpartition(":")[2]
     rpc = Endpoints([f"http://127.0.0.1:{port}?k=a1", f"http://127.0.0.1:{port}?k=b2"], 1)
