@@ -35,6 +35,9 @@ CHUNK = 2**18
 CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
 CHANNELS = 8  # at once on one connection: OpenSSH's default MaxSessions is 10, and more are no faster
 
+# Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
+_FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
+
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -90,7 +93,7 @@ class Ssh:
             channel = self._open_channel(user, line)
             try:
                 with _cut_after(channel, timeout_s + CUT_LATER_S):
-                    return _run(channel, shlex.join(argv), stdin, timeout_s)
+                    return _run(channel, _command(argv, len(stdin)), stdin, timeout_s)
             except BROKEN as error:
                 self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
@@ -254,13 +257,21 @@ def _cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
+def _command(argv: Sequence[str], stdin_bytes: int) -> str:
+    """The command with its input's end already in it. An end, or more data, that we sent when the other end has just closed the
+    channel would refer to a channel that is no more, and sshd then ends the whole connection with all commands on it.
+    """
+    if not stdin_bytes:
+        return f"{shlex.join(argv)} </dev/null"
+    return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
+
+
 def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:
     deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
     if stdin:
         channel.sendall(stdin)
-    channel.shutdown_write()
     stdout = _read(channel, channel.recv, MOST_OUTPUT, deadline_s)
     # What is not read is not sent on: complaints take no more memory than the channel's window until here.
     stderr = _read(channel, channel.recv_stderr, MOST_COMPLAINTS, deadline_s)

@@ -1,8 +1,10 @@
 """Commands on a login node that is full, noisy, silent or hostile."""
 
+import hashlib
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import paramiko
 import pytest
@@ -14,6 +16,11 @@ from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.output import Answer
 from supervisor_tasks.slurm.ssh import SshCutError, SshUnavailableError
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
+
+THREADS = 16
+CONNECTIONS = 5
+QUICK = 200  # commands
+SOME_INPUT = bytes(range(256)) * 400
 
 
 @pytest.fixture(scope="module")
@@ -130,4 +137,27 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
         login.processes.signal_tree(sshd, signal.SIGCONT)
     monkeypatch.undo()
     assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    ssh.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin"),
+    [pytest.param(["true"], b"", id="without-input"), pytest.param(["head", "-c", "1"], SOME_INPUT, id="input-left")],
+)
+def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
+    login: Login, argv: list[str], stdin: bytes
+) -> None:
+    for _ in range(CONNECTIONS):
+        ssh = login.ssh(login.sshd)
+        with ThreadPoolExecutor(THREADS) as callers:
+            answers = list(callers.map(ssh.run, [CUSTOMER] * QUICK, [argv] * QUICK, [stdin] * QUICK))
+        assert {answer.status for answer in answers} == {0}
+        ssh.close()
+
+
+def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(login: Login) -> None:
+    ssh = login.ssh(login.sshd)
+    answer = ssh.run(CUSTOMER, ["/bin/sh", "-c", "sha256sum; exit 3"], SOME_INPUT)
+    assert answer == Answer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
+    assert ssh.run(CUSTOMER, ["cat"]).stdout == ""
     ssh.close()
