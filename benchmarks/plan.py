@@ -74,6 +74,10 @@ AbsolutePath = Annotated[str, AfterValidator(_path)]
 Device = Annotated[str, AfterValidator(_device)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Transport = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")]
+Iperf3Server = Annotated[
+    str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")
+]  # none: empty
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -104,7 +108,7 @@ class Ucx(_Frozen):
 
     enabled: bool = False
     affinity: tuple[Device, ...] = ()
-    transport: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")] = ""
+    transport: Transport = ""
 
     @classmethod
     def of_settings(cls, enabled: bool, affinity: str, transport: str) -> Self:
@@ -139,7 +143,7 @@ class Plan(_Frozen):
     launcher: Launcher = Launcher.MPIRUN
     mpi: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "pmix"  # srun --mpi
     nvidia_smi: Word = "nvidia-smi"
-    iperf3_server: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")] = ""
+    iperf3_server: Iperf3Server = ""
     iperf3_duration_s: int = Field(10, ge=1, le=600)
 
     @model_validator(mode="after")

@@ -1,9 +1,12 @@
-"""From the settings and the partition's hardware to the plan of a benchmark run."""
+"""From the settings and the partition's hardware to the plan of a benchmark run, and to its jobs."""
 
 import math
 import shlex
+from collections.abc import Iterable
 
 from benchmarks.plan import VOLUMES, Images, Launcher, Mode, Node, Plan, Ucx
+from benchmarks.suite import Benchmark
+from supervisor_tasks.benchmark_run import Planned
 from supervisor_tasks.settings import Settings
 from supervisor_tasks.slurm.specs import Specs
 
@@ -41,6 +44,15 @@ def plan_of(settings: Settings, specs: Specs, nonce: str) -> Plan:
         nvidia_smi=settings.nvidia_smi_path,
         iperf3_server=settings.benchmark_iperf3_server,
     )
+
+
+def jobs_of(plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]) -> list[Planned]:
+    """The jobs of a run; the site's words for sbatch come first."""
+    jobs = {one.name: one.render(plan) for one in suite}
+    return [
+        Planned(benchmark=name, options=(*sbatch_flags, *job.resource_flags()), script=job.script)
+        for name, job in jobs.items()
+    ]
 
 
 def _time_limit_min(settings: Settings, specs: Specs) -> int:

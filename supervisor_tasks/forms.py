@@ -7,15 +7,14 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, SecretStr, TypeAdapter
 from pydantic_settings import NoDecode
 
+from benchmarks import plan
 from benchmarks.labels import normalised
-from benchmarks.plan import AbsolutePath, VariableName, VolumeName
-from benchmarks.plan import Text as OneLine
 from supervisor_tasks.offer import normalised_labels
 
 LEAST_INTERVAL_S = 3600.0
@@ -57,6 +56,74 @@ def _assignments(value: object) -> object:
     if any(not (name and equals) for name, equals, _ in pairs):
         raise ValueError('NAME=value NAME="two words"')
     return {name: text for name, _, text in pairs}
+
+
+# Options of sbatch that a benchmark's job is given anyway, or that make something else of it than one job whose output is read.
+_NOT_THE_SITES = (
+    *("parsable", "job-name", "comment", "partition", "output", "nice", "requeue", "no-requeue"),
+    *("nodes", "nodelist", "nodefile", "exclusive", "oversubscribe", "time", "time-min"),
+    *("ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "cpus-per-task"),
+    *("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "cpus-per-gpu", "gres"),
+    *("mem", "mem-per-cpu", "mem-per-gpu"),
+    *(
+        "array",
+        "batch",
+        "begin",
+        "chdir",
+        "clusters",
+        "deadline",
+        "dependency",
+        "error",
+        "gid",
+        "help",
+        "hold",
+        "input",
+    ),
+    *("open-mode", "quiet", "test-only", "uid", "usage", "version", "wait", "wait-all-nodes", "wrap"),
+)
+
+
+def _sbatch_flags(value: object) -> object:
+    """Words for sbatch. It takes an option by the beginning of its name, too; one without = would take the next word for its
+    value, and another word for its script.
+    """
+    words = value if isinstance(value, tuple) else tuple(_words(str(value)))
+    for word in words:
+        found = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
+        if found is None:
+            raise ValueError(f"long options of sbatch with their values, --name=value ({word!r} is none)")
+        if any(known.startswith(found[1]) for known in _NOT_THE_SITES):
+            raise ValueError(
+                f"options of sbatch that a benchmark does not need for itself (--{found[1]} is not the site's)"
+            )
+        _fits(plan.Text, word, "words without control characters")
+    return words
+
+
+def _words(text: str) -> list[str]:
+    """As a shell reads words."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError("words as a shell reads them, each quote closed") from error
+
+
+def _fits(form: Any, value: object, expected: str) -> None:
+    try:
+        TypeAdapter(form).validate_python(value)
+    except ValueError as error:
+        raise ValueError(expected) from error
+
+
+def fitting(form: Any, expected: str, *, each_of: Callable[[str], list[str]] = lambda text: [text]) -> BeforeValidator:
+    """A check that what a benchmark's plan is given fits there: the text, or each part of it."""
+
+    def check(value: object) -> object:
+        for part in each_of(str(value)):
+            _fits(form, part, expected)
+        return value
+
+    return BeforeValidator(check)
 
 
 def _label_keys(value: object) -> object:
@@ -176,6 +243,22 @@ ObjectClasses = Annotated[str, pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names o
 DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
-Variables = Annotated[dict[VariableName, OneLine], NoDecode, BeforeValidator(_assignments)]
-Volumes = Annotated[dict[VolumeName, AbsolutePath], NoDecode, BeforeValidator(_assignments)]
+Variables = Annotated[dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)]
+Volumes = Annotated[dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)]
+_WORD = "letters, digits and _./:@=,+%#-, no - first"
+Image = Annotated[str, fitting(plan.Word, f"a container image: {_WORD}")]
+Command = Annotated[str, fitting(plan.Word, f"a program's name or path: {_WORD}")]
+Modules = Annotated[str, fitting(plan.Word, f"names of modules with spaces between: {_WORD}", each_of=_words)]
+SrunFlags = Annotated[str, fitting(plan.Text, "words for srun without control characters", each_of=_words)]
+SbatchFlags = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sbatch_flags)]
+UcxAffinity = Annotated[
+    str,
+    fitting(
+        plan.Device,
+        "devices such as mlx5_0:1, or one entry for each node with | between",
+        each_of=lambda text: [part for part in text.split("|") if part],
+    ),
+]
+UcxTransport = Annotated[str, fitting(plan.Transport, "names of transports with commas between")]
+Iperf3Server = Annotated[str, fitting(plan.Iperf3Server, "an address as host:port")]
 LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]

@@ -23,19 +23,27 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.forms import (
     Address,
     BrokerUrl,
+    Command,
     DatabaseUrl,
     Dn,
     Duration,
     File,
     HostPort,
     HttpUrls,
+    Image,
     Interval,
+    Iperf3Server,
     LabelKeys,
     Labels,
     LinuxUser,
     ListenAddress,
+    Modules,
     ObjectClasses,
     Price,
+    SbatchFlags,
+    SrunFlags,
+    UcxAffinity,
+    UcxTransport,
     Variables,
     Volumes,
     pattern,
@@ -138,7 +146,7 @@ class Settings(BaseSettings):
     sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)
     # Under a minute it is for tests: slurmctld must have heard from its nodes before what it does not know counts as lost.
     sweep_grace_s: float = Field(300.0, ge=1, allow_inf_nan=False)
-    nvidia_smi_path: str = "nvidia-smi"
+    nvidia_smi_path: Command = "nvidia-smi"
     trace: bool = False
 
     # the customers' accounts
@@ -161,20 +169,21 @@ class Settings(BaseSettings):
     benchmark_every: Interval = 0.0  # none
     benchmark_trace: bool = False
     benchmark_unresponsive: bool = False
-    benchmark_hpl_image: str = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
+    benchmark_hpl_image: Image = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
     benchmark_hpl_single_node: bool = False
-    benchmark_osu_image: str = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
-    benchmark_ior_image: str = "registry-1.deepsquare.run#library/ior-benchmarks:latest"
+    benchmark_osu_image: Image = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
+    benchmark_ior_image: Image = "registry-1.deepsquare.run#library/ior-benchmarks:latest"
     benchmark_ior_single_node: bool = False
-    benchmark_speedtest_image: str = "registry-1.docker.io#gists/speedtest-cli:1.2.0"
+    benchmark_speedtest_image: Image = "registry-1.docker.io#gists/speedtest-cli:1.2.0"
     benchmark_ucx: bool = False
-    benchmark_ucx_affinity: str = ""
-    benchmark_ucx_transport: str = ""
+    benchmark_ucx_affinity: UcxAffinity = ""
+    benchmark_ucx_transport: UcxTransport = ""
     benchmark_mode: Annotated[str, pattern("container|native", "container or native")] = "container"
     benchmark_environment: Variables = Field(default_factory=dict)  # for the programs: NAME=value NAME="two words"
     benchmark_volumes: Volumes = Field(default_factory=dict)  # name=/path name=/path instead of the standard ones
-    benchmark_modules: str = ""  # with spaces between, loaded before native programs
-    benchmark_container_flags: str = ""  # the site's own flags of srun for containers
+    benchmark_modules: Modules = ""  # with spaces between, loaded before native programs
+    benchmark_container_flags: SrunFlags = ""  # the site's own flags of srun for containers
+    benchmark_sbatch_flags: SbatchFlags = ()  # --account=grid --qos=low
     benchmark_launcher: Annotated[str, pattern("mpirun|srun", "mpirun or srun")] = "mpirun"
     benchmark_srun_mpi: Annotated[str, pattern("[a-z0-9_]+", "a word that srun --mpi knows")] = "pmix"
     benchmark_hpl_memory_share: float = Field(0.5, gt=0, le=1)
@@ -183,7 +192,7 @@ class Settings(BaseSettings):
     benchmark_cpu_ranks_per_node: int | None = Field(None, gt=0)
     benchmark_ior_block_mb_per_node: int = Field(10 * 1024, gt=0)
     benchmark_ior_iterations: int = Field(5, ge=1, le=100)
-    benchmark_iperf3_server: str = ""  # host:port, to measure with instead of speedtest
+    benchmark_iperf3_server: Iperf3Server = ""  # host:port, to measure with instead of speedtest
 
     # this program
     cluster_name: Annotated[str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"

@@ -66,6 +66,7 @@ class BenchmarkSide:
     suite: Mapping[str, Benchmark]
     plan_of: Callable[[Specs, str], Plan]
     disabled: bool = False
+    sbatch_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
-    slurm = _slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
+    slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
     directory = _directory(settings) if Queue.CHAIN in served else None
     benchmarking = _benchmark_side(settings, slurm) if slurm is not None and Queue.BENCHMARK in served else None
@@ -253,10 +253,12 @@ def _benchmark_side(settings: Settings, slurm: SlurmSide) -> BenchmarkSide:
         suite=SUITE,
         plan_of=partial(plan_of, settings),
         disabled=settings.benchmark_disable,
+        sbatch_flags=settings.benchmark_sbatch_flags,
     )
 
 
-def _slurm_side(settings: Settings) -> SlurmSide:
+def slurm_side(settings: Settings) -> SlurmSide:
+    """How SLURM is reached, by settings that have Need.SSH."""
     assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
     assert settings.slurm_ssh_address is not None  # noqa: S101
     assert settings.slurm_ssh_admin_user is not None  # noqa: S101

@@ -1,6 +1,7 @@
 """The operator's command: what the ledger knows, and the few things that are left to a person to decide.
 
-It works with the ledger alone: no key, no chain, no SLURM. What strangers wrote is shown as data.
+It works with the ledger alone: no key, no chain, no SLURM (but `benchmark plan`, which asks for the nodes). What strangers
+wrote is shown as data.
 """
 
 from typing import Any

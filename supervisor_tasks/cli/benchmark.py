@@ -1,13 +1,17 @@
 """The benchmarks: have the cluster measured, see what came of it, draw a label over time."""
 
+import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
 from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
+from supervisor_tasks.settings import Need, load_or_exit
 
+NO_RUN = "0" * 16  # stands where a run has its own number
 WHICH_RUN = click.option("--run", "run_id", type=click.IntRange(1), help="Instead of the last one.")
 
 
@@ -31,6 +35,39 @@ def run(desk: Desk, reason: str) -> None:
             f"found {named} under way; expected none: `supervisor benchmark show`, or `supervisor benchmark cancel`"
         )
     click.echo(f"run {number} is asked for; `supervisor benchmark show` tells how it goes")
+
+
+@benchmark.command()
+@JSON
+@click.pass_obj
+def plan(desk: Desk, as_json: bool) -> None:
+    """What a run that began now would submit: nodes, words for sbatch, scripts. Asks SLURM, by SLURM_SSH_PRIVATE_KEY, for the
+    nodes; submits nothing and writes nothing down.
+    """
+    from benchmarks.suite import SUITE  # these, and what they take, no other command needs
+    from supervisor_tasks.benchmark_plan import jobs_of, plan_of
+    from supervisor_tasks.wiring import slurm_side
+
+    settings = load_or_exit(Need.SSH)
+    slurm = slurm_side(settings)
+    try:
+        specs = slurm.nodes.specs()
+    finally:
+        slurm.cluster.ssh.close()
+    if not specs.nodes:
+        raise click.ClickException(f"found {len(specs.left_out)} nodes, none of which works; expected one that does")
+    try:
+        jobs = jobs_of(plan_of(settings, specs, NO_RUN), SUITE.values(), settings.benchmark_sbatch_flags)
+    except ValueError as error:
+        raise click.ClickException(f"the run cannot be planned: {error}") from error
+    nodes = [asdict(node) for node in specs.nodes]
+    if as_json:
+        shown = [{"benchmark": job.benchmark, "options": job.options, "script": job.script} for job in jobs]
+        desk.shown.json({"nodes": nodes, "jobs": shown})
+        return
+    desk.shown.table("nodes", nodes)
+    for job in jobs:
+        click.echo(f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}")
 
 
 @benchmark.command()

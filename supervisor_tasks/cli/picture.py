@@ -1,11 +1,15 @@
 """A label over time, as a picture."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pygal
 from pygal.style import CleanStyle
+
+# Its hook for maps, which nobody here draws, makes each later import of the process warn (Python 3.11 and on).
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from supervisor_tasks.benchmark_end import (
     waits_long,
     why_failed,
 )
+from supervisor_tasks.benchmark_plan import jobs_of
 from supervisor_tasks.benchmark_run import (
     CLEAN_AGAIN_S,
     Change,
     Measurement,
-    Planned,
     Run,
     Stage,
     Step,
@@ -111,10 +111,15 @@ def _begin(site: Site, run: Run) -> None:
         plan = site.benchmarking.plan_of(specs, run.token)
     except ValueError as error:
         raise ImpossibleRunError(f"the run cannot be planned: {error}") from error
-    jobs = {name: one.render(plan) for name, one in site.benchmarking.suite.items()}
-    planned = [Planned(benchmark=name, options=job.resource_flags(), script=job.script) for name, job in jobs.items()]
+    planned = jobs_of(plan, site.benchmarking.suite.values(), site.benchmarking.sbatch_flags)
     site.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
-    log.info("benchmark_run_begun", run=run.id, why=run.why, benchmarks=list(jobs), nodes=len(specs.nodes))
+    log.info(
+        "benchmark_run_begun",
+        run=run.id,
+        why=run.why,
+        nodes=len(specs.nodes),
+        benchmarks=[one.benchmark for one in planned],
+    )
 
 
 def _troubled(site: Site, run: Run, error: Exception) -> None:

@@ -1,5 +1,7 @@
 """Benchmark runs on real parts: Postgres, sshd and SLURM. The benchmarks themselves are small."""
 
+import base64
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -7,11 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import text
 
 from benchmarks.plan import Plan
+from benchmarks.suite import SUITE
 from devgrid.process import wait_until
+from devgrid.users import admin
 from supervisor_tasks.benchmark_run import NICE, Stage
+from supervisor_tasks.cli import main
+from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
@@ -35,6 +42,7 @@ from tests.ledgers import emptied
 from tests.submitting import CUSTOMER, World
 
 ANOTHER = "another"  # Linux user
+UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +94,7 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
 
 def test_job__is_the_runners_and_behind_the_customers(world: World) -> None:
     site = a_site(world, "endless")
+    site = replace(site, benchmark_side=replace(site.benchmarking, sbatch_flags=("--account=grid",)))
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     slurm_id, name = job["slurm_id"], job["job_name"]
@@ -96,6 +105,7 @@ def test_job__is_the_runners_and_behind_the_customers(world: World) -> None:
     assert world.field(slurm_id, "Nice") == str(NICE)
     assert world.field(slurm_id, "TimeLimit") == "1:00"
     assert world.field(slurm_id, "Partition") == "main"
+    assert world.field(slurm_id, "Account") == "grid"
     site.ledger.benchmarks.cancel("seen enough")
     run = until_done(site)
     assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
@@ -433,3 +443,25 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: Wo
     world.slurm.users.add(ANOTHER)
     until_done(measuring(site, site.slurm.cluster, ["endless"], user=ANOTHER))
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+
+
+def test_plan__shows_what_a_run_would_submit_and_submits_nothing(world: World) -> None:
+    environment = world.environment | {
+        "SLURM_SSH_ADDRESS": world.sshd.address,
+        "SLURM_SSH_ADMIN_USER": admin(),
+        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(world.key.read_bytes()).decode(),
+        "SLURM_SSH_KNOWN_HOSTS": str(world.sshd.known_hosts),
+        "BENCHMARK_SBATCH_FLAGS": "--account=grid",
+    }
+    before = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    printed = CliRunner().invoke(main, ["benchmark", "plan"], env=environment)
+    assert printed.exit_code == 0, printed.output
+    for words in ("node2", "--- hpl: sbatch --account=grid --nodes=2", "#!/bin/bash\n# HPL: N "):
+        assert words in printed.stdout
+    document = json.loads(CliRunner().invoke(main, ["benchmark", "plan", "--json"], env=environment).stdout)
+    assert [node["name"] for node in document["nodes"]] == ["node1", "node2"]
+    assert [job["benchmark"] for job in document["jobs"]] == list(SUITE)
+    refused = CliRunner().invoke(main, ["benchmark", "plan"], env=environment | UCX_OF_THREE)
+    assert (refused.exit_code, "cannot be planned: 3 entries of UCX affinity" in refused.stderr) == (1, True)
+    assert world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout == before
+    assert Benchmarks(world.engine, "here").runs(1) == []
