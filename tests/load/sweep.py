@@ -49,6 +49,14 @@ echo called >> '{folder}/slurm-calls'
 
 
 @dataclass(frozen=True, slots=True)
+class Witnessed:
+    """One pass of the witness: how long it took, and how often it asked SLURM."""
+
+    seconds: float
+    commands: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One sweep: how long it took, by its own report, and what it asked."""
 
@@ -62,7 +70,7 @@ def figures() -> list[Figure]:
     """What the sweep and the witness take and ask, at their worst."""
     grid = Grid.start()
     try:
-        sweeps, witness_s = measure(grid)
+        sweeps, witness = measure(grid)
     finally:
         grid.stop()
     for one in sweeps:
@@ -77,12 +85,19 @@ def figures() -> list[Figure]:
             Figure(f"{what}: SLURM commands", max(one.commands for one in some), "", 3.0),
             Figure(f"{what}: RPC requests", max(one.requests for one in some), "", 20.0),
         ]
-    return [*found, Figure(f"witness of {CALLBACKS} callbacks, without chain time", witness_s, "s", 3.0)]
+    what = f"witness of {CALLBACKS} callbacks"
+    return [
+        *found,
+        Figure(f"{what}, without chain time", witness.seconds, "s", 3.0),
+        Figure(f"{what}: SLURM commands", witness.commands, "", 1.0),
+    ]
 
 
-def measure(grid: Grid, jobs: int = JOBS, sweeps: int = 3) -> tuple[list[Measured], float]:
-    """Make the jobs and sweep some times, the last time with some missing; then the witness's seconds. Of the fleet only the
-    gRPC process is started, which sshd asks for keys.
+def measure(
+    grid: Grid, jobs: int = JOBS, missing: int = MISSING, callbacks: int = CALLBACKS, sweeps: int = 3
+) -> tuple[list[Measured], Witnessed]:
+    """Make the jobs and sweep some times, the last time with some missing; then the witness, which has heard of the end of
+    others. Of the fleet only the gRPC process is started, which sshd asks for keys.
     """
     job_ids = [JobId(f"0x{number:064x}") for number in range(1, jobs + 1)]
     customer, provider = grid.new_customer().address, grid.chain.account("provider").address
@@ -99,25 +114,30 @@ def measure(grid: Grid, jobs: int = JOBS, sweeps: int = 3) -> tuple[list[Measure
     try:
         put_into_ledger(work, jobs, customer, provider, grid.chain.block_number())
         found = [one_sweep(work, calls) for _ in range(sweeps)]
-        list_jobs(grid, job_ids[:-MISSING], customer)
+        list_jobs(grid, job_ids[:-missing], customer)
         found.append(one_sweep(work, calls))
-        if found[-1].report["found"] != {"missing": MISSING} or any(one.report["unseen"] for one in found):
+        if found[-1].report["found"] != {"missing": missing} or any(one.report["unseen"] for one in found):
             raise RuntimeError(f"the sweeps found something else: {[one.report for one in found]}")
-        return found, one_witness(grid, work, job_ids[:CALLBACKS], customer)
+        return found, one_witness(grid, work, job_ids[:callbacks], customer)
     finally:
         work.close()
 
 
 def one_sweep(work: Work, calls: Path) -> Measured:
-    before = len(calls.read_text().splitlines()) if calls.exists() else 0
+    before = called(calls)
     with counted_requests() as requests:
         work.sweep("a measurement")
     swept: Swept = work._site.ledger.sweeps.last()[0]
     took_s = (swept.finished_at - swept.begun_at).total_seconds()
-    return Measured(took_s, len(calls.read_text().splitlines()) - before, len(requests), swept.report)
+    return Measured(took_s, called(calls) - before, len(requests), swept.report)
 
 
-def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> float:
+def called(calls: Path) -> int:
+    """How often squeue and sacct were called so far."""
+    return len(calls.read_text().splitlines()) if calls.exists() else 0
+
+
+def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> Witnessed:
     """The plugins have told the end of all these, and SLURM bears it out: from the inbox to the ledger's last commit."""
     ledger = work._site.ledger
     shown = {"State": "COMPLETED", "TimeUsed": "1:00", "exit_code": "0", "Reason": "None", "UserName": customer}
@@ -137,13 +157,14 @@ def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str)
             ),
             {"cluster": ledger.cluster, "jobs": len(job_ids)},
         )
-    began_s = time.monotonic()
+    calls = grid.folder / "slurm-calls"
+    before, began_s = called(calls), time.monotonic()
     work.witness()
     took_s = time.monotonic() - began_s
     ended = ledger.count_in_states(["ENDED"])
     if ended != len(job_ids) or ledger.inbox.has_unread():
         raise RuntimeError(f"{ended} of {len(job_ids)} jobs have ended")
-    return took_s
+    return Witnessed(took_s, called(calls) - before)
 
 
 @contextmanager
