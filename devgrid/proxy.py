@@ -33,8 +33,10 @@ class Fault(StrEnum):
     """What goes wrong."""
 
     CUT = "cut"  # connections are reset; new ones pass
+    END = "end"  # connections are ended in good order, too early; new ones pass
     REFUSE = "refuse"  # as cut, and new ones are reset as well
     HANG = "hang"  # connections are accepted and nothing passes, either way; kept for later
+    GARBLE_BACK = "garble what comes back"  # every bit of it is turned
     LOSE_THERE = "lose what goes there"  # taken and thrown away; the client thinks that it arrived
     LOSE_BACK = "lose what comes back"
 
@@ -44,6 +46,7 @@ class _Trap:
     way: Way
     passed: int
     fault: Fault
+    on_arrival: bool
 
 
 class Proxy:
@@ -90,13 +93,15 @@ class Proxy:
         """From now on; None heals. A trap that was set is taken away."""
         self._call(lambda: self._spring(fault))
 
-    def at(self, way: Way, more_bytes: int, fault: Fault) -> None:
-        """Let exactly so many more bytes pass that way, over all connections, and then let it go wrong."""
+    def at(self, way: Way, more_bytes: int, fault: Fault, *, on_arrival: bool = False) -> None:
+        """Let exactly so many more bytes pass that way, over all connections, and then let it go wrong: at once, or when more
+        of them arrive.
+        """
 
         def arm() -> None:
             self._sprung.clear()
-            self._trap = _Trap(way, self.passed[way] + more_bytes, fault)
-            self._spring_if_due()
+            self._trap = _Trap(way, self.passed[way] + more_bytes, fault, on_arrival)
+            self._spring_if_due(Way(way), b"")
 
         self._call(arm)
 
@@ -163,12 +168,13 @@ class Proxy:
                 await asyncio.sleep(self.delay_s)
             while data:
                 await self._flows.wait()
+                self._spring_if_due(way, data)
                 piece, data = self._allowed(way, data)
                 if not self._lost(way):
-                    drain.write(piece)
+                    drain.write(self._garbled(way, piece))
                     await drain.drain()
                 self.passed[way] += len(piece)
-                self._spring_if_due()
+                self._spring_if_due(way, b"")
         if drain.can_write_eof():
             drain.write_eof()
 
@@ -179,12 +185,19 @@ class Proxy:
         some = max(trap.passed - self.passed[way], 0)
         return data[:some], data[some:]
 
+    def _garbled(self, way: Way, piece: bytes) -> bytes:
+        garbles = way is Way.BACK and self._fault is Fault.GARBLE_BACK
+        return bytes(byte ^ 0xFF for byte in piece) if garbles else piece
+
     def _lost(self, way: Way) -> bool:
         return self._fault is (Fault.LOSE_THERE if way is Way.THERE else Fault.LOSE_BACK)
 
-    def _spring_if_due(self) -> None:
-        if self._trap is not None and self.passed[self._trap.way] >= self._trap.passed:
-            self._spring(self._trap.fault)
+    def _spring_if_due(self, way: Way, arrived: bytes) -> None:
+        trap = self._trap
+        if trap is None or self.passed[trap.way] < trap.passed:
+            return
+        if not trap.on_arrival or (way is trap.way and arrived):
+            self._spring(trap.fault)
             self._sprung.set()
 
     def _spring(self, fault: Fault | None) -> None:
@@ -195,10 +208,16 @@ class Proxy:
             self._flows.set()
         if fault in (Fault.CUT, Fault.REFUSE):
             self._cut()
+        elif fault is Fault.END:
+            self._end()
 
     def _cut(self) -> None:
         for writer in tuple(self._open):
             _reset(writer)
+
+    def _end(self) -> None:
+        for writer in tuple(self._open):
+            writer.close()
 
     # --- from other threads -----------------------------------------------------------------------------------------------
 

@@ -63,9 +63,10 @@ class SubmitNotRun:
 
 @dataclass(frozen=True, slots=True)
 class SubmitUnclear:
-    """Nobody knows yet whether SLURM took the job."""
+    """Nobody knows yet whether SLURM took the job. `strange`: sbatch answered, in words that we do not understand."""
 
     reason: str
+    strange: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
 has a few seconds to run sbatch; later it will not (slurm/once.py). Whoever finds a job in that state does not know whether
 SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that was sent
-can arrive any more. What another ledger claimed (journey/ours.py), that ledger may have submitted: it is looked for first.
+can arrive any more. What another ledger claimed (journey/ours.py), that ledger may have submitted, and what we gave back and
+claim again, we may have: it is looked for first.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.events import (
     Adopted,
-    Claimed,
     Event,
     SubmitNotFound,
     SubmitNotRun,
@@ -29,11 +29,15 @@ from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
-from supervisor_tasks.slurm.output import Seen, SlurmRejectedError
+from supervisor_tasks.slurm.output import AnswerNotUnderstoodError, Seen, SlurmRejectedError
 from supervisor_tasks.slurm.recognise import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s
 
 log = structlog.get_logger()
+
+# An answer of sbatch that nobody understands is no refusal: the job is looked for, and submitted again. After so many of them,
+# and SLURM has nothing of the job, it was refused.
+STRANGE_ANSWERS = 3
 
 
 def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
@@ -44,8 +48,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     require_not_held(site.ledger)
     require_never_ran(job)
     cluster = site.slurm.cluster
-    others = site.ledger.others.claim_of(job.job_id)
-    if others is not None and (known := _others_submission(site, job, others)) is not None:
+    if (known := _earlier_submission(site, job)) is not None:
         return Adopted(known)
     clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
@@ -60,7 +63,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
         return SubmitRejected(str(error))
     except OutcomeUnknownError as error:
         log.warning("submission_unclear", job_id=job.job_id, error=str(error))
-        return SubmitUnclear(str(error))
+        return SubmitUnclear(str(error), strange=isinstance(error, AnswerNotUnderstoodError))
     except TransientError as error:
         site.ledger.record(Change(job.job_id, SubmitNotRun(str(error))), held=effect)
         raise
@@ -80,20 +83,31 @@ def find(site: Site, job: Job) -> list[Seen]:
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _others_submission(site: Site, job: Job, others: Claimed) -> SlurmId | None:
-    """What another ledger, whose claim was taken over, gave to SLURM: nothing before it claimed the job. Raises PermanentError
-    when that may be, and SLURM has forgotten it.
+def _earlier_submission(site: Site, job: Job) -> SlurmId | None:
+    """What SLURM has, or had, of the job from before it was claimed: from another ledger, whose claim was taken over, nothing
+    before that claim; from us, when we gave the job back after its submission had begun. Raises PermanentError when SLURM
+    may have had it and has forgotten it, and TransientError while it may still arrive.
     """
+    ago_s = site.ledger.journal.earlier_submission_s(job.job_id)
+    if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
+        raise TransientError(
+            f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
+        )
+    others = site.ledger.others.claim_of(job.job_id)
+    if others is not None:
+        ago_s = max(ago_s or 0.0, seconds_since(site.sweep.contract_of(job.provider).rpc, others.at[0]))
+    return None if ago_s is None else _submitted_since(site, job, ago_s)
+
+
+def _submitted_since(site: Site, job: Job, ago_s: float) -> SlurmId | None:
     cluster = site.slurm.cluster
-    ago_s = seconds_since(site.sweep.contract_of(job.provider).rpc, others.at[0])
     found = cluster.find(
         job.customer, job.job_id, ago_s, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
     )
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
     if not taken and cluster.left_a_log(job.customer, job.job_id, ago_s):
         raise PermanentError(
-            "another ledger claimed the job, and its log was written: SLURM had it, and has forgotten it; nobody knows how it"
-            " ended"
+            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; nobody knows how it ended"
         )
     return min(taken, default=None)
 
@@ -128,9 +142,11 @@ def _look_for(site: Site, job: Job) -> Event:
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
     require_not_held(site.ledger)  # a SLURM that has lost its memory finds nothing
-    if second:
-        _require_no_trace(site, job)
-    return SubmitNotFound()
+    if not second:
+        return SubmitNotFound()
+    _require_no_trace(site, job)
+    strange = site.ledger.journal.strange_answers(job.job_id)
+    return SubmitNotFound() if len(strange) < STRANGE_ANSWERS else SubmitRejected(strange[-1])
 
 
 def _require_no_trace(site: Site, job: Job) -> None:

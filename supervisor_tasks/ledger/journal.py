@@ -1,13 +1,13 @@
 """The journal: what happened to jobs, and when."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.events import Claimed, Event, SlurmStarted
+from supervisor_tasks.events import Claimed, Event, SlurmStarted, SubmitStarted, SubmitUnclear
 from supervisor_tasks.job import Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import EventRow
@@ -77,6 +77,27 @@ class Journal:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
         with asking(self._engine) as connection:
             return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
+
+    def strange_answers(self, job_id: JobId) -> list[str]:
+        """What sbatch said of a job since it was claimed that nobody understands; the latest last."""
+        said = EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.details["strange"].as_boolean()
+        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), *said)
+        with asking(self._engine) as connection:
+            return list(connection.scalars(query.order_by(EVENTS.c.id)))
+
+    def earlier_submission_s(self, job_id: JobId) -> float | None:
+        """How long ago a submission of the job began under a claim before the last one; None when none did."""
+        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
+        begun = EVENTS.c.name == SubmitStarted.__name__
+        query = select(age).where(*self._since_claim(job_id, EVENTS.c.id.__lt__), begun)
+        with asking(self._engine) as connection:
+            found = connection.scalar(query.order_by(EVENTS.c.id.desc()).limit(1))
+        return None if found is None else float(found)
+
+    def _since_claim(self, job_id: JobId, than: Callable[[Any], Any]) -> tuple[Any, ...]:
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
+        claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == Claimed.__name__).scalar_subquery()
+        return *about, than(claimed)
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
         """Which of these jobs SLURM has shown as SUSPENDED at a look."""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
-from supervisor_tasks.events import Claimed, Event, OperatorForgot
+from supervisor_tasks.events import Claimed, Event, OperatorForgot, SubmitUnclear
 from supervisor_tasks.job import Effect, Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
@@ -146,7 +146,7 @@ def _play(
         if new is None:
             continue
         after[change.job_id] = new
-        if new != old or isinstance(change.event, OperatorForgot):
+        if new != old or isinstance(change.event, OperatorForgot | SubmitUnclear):
             happened.append((new, change.event))
         for effect in effects:
             _want(wanted, change.job_id, effect)

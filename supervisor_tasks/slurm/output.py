@@ -1,6 +1,7 @@
 """What SLURM's commands print. Pure; the samples in tests/data/slurm name the version that printed them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
@@ -12,34 +13,113 @@ _NOBODY = "nobody"  # what squeue calls a user whose name cannot be found
 UNREADABLE = "INVALID"
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
-# What the commands say when slurmctld did not answer, or not in time: it may have taken the request all the same.
+# What the commands say when slurmctld's answer did not come, not in time, or not whole: it may have taken the request all the
+# same. SLURM_COMMUNICATIONS_*, SLURM_PROTOCOL_*, the authentication's errors and those of the network.
 _NO_ANSWER = (
     "socket timed out",
     "unable to contact slurm controller",
+    "communication connection failure",
+    "communication shutdown failure",
+    "message send failure",
+    "message receive failure",
+    "unexpected message received",
+    "unexpected missing socket",
+    "insane message length",
+    "incompatible versions",  # what slurmctld says of the request, or sbatch of the answer
+    "protocol version has changed",
+    "received zero length message",
+    "received message length",
+    "failed to send entire message",
+    "header lengths are longer",
     "zero bytes were transmitted",
+    "find an address, check slurm.conf",
     "connection refused",
     "connection reset",
     "connection timed out",
-    "communication connection failure",
     "transport endpoint is not connected",
-    "unexpected message received",
+    "broken pipe",
+    "no route to host",
+    "is unreachable",
     "standby mode",
     "temporarily unavailable",
     "temporarily unable",
     "munge",
-    "invalid authentication credential",
+    "authentication credential",
+    "authentication agent",
+    "authentication public key",
+    "authentication does not apply",
     "protocol authentication error",
+    "cannot unpack credential",
+    "sbatch: fatal:",
 )
 # What says that nothing was taken, for a reason that is not the job's: the site's, or one that goes away as jobs end.
 _NOT_NOW = (
     "maxsubmitjob",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit ...: too many of the account's jobs are queued
     "required partition not available",  # inactive or drained
+    "partition in down state",
+    "required node not available",
+    "system submissions disabled",
+    "unable to create job record, try again",  # MaxJobCount
     "invalid user id",  # slurmctld does not know the customer yet
+    "invalid group id",
     "writing script/environment to file",  # slurmctld's disk is full
-    "incompatible versions",
     "configuration source",
-    "sbatch: fatal:",
 )
+# What slurmctld says of a job that it will never take: errors of slurm_errno.c, 22.05 to 25.11.
+_REFUSED = (
+    "invalid partition name specified",
+    "no partition specified",
+    "access/permission denied",
+    "group not permitted to use this partition",
+    "requested nodes not in this partition",
+    "more processors requested than permitted",
+    "node count specification invalid",
+    "job size specification needs to be provided",
+    "job script not specified",
+    "other parameter too long",
+    "requested node configuration is not available",
+    "requested partition configuration not available now",
+    "task distribution specification invalid",
+    "task count specification invalid",
+    "invalid feature specification",
+    "invalid preferred feature specification",
+    "requested operation not supported on this system",
+    "requested operation is presently disabled",
+    "job dependency problem",
+    "requested more tasks than available processors",
+    "memory required by task is not available",
+    "invalid account or account/partition combination",
+    "invalid license specification",
+    "job violates accounting/qos policy",
+    "requested time limit is invalid",
+    "time limit specification required",
+    "access denied to requested reservation",
+    "requested reservation is invalid",
+    "invalid wckey specification",
+    "invalid qos specification",
+    "breached requested qos usage threshold",
+    "cpu count specification invalid",
+    "invalid generic resource (gres) specification",
+    "invalid gres specification",
+    "invalid trackable resource (tres) specification",
+    "requested gres option unsupported",
+    "insufficient gres available",
+    "invalid mcs_label specified",
+    "threads per core than the job allocation",
+    "multiple partition job request not supported",
+)
+# What sbatch says without asking slurmctld, of what it was called with or of the script; cli_filter is the site's.
+_REFUSED_BY_SBATCH = (
+    "batch script is empty",
+    "does not look like a batch script",
+    "batch script contains dos line breaks",
+    "controller does not allow scripts that",
+    "invalid directive found in batch script",
+    "sbatch: error: invalid",
+    "sbatch: error: unrecognized",
+    "cli_filter plugin terminated with error",
+)
+_VERDICT = "batch job submission failed:"  # so begins the last line of an sbatch that has asked slurmctld
 _NOT_RUN = (126, 127)
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))  # by its time limit or a signal, as sh shows it
 _UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "already finished")
@@ -47,6 +127,10 @@ _UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "
 
 class SlurmRejectedError(PermanentError):
     """SLURM answered that it will not do this; the message is SLURM's own."""
+
+
+class AnswerNotUnderstoodError(OutcomeUnknownError):
+    """sbatch ended by itself, with words that are neither a refusal nor the lack of an answer."""
 
 
 class SlurmUnavailableError(TransientError):
@@ -100,7 +184,8 @@ class Seen:
 
 def submitted_id(answer: Answer) -> SlurmId:
     """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
-    OutcomeUnknownError (SLURM may have the job). docs/architecture.md has the table.
+    OutcomeUnknownError (SLURM may have the job). Only words that are known to be a decision are one: sbatch can fail in many
+    ways after slurmctld took the job. docs/architecture.md has the table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
@@ -108,12 +193,19 @@ def submitted_id(answer: Answer) -> SlurmId:
     said = _said(answer)
     if answer.status in _NOT_RUN:
         raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
-    refused = "sbatch: error:" in said or "sbatch: fatal:" in said
-    if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE or _no_answer(said) or not refused:
-        raise OutcomeUnknownError(f"sbatch ended with status {answer.status} and no job id: {said}")
-    if any(phrase in said.lower() for phrase in _NOT_NOW):
+    unknown = f"sbatch ended with status {answer.status} and no job id: {said}"
+    if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
+        raise OutcomeUnknownError(unknown)
+    complaints = answer.stderr.lower()
+    _, asked, verdict = complaints.rpartition(_VERDICT)
+    refused = _has(verdict, _REFUSED) if asked else _has(complaints, _REFUSED_BY_SBATCH)
+    if _has(verdict, _NOT_NOW) or (refused and _has(complaints, _NOT_NOW)):
         raise SlurmUnavailableError(f"SLURM does not take the job now: {said}")
-    raise SlurmRejectedError(said)
+    if refused:
+        raise SlurmRejectedError(said)
+    if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
+        raise OutcomeUnknownError(unknown)
+    raise AnswerNotUnderstoodError(unknown)
 
 
 def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
@@ -170,7 +262,7 @@ def require_done(answer: Answer, what: str) -> bool:
     said = _said(answer)
     if _is_unknown_job(said):
         return False
-    kind: type[SupervisorError] = SlurmUnavailableError if _no_answer(said) else SlurmRejectedError
+    kind: type[SupervisorError] = SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else SlurmRejectedError
     raise kind(f"{what} ended with status {answer.status}: {said}")
 
 
@@ -241,9 +333,9 @@ def _said(answer: Answer) -> str:
     return re.sub(r"[^\x20-\x7e]+", " ", text)[:500]
 
 
-def _no_answer(said: str) -> bool:
-    return any(phrase in said.lower() for phrase in _NO_ANSWER)
-
-
 def _is_unknown_job(said: str) -> bool:
-    return any(phrase in said.lower() for phrase in _UNKNOWN_JOB)
+    return _has(said.lower(), _UNKNOWN_JOB)
+
+
+def _has(words: str, phrases: Iterable[str]) -> bool:
+    return any(phrase in words for phrase in phrases)

@@ -13,10 +13,10 @@ from sqlalchemy import text
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
-from supervisor_tasks.events import SubmitStarted
-from supervisor_tasks.job import JobId, SlurmId, State
+from supervisor_tasks.events import ChainSaw, Claimed, ScriptFetched, SubmitRejected, SubmitStarted
+from supervisor_tasks.job import ChainStatus, JobId, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
-from supervisor_tasks.journey.submit import find
+from supervisor_tasks.journey.submit import STRANGE_ANSWERS, find
 from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.store import Change
@@ -131,6 +131,85 @@ def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: World, site
     assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotRun"]
     world.a_minute_passes(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+# --- between sbatch and slurmctld -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurmctlds_network(world: World) -> Iterator[Proxy]:
+    """In front of slurmctld, for one sbatch alone."""
+    with Proxy.start(f"127.0.0.1:{world.slurm.layout.controller_port}") as network:
+        yield network
+
+
+def behind(world: World, network: Proxy) -> Site:
+    """A worker whose sbatch reaches slurmctld that way."""
+    own, port = world.slurm.layout.folder / "slurm.conf", network.address.rpartition(":")[2]
+    conf = world.processes.folder / "behind-a-proxy.conf"
+    conf.write_text(own.read_text().replace(f"Port={world.slurm.layout.controller_port}\n", f"Port={port}\n"))
+    return world.site(with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"'))
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_BACK])
+@pytest.mark.parametrize("at", [0, 4, 20, 100])
+def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
+    world: World, site: Site, slurmctlds_network: Proxy, at: int, fault: Fault
+) -> None:
+    job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
+    slurmctlds_network.at(Way.BACK, at, fault, on_arrival=True)
+    world.carry_out(wrapped, job)
+    wrapped.slurm.cluster.ssh.close()
+    wrapped.ledger.holder.close()
+    assert slurmctlds_network.passed[Way.BACK] >= at
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert "SubmitRejected" not in world.journal(job)
+
+
+STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2; exit 1'
+
+
+def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(world: World, site: Site) -> None:
+    wrapped, job = world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")), world.new_job(site)
+    assert world.carry_out(wrapped, job).state is State.SUBMITTING
+    wrapped.ledger.holder.close()
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(world: World, site: Site) -> None:
+    wrapped, job = world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")), world.new_job(site)
+
+    def state() -> State:
+        world.a_minute_passes(job)
+        return world.carry_out(wrapped, job).state
+
+    wait_until(lambda: state() is State.REFUSED, "the job to be refused", PATIENCE_S)
+    wrapped.ledger.holder.close()
+    assert "Something new" in site.ledger.jobs([job])[job].message
+    assert world.journal(job).count("SubmitStarted") == STRANGE_ANSWERS
+    assert world.in_slurm(job) == []
+
+
+def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(world: World, site: Site) -> None:
+    job, slurm_id = unclear(world, site, LONG)
+    first = site.ledger.jobs([job])[job]
+    again = Claimed(
+        job_id=job,
+        customer=first.customer,
+        provider=first.provider,
+        claim_key="again:0",
+        definition=first.definition,
+        time_limit_min=first.time_limit_min,
+        at=(901, 0),
+    )
+    pending = ChainSaw(ChainStatus.PENDING, (900, 0))
+    fetched = ScriptFetched(LONG, "")
+    site.ledger.record(*(Change(job, event) for event in (SubmitRejected("no"), pending, again, fetched)))
+    assert world.carry_out(site, job).state is State.READY  # what was begun may still arrive
+    world.a_minute_passes(job)
+    assert world.carry_out(site, job).slurm_id == slurm_id
+    assert world.journal(job)[-1] == "Adopted"
+    assert_submitted_once(world, site, job)
 
 
 # --- what stands in the customer's environment ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.job import ChainStatus, SlurmId
 from supervisor_tasks.slurm.output import (
     Answer,
+    AnswerNotUnderstoodError,
     Seen,
     SlurmRejectedError,
     SlurmUnavailableError,
@@ -205,6 +206,18 @@ ENDS_OF_SBATCH = [
     (1, FAILED + "Slurm backup controller in standby mode", OutcomeUnknownError),
     (1, FAILED + "Controller is in standby mode, try a different controller", OutcomeUnknownError),
     (1, FAILED + "Protocol authentication error", OutcomeUnknownError),
+    (1, FAILED + "Incompatible versions of client and server code", OutcomeUnknownError),
+    (1, FAILED + "Insane message length", OutcomeUnknownError),
+    (1, FAILED + "Header lengths are longer than data received", OutcomeUnknownError),
+    (1, FAILED + "Received message length < 0", OutcomeUnknownError),
+    (1, FAILED + "Received zero length message", OutcomeUnknownError),
+    (1, FAILED + "Failed to send entire message", OutcomeUnknownError),
+    (1, FAILED + "Message receive failure", OutcomeUnknownError),
+    (1, FAILED + "Protocol version has changed, re-link your code", OutcomeUnknownError),
+    (1, FAILED + "Unable to contact slurm controller (receive failure)", OutcomeUnknownError),
+    (1, FAILED + "Broken pipe", OutcomeUnknownError),
+    (1, f"sbatch: error: Message receive failure\n{FAILED}Unspecified error", OutcomeUnknownError),
+    (1, "sbatch: fatal: no memory", OutcomeUnknownError),
     (1, "slurm_submit: segfault is near", OutcomeUnknownError),
     (1, "", OutcomeUnknownError),
     (124, "", OutcomeUnknownError),  # its time was over
@@ -212,6 +225,11 @@ ENDS_OF_SBATCH = [
     (137, "", OutcomeUnknownError),  # SIGKILL
     (139, "sbatch: error: something", OutcomeUnknownError),  # SIGSEGV
     (143, "", OutcomeUnknownError),  # SIGTERM
+    # nobody knows what it means: SLURM's internal error, a job_submit plugin's ERROR, what a later SLURM may say
+    (1, FAILED + "Unspecified error", AnswerNotUnderstoodError),
+    (1, FAILED + "Slurm internal error, contact system administrator", AnswerNotUnderstoodError),
+    (1, f"sbatch: error: Batch script is empty!\n{FAILED}Something new", AnswerNotUnderstoodError),
+    (1, "sbatch: error: Something new", AnswerNotUnderstoodError),
     # it has not, for a reason that is not the job's
     (127, "sh: 1: /usr/bin/sbatch: not found", SlurmUnavailableError),
     (126, "sh: 1: /usr/bin/sbatch: Permission denied", SlurmUnavailableError),
@@ -224,7 +242,8 @@ ENDS_OF_SBATCH = [
     (1, FAILED + "Required partition not available (inactive or drain)", SlurmUnavailableError),
     (1, FAILED + "Invalid user id", SlurmUnavailableError),
     (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
-    (1, FAILED + "Incompatible versions of client and server code", SlurmUnavailableError),
+    (1, FAILED + "Unable to create job record, try again", SlurmUnavailableError),
+    (1, FAILED + "System submissions disabled", SlurmUnavailableError),
     (1, "sbatch: fatal: Could not establish a configuration source", SlurmUnavailableError),
     # it never will
     (1, FAILED + "Invalid account or account/partition combination specified", SlurmRejectedError),
@@ -234,6 +253,9 @@ ENDS_OF_SBATCH = [
         SlurmRejectedError,
     ),
     (1, FAILED + "User's group not permitted to use this partition", SlurmRejectedError),
+    (1, f"sbatch: error: munge was slow\n{FAILED}Invalid qos specification", SlurmRejectedError),
+    (1, "sbatch: error: Batch script contains DOS line breaks (\\r\\n)", SlurmRejectedError),
+    (1, "sbatch: error: cli_filter plugin terminated with error", SlurmRejectedError),
 ]
 
 
@@ -241,8 +263,9 @@ ENDS_OF_SBATCH = [
 def test_submitted_id__every_end_of_sbatch__says_whether_to_look_to_wait_or_to_give_up(
     status: int, stderr: str, error: type[SupervisorError]
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(SupervisorError) as raised:
         submitted_id(Answer(status, "", stderr))
+    assert type(raised.value) is error
 
 
 def test_require_done__recorded_answers() -> None:
