@@ -4,6 +4,7 @@ An effect is held by a taking of a process; what another taking has by now, nobo
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,14 @@ LEASE_S = 120.0  # longer than any step takes; the lease of a dead holder is fre
 WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
 LATE_AFTER_TRIES = 50
-SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is taken alone, to spare the rest of its batch
+SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is carried out alone, to spare the others
+ALONE_WITHIN_S = (
+    30.0  # for so long a suspect waits for the end of what its holder carries out besides, and begins all the same
+)
+ALONE_FOR_S = (
+    60.0  # for so long whoever has taken a suspect takes nothing besides: one that hangs does not stop a worker
+)
+LOOK_EVERY_S = 0.05
 TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a line of the log
@@ -82,7 +90,7 @@ class Effects:
 
     def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
         """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
-        are recorded as done, postponed or parked, or until this process ends.
+        are recorded as done, postponed or parked, or until this process ends. Waits until a suspect is all that we hold.
         """
         parameters = {
             "cluster": self._cluster,
@@ -92,10 +100,24 @@ class Effects:
             "effect_id": effect_id,
             "most": most,
             "suspect": SUSPECT_AFTER,
+            "alone_s": ALONE_FOR_S,
         }
+        statement = outbox.LEASE if effect_id is None else outbox.LEASE_ONE
         with around(Point.LEASE), self._engine.begin() as connection:
-            rows = connection.execute(outbox.LEASE if effect_id is None else outbox.LEASE_ONE, parameters)
-            return _effects(rows)
+            taken = _effects(connection.execute(statement, parameters))
+        if taken and taken[0].unforeseen >= SUSPECT_AFTER:
+            self._wait_until_alone(taken[0])
+        return taken
+
+    def _wait_until_alone(self, suspect: OpenEffect) -> None:
+        """If it kills its worker, that is to count. Where it does not get alone in time, it is carried out uncounted."""
+        deadline_s = time.monotonic() + ALONE_WITHIN_S
+        holding = {"cluster": self._cluster, "holder": suspect.holder, "id": suspect.id}
+        while time.monotonic() < deadline_s:
+            with asking(self._engine) as connection:
+                if connection.scalar(outbox.ALONE, holding):
+                    return
+            time.sleep(LOOK_EVERY_S)  # nobody tells when another thread has done
 
     def postpone(
         self,

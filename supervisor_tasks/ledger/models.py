@@ -102,7 +102,7 @@ class EffectRow(Base):
 
     `wakes` counts the demands: one that arrives while the effect is being carried out keeps it open. `lease` is the
     holder (see leases.py) that carries it out, `takings` how often it was ever leased, `woken_at` when a message was last
-    sent for it. `failing_since` is when the failures in a row began, `unforeseen` counts those of them that nobody foresaw,
+    sent for it. `failing_since` is when the failures in a row began, `unforeseen` counts those in a row that nobody foresaw,
     and `evidence` is what was seen when the effect was parked.
     """
 

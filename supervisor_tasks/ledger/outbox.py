@@ -57,7 +57,8 @@ CLOSE = text(
 )
 
 # Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone, and only
-# while no other one is being carried out: if the worker dies of it, it is known of what.
+# while no other one is being carried out; who has just taken one takes nothing besides, and waits for the end of what it holds
+# already (ALONE): if the worker dies of it, it is known of what.
 _LEASE = """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         takings = takings + 1
@@ -72,6 +73,12 @@ _LEASE = """
                     WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
                         AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
                 ))
+                AND NOT EXISTS (
+                    SELECT FROM effects AS mine
+                    WHERE mine.cluster = :cluster AND mine.done_at IS NULL AND mine.failing_since IS NOT NULL
+                        AND mine.lease = :holder AND mine.unforeseen >= :suspect
+                        AND mine.lease_until > now() + (:lease_s - :alone_s) * interval '1 second'
+                )
             ORDER BY due_at LIMIT :most FOR UPDATE {locked}
         ), first AS (
             SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
@@ -86,28 +93,46 @@ LEASE = text(_LEASE.format(locked="SKIP LOCKED"))
 # away empty would leave it to the next message, seconds later.
 LEASE_ONE = text(_LEASE.format(locked=""))
 
+# Whether a holder carries out nothing but that effect.
+ALONE = text(
+    """
+    SELECT NOT EXISTS (
+        SELECT FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease = :holder AND id <> :id
+    )
+    """
+)
+
 # Frees the leases of holders that are gone and of those that took far too long. Either may be the effect's doing, and counts as
-# a failure that nobody foresaw; not where the database itself was away, which ends all holders. After two of them an effect is
-# a suspect, and of the suspects one is carried out at a time: so whoever kills workers makes many suspects, but parks only an
-# effect that is there each time. A suspect that was there waits, and the others go first.
+# a failure that nobody foresaw; not where the database itself was away, which ends all holders. Two of them make an effect a
+# suspect. From then on the end of a holder counts only for an effect that was all it held: so whoever kills workers makes many
+# suspects, but parks only an effect that is alone there each time. Who lives and took too long did so by that effect. A
+# suspect that was there waits, and the others go first.
 FREE_LEASES = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL,
         unforeseen = unforeseen + counts, failing_since = COALESCE(failing_since, now()),
         last_error = :error,
-        due_at = CASE WHEN counts = 1 AND unforeseen >= :suspect
+        due_at = CASE WHEN blamed AND unforeseen >= :suspect
             THEN now() + 5 * 2 ^ LEAST(unforeseen, 6) * interval '1 second' ELSE due_at END,
-        parked_at = CASE WHEN unforeseen + counts >= :bound THEN now() END,
-        evidence = CASE WHEN unforeseen + counts >= :bound
+        parked_at = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound THEN now() END,
+        evidence = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound
             THEN jsonb_build_object('reason', CAST(:error AS text), 'attempts', attempts) END
     FROM (
-        SELECT id AS freed, CASE WHEN lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time()
-            THEN 1 ELSE 0 END AS counts
-        FROM effects
-        WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-            AND (lease_until < now() OR NOT lease = ANY(:alive))
-        FOR UPDATE SKIP LOCKED
-    ) AS held
+        SELECT id AS freed, blamed, CASE WHEN blamed AND (unforeseen < :suspect OR lives OR NOT EXISTS (
+            SELECT FROM effects AS other
+            WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.parked_at IS NULL
+                AND other.lease = held.lease AND other.id <> held.id
+        )) THEN 1 ELSE 0 END AS counts
+        FROM (
+            SELECT id, lease, unforeseen, lease = ANY(:alive) AS lives,
+                lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time() AS blamed
+            FROM effects
+            WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
+                AND (lease_until < now() OR NOT lease = ANY(:alive))
+            FOR UPDATE SKIP LOCKED
+        ) AS held
+    ) AS judged
     WHERE id = freed
     RETURNING id, job_id, kind, attempts, parked_at
     """
@@ -130,12 +155,13 @@ FORGOTTEN = text(
 )
 
 # Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
-# nothing has failed, and the count of failures begins anew. What waits is not counted, but for how long it has.
+# nothing has failed, and the count of failures begins anew; that of those that nobody foresaw does also when this one was
+# foreseen. What waits is not counted, but for how long it has.
 POSTPONE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
         attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
-        unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 WHEN CAST(:error AS text) IS NULL THEN 0 ELSE unforeseen END,
+        unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 ELSE 0 END,
         failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.wakes = given.wakes
             THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END

@@ -16,7 +16,6 @@ from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.crash import Point
-from supervisor_tasks.ledger.effects import TRIES_OF_THE_UNFORESEEN
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.directory import wrong_accounts
@@ -139,7 +138,6 @@ class Battlefield:
     def kill(self, run: Run) -> Outcome:
         """One death. It comes when a job passes the place, or never when all have ended without."""
         began_s, deaths = time.monotonic(), len(self.keeper.deaths)
-        wait_until(self._spared, "effects at which workers died to be tried once more", PATIENCE_S)
         self._arm(run)
         chance = random.Random(run.seed)
         job_ids = [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
@@ -169,12 +167,6 @@ class Battlefield:
         jobs.wait_for_end(self.grid, self._long, timeout_s=200.0)
         self._long = []
         return self._wrong()
-
-    def _spared(self) -> bool:
-        """Whether no effect is parked if the next worker dies at it, which five deaths in a row are to do."""
-        last = TRIES_OF_THE_UNFORESEEN - 1
-        query = "SELECT 1 FROM effects WHERE done_at IS NULL AND parked_at IS NULL AND unforeseen >= :last"
-        return not rows(self.grid, query, last=last)
 
     def _arm(self, run: Run) -> None:
         draft = self._order.with_suffix(".new")

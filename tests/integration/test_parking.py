@@ -1,16 +1,22 @@
 """What cannot go on by itself waits for the operator, with what was seen; nothing is retried for ever in silence."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
+from devgrid.fleet import REPOSITORY
 from devgrid.process import wait_until
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.events import CalledBack, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Kind
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
+from supervisor_tasks.ledger import effects
 from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, SUSPECT_AFTER, TRIES_OF_THE_UNFORESEEN, OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
@@ -39,6 +45,12 @@ def rows(engine: Engine, query: str) -> list[Any]:
 def make_due(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+
+
+def make_due_alone(engine: Engine, name: str) -> None:
+    with engine.begin() as connection:
+        due = "UPDATE effects SET due_at = now() + (CASE WHEN job_id = :id THEN 0 ELSE 1 END) * interval '1 h'"
+        connection.execute(text(f"{due} WHERE done_at IS NULL"), {"id": name})
 
 
 def queued_and_due(ledger: Ledger, engine: Engine, *numbers: int) -> None:
@@ -242,10 +254,159 @@ def test_suspects__one_at_a_time_whoever_takes_them(ledger: Ledger, engine: Engi
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
     other = Ledger(engine, "here", lambda _: None)
-    assert [effect.job_id for effect in other.effects.lease([Kind.WITNESS])] == [job_id(4)]
+    fresh = other.effects.lease([Kind.WITNESS])
+    assert [effect.job_id for effect in fresh] == [job_id(4)]
+    finish(other, fresh)
     suspect = other.effects.lease([Kind.WITNESS])
     assert len(suspect) == 1
     assert ledger.effects.lease([Kind.WITNESS]) == []
     finish(other, suspect)
     assert len(ledger.effects.lease([Kind.WITNESS])) == 1
     other.holder.close()
+
+
+def unforeseen(engine: Engine) -> dict[str, int]:
+    found = rows(engine, "SELECT job_id, unforeseen FROM effects WHERE done_at IS NULL AND unforeseen > 0")
+    return {row.job_id: row.unforeseen for row in found}
+
+
+def test_deaths__survived_takings_in_between__are_not_in_a_row(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    for waits in (False, True) * TRIES_OF_THE_UNFORESEEN:
+        assert len(die_with(engine, ledger)) == 1
+        make_due(engine)
+        ledger.effects.postpone(ledger.effects.lease([Kind.WITNESS]), 0.0, "SLURM does not answer", waits=waits)
+        assert unforeseen(engine) == {}
+        make_due(engine)
+    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
+
+
+def die_with_a_suspect_beside(engine: Engine, ledger: Ledger, suspect: str) -> None:
+    """A worker is at other work, takes the suspect in another thread, and is gone before the other work has ended."""
+    worker = Ledger(engine, "here", lambda _: None)
+    assert len(worker.effects.lease([Kind.WITNESS])) == 4
+    make_due_alone(engine, suspect)
+    with ThreadPoolExecutor(1) as thread:
+        taken = thread.submit(worker.effects.lease, [Kind.WITNESS])
+        held = "SELECT job_id FROM effects WHERE lease IS NOT NULL AND unforeseen >= 2"
+        wait_until(
+            lambda: [row.job_id for row in rows(engine, held)] == [suspect], "the suspect to be taken", 60.0, 0.01
+        )
+        assert not taken.done(), "it is carried out beside others"
+        worker.holder.close()
+        free(ledger, engine)
+        taken.result(60.0)
+
+
+def test_deaths__of_a_worker_that_held_others_too__make_suspects_and_park_nothing(
+    ledger: Ledger, engine: Engine
+) -> None:
+    suspect = job_id(1)
+    queued_and_due(ledger, engine, 1, 2, 3, 4, 5)
+    for _ in range(SUSPECT_AFTER):
+        assert len(die_with(engine, ledger)) == 5
+    for first in range(6, 6 + 4 * TRIES_OF_THE_UNFORESEEN, 4):
+        with engine.begin() as connection:  # the others have ended, and there are new ones
+            connection.execute(text("UPDATE effects SET done_at = now() WHERE job_id <> :id"), {"id": suspect})
+            connection.execute(text("UPDATE effects SET due_at = now() + interval '1 h' WHERE done_at IS NULL"))
+        for number in range(first, first + 4):
+            bring_to_queued(ledger, number)
+        with engine.begin() as connection:
+            connection.execute(
+                text("UPDATE effects SET due_at = now() WHERE done_at IS NULL AND job_id <> :id"), {"id": suspect}
+            )
+        die_with_a_suspect_beside(engine, ledger, suspect)
+    assert unforeseen(engine)[suspect] == SUSPECT_AFTER
+    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
+
+
+def test_suspect__while_it_is_carried_out__its_holder_takes_nothing_else_and_others_do(
+    ledger: Ledger, engine: Engine
+) -> None:
+    queued_and_due(ledger, engine, 1)
+    for _ in range(SUSPECT_AFTER):
+        die_with(engine, ledger)
+    make_due(engine)
+    suspect = ledger.effects.lease([Kind.WITNESS])
+    assert [effect.unforeseen for effect in suspect] == [SUSPECT_AFTER]
+    queued_and_due(ledger, engine, 2)
+    assert ledger.effects.lease([Kind.WITNESS]) == []
+    finish(ledger, suspect)
+    assert [effect.job_id for effect in ledger.effects.lease([Kind.WITNESS])] == [job_id(2)]
+
+
+def test_suspect__that_takes_too_long_while_its_worker_lives__is_parked_whatever_else_it_held(
+    ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "LEASE_S", 0.2)  # nobody waits for two minutes here
+    monkeypatch.setattr(effects, "ALONE_FOR_S", 0.1)
+    bring_to_queued(ledger, 1)
+    for number in range(2, TRIES_OF_THE_UNFORESEEN + 2):
+        make_due_alone(engine, job_id(1))
+        assert [effect.job_id for effect in ledger.effects.lease([Kind.WITNESS])] == [job_id(1)]
+        bring_to_queued(ledger, number)
+        make_due_alone(engine, job_id(number))
+        wait_until(lambda: bool(ledger.effects.lease([Kind.WITNESS])), "the worker to go on with others", 60.0, 0.01)
+        free(ledger, engine)
+    assert [row.job_id for row in rows(engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL")] == [job_id(1)]
+
+
+# A worker of three threads with work in each of them at any time. It dies of one job.
+WORKER = """
+import os, signal, sys, threading, time
+from sqlalchemy import create_engine
+from supervisor_tasks.events import SlurmWaiting
+from supervisor_tasks.job import Kind
+from supervisor_tasks.ledger.store import Change, Ledger
+
+ledger = Ledger(create_engine(sys.argv[1]), "here", lambda _: None)
+
+def work():
+    while True:
+        effects = ledger.effects.lease([Kind.WITNESS], most=2)
+        if any(effect.job_id == sys.argv[2] for effect in effects):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+        ledger.record(*(Change(effect.job_id, SlurmWaiting("PENDING"), done=effect) for effect in effects))
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+"""
+
+
+def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: Ledger, engine: Engine) -> None:
+    poison, most = job_id(5), 8
+    queued_and_due(ledger, engine, *range(1, most + 1))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+    url = engine.url.render_as_string(hide_password=False)
+    argv = [sys.executable, "-c", WORKER, url, poison]
+    looks = "SELECT coalesce(sum(looks), 0) AS looks FROM jobs"
+    others = "SELECT 1 FROM jobs WHERE looks >= 1"
+    parked, deaths, seen = list[Any](), 0, list[int]()
+    worker = subprocess.Popen(argv, cwd=REPOSITORY)
+
+    def poison_is_parked() -> bool:
+        nonlocal worker, deaths
+        ledger.effects.forgotten()
+        with engine.begin() as connection:  # there is always something to do
+            connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL AND lease IS NULL"))
+        if worker.poll() is not None:
+            assert worker.returncode == -signal.SIGKILL
+            deaths += 1
+            seen.append(rows(engine, looks)[0].looks)
+            worker = subprocess.Popen(argv, cwd=REPOSITORY)
+        parked[:] = rows(engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL")
+        return bool(parked) and len(rows(engine, others)) == most - 1
+
+    try:
+        wait_until(poison_is_parked, "the poison to be parked, and the others to be carried out", 120.0, 0.02)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert [row.job_id for row in parked] == [poison]
+    assert (
+        deaths >= TRIES_OF_THE_UNFORESEEN - 1
+    )  # of the last one the leases may be free before the process is seen to end
+    assert seen[-1] > seen[SUSPECT_AFTER - 1], "others went on between the deaths"
