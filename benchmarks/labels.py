@@ -1,9 +1,6 @@
-"""Readings as the strings that are registered on chain (interfaces.md section 5)."""
+"""How a name and a number are written on chain (interfaces.md section 5)."""
 
 import re
-from collections.abc import Iterable
-
-from benchmarks.reading import Reading
 
 
 def normalised(text: str) -> str:
@@ -14,13 +11,3 @@ def normalised(text: str) -> str:
 def number_text(number: float) -> str:
     """Two decimals."""
     return f"{number:.2f}"
-
-
-def labels(readings: Iterable[Reading]) -> dict[str, str]:
-    """The labels of some benchmarks, sorted by key. What rounds to 0.00 or normalises to nothing is no label."""
-    found = dict[str, str]()
-    for reading in readings:
-        found |= {key: number_text(measured.number) for key, measured in reading.numbers.items()}
-        found |= {key: normalised(word) for key, word in reading.words.items()}
-    whole = {normalised(key): value for key, value in found.items() if value and value != number_text(0)}
-    return {key: whole[key] for key in sorted(whole) if key}

@@ -70,14 +70,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A benchmark as it is to be run: what sbatch is asked for beyond what all have, and the script. Without a script it is
-    left out, for that reason.
-    """
+    """A benchmark as it is to be run: what sbatch is asked for beyond what all have, and the script."""
 
     benchmark: str
     options: tuple[str, ...] = ()
     script: str = ""
-    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +207,6 @@ def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
         f"--nice={NICE}",
         "--no-requeue",
     ]
-
-
-def time_limit(seconds: float) -> str:
-    """A job's time limit, in the whole minutes that SLURM knows."""
-    return f"--time={max(math.ceil(seconds / 60), 1)}"
 
 
 def batch_script(one: Measurement) -> bytes:

@@ -191,12 +191,10 @@ class Benchmarks:
             "run_id": run.id,
             "cluster": self._cluster,
             "benchmark": one.benchmark,
-            "stage": (Stage.LEFT_OUT if one.left_out else Stage.WAITING).value,
+            "stage": Stage.WAITING.value,
             "job_name": name,
             "options": list(one.options),
             "script": one.script,
-            "reason": storable(one.left_out) or None,
-            "cleaned": bool(one.left_out),
         }
 
     def names_under_way(self) -> frozenset[str]:

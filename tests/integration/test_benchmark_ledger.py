@@ -15,7 +15,7 @@ from tests.ledgers import emptied, migrated
 
 MACHINE = Planned(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
 HPL = Planned(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
-OSU = Planned(benchmark="osu", left_out="osu_latency is not there")
+OSU = Planned(benchmark="osu", script="#!/bin/sh\nosu_latency\n")
 ALIKE = (GridMachine(0, 8, 16_000), GridMachine(0, 8, 16_000))
 HARDWARE = {"nodes": [asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)]}
 
@@ -76,7 +76,7 @@ def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: Benchmark
     assert (machine.stage, machine.options, machine.script) == (Stage.WAITING, ("--nodes=1",), MACHINE.script)
     assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
     assert machine.job_name != hpl.job_name
-    assert (osu.stage, osu.cleaned) == (Stage.LEFT_OUT, True)
+    assert (osu.stage, osu.cleaned, osu.run_as) == (Stage.WAITING, False, "")
     first = machine.job_name
     benchmarks.finish(run)
     benchmarks.ask("another")

@@ -1,4 +1,4 @@
-"""Readings as labels."""
+"""What was measured, as labels."""
 
 import re
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.labels import labels, normalised
-from benchmarks.reading import Measured, Reading
+from benchmarks.labels import normalised
+from supervisor_tasks.offer import label_texts
 
 
 @pytest.mark.parametrize(
@@ -33,22 +33,16 @@ def test_normalised__any_text__has_the_form_and_keeps_it(text: str) -> None:
     assert normalised(shown) == shown
 
 
-def test_labels__several_readings__are_sorted_and_have_two_decimals() -> None:
-    found = labels(
-        [
-            Reading(words={"os": "linux", "cpu": "AMD EPYC"}, left_out={"gpu": "none"}),
-            Reading(numbers={"compute.gflops": Measured(64620.0, "GFLOPS")}),
-            Reading(numbers={"network.p2p.latency.us": Measured(1.005, "us"), "x.iops": Measured(2.678, "1/s")}),
-        ]
-    )
-    assert list(found.items()) == [
-        ("compute.gflops", "64620.00"),
-        ("cpu", "amd-epyc"),
-        ("network.p2p.latency.us", "1.00"),
-        ("os", "linux"),
-        ("x.iops", "2.68"),
-    ]
+def test_label_texts__results__have_two_decimals_and_the_contracts_form() -> None:
+    found = label_texts({"os": "linux", "cpu": "AMD EPYC", "compute.gflops": 64620.0, "lat": 1.005, "x.iops": 2.678})
+    assert found == {
+        "os": "linux",
+        "cpu": "amd-epyc",
+        "compute.gflops": "64620.00",
+        "lat": "1.00",
+        "x.iops": "2.68",
+    }
 
 
-def test_labels__what_rounds_to_zero_or_to_nothing__is_no_label() -> None:
-    assert labels([Reading(numbers={"a": Measured(0.004, "x")}, words={"b": "(())"})]) == {}
+def test_label_texts__what_rounds_to_zero_or_to_nothing__is_no_label() -> None:
+    assert label_texts({"a": 0.004, "b": "(())"}) == {}

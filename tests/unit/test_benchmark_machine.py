@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from archspec.cpu import TARGETS, host
 
-from benchmarks.labels import labels
 from benchmarks.machine import parse, render
 from benchmarks.microarch import microarchitecture
 from benchmarks.reading import UnreadableOutputError
+from supervisor_tasks.offer import label_texts
 from tests.unit.benchmark_plans import DATA, NONCE, a_plan, printed, run_here
 
 CPUINFO = (DATA / "cpuinfo-x86_64-amd-linux-6.18.txt").read_text()
@@ -22,7 +22,7 @@ def test_machine__this_machine__is_what_it_says_of_itself() -> None:
     assert f": {reading.words['cpu']}\n" in Path("/proc/cpuinfo").read_text()
     assert reading.words["cpu.microarch"] == host().name
     assert "gpu" not in {**reading.words, **reading.left_out}
-    assert set(labels([reading])) == {"arch", "cpu", "cpu.microarch", "os"}
+    assert set(label_texts(reading.words)) == {"arch", "cpu", "cpu.microarch", "os"}
 
 
 def node(*, os: str = "Linux", arch: str = "x86_64", cpuinfo: str = CPUINFO, **more: str) -> bytes:
