@@ -28,15 +28,18 @@ def _show(desk: Desk, as_json: bool) -> None:
         raise click.ClickException("found nothing yet; expected a worker of the chain queue to have looked: start one")
     standing, for_s = known
     asked = {what: why for what, why in _asked(registrations).items() if why}
+    missed = registrations.why_no_nodes()
     if as_json:
         about = {"standing": standing.value, "for_s": for_s, "claims": standing.claims, "asked": asked}
-        desk.shown.json(about | told)
+        not_seen = None if missed is None else {"error": missed[0], "for_s": missed[1]}
+        desk.shown.json(about | {"nodes_not_seen": not_seen} | told)
         return
     facts = {
         "address": told["address"],
         "stands": f"{standing.value} for {for_s:.0f} s",
         "new jobs": "are claimed" if standing.claims else "are not claimed",
         "next": f"{told['decision']}: {told['why']}",
+        "nodes": "are seen" if missed is None else f"none is seen for {missed[1]:.0f} s: {missed[0]}",
         "benchmark": "a run is under way" if told["measuring"] else "no run is under way",
         "asked for": ", ".join(f"{what} ({why})" for what, why in asked.items()) or "nothing",
     }

@@ -142,8 +142,19 @@ def _goes_on(site: Site) -> None:
 
 
 def _finish(site: Site, run: Run) -> None:
+    _tell_failures(site, run)
     site.ledger.benchmarks.finish(run)
     log.info("benchmark_run_ended", run=run.id, cancelled=run.cancel_reason)
+
+
+def _tell_failures(site: Site, run: Run) -> None:
+    """Call the operator for what did not work; of what a cancelled run has not tried, what was so before stays so."""
+    failing = site.ledger.benchmarks.failing(run)
+    if failing:
+        shown = {name: why[:500] for name, why in failing.items()}
+        site.ledger.alarms.on(AlarmName.BENCHMARK_FAILED, benchmarks=shown, advice="supervisor benchmark show")
+    elif site.ledger.benchmarks.measurements(run):
+        site.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
 def _submit(site: Site, run: Run, one: Measurement) -> None:

@@ -179,6 +179,8 @@ def _tell(
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if refusal is not None or decision.given_up:
         wanted.add(AlarmName.REGISTRATION_REFUSED)
+    if not situation.benchmarks.enabled:
+        site.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)  # the operator knows, and no run is to come
     details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
     for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
         if name in wanted:

@@ -40,6 +40,14 @@ _MEASURED = text(
     WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY results.id
     """
 )
+_LAST_WORDS = text(
+    """
+    SELECT DISTINCT ON (benchmark) benchmark, stage, reason FROM benchmark_results
+    WHERE cluster = :cluster AND stage IN ('MEASURED', 'LEFT_OUT', 'FAILED')
+    AND benchmark IN (SELECT benchmark FROM benchmark_results WHERE run_id = :run)
+    ORDER BY benchmark, id DESC
+    """
+)
 _HISTORY = text(
     """
     SELECT results.ended_at AS at, run_id, benchmark, labels -> CAST(:label AS text) AS value
@@ -326,6 +334,12 @@ class Benchmarks:
         query = select(RUNS.c.terms).where(*known).order_by(RUNS.c.id.desc()).limit(1)
         with self._engine.connect() as connection:
             return connection.scalar(query) or ""
+
+    def failing(self, run: Run) -> dict[str, str]:
+        """The benchmarks of a run that did not work when they were last run to their end, and why."""
+        with self._engine.connect() as connection:
+            last = connection.execute(_LAST_WORDS, {"cluster": self._cluster, "run": run.id}).all()
+        return {row.benchmark: row.reason or "" for row in last if row.stage == Stage.FAILED.value}
 
     def history(self, label: str) -> list[Point]:
         """All that a label has ever been, the oldest first."""

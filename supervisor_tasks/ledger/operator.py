@@ -25,6 +25,7 @@ class AlarmName(StrEnum):
     SLURM_NOT_ANSWERING = "slurm_not_answering"
     SLURM_IS_ANOTHER = "slurm_is_another"
     SLURM_FORGOT = "slurm_forgot"
+    NODES_NOT_SEEN = "nodes_not_seen"
     CHAIN_NOT_ANSWERING = "chain_not_answering"
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
@@ -44,6 +45,7 @@ class AlarmName(StrEnum):
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
     BENCHMARK_STANDS_STILL = "benchmark_stands_still"
+    BENCHMARK_FAILED = "benchmark_failed"
     BENCHMARK_WAITS = "benchmark_waits"  # long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 

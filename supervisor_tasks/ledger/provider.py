@@ -6,12 +6,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from supervisor_tasks.ledger.rows import storable
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.registration import Memory, Standing
 
 HARDWARE = "hardware"  # what SLURM shows
 NODES = "nodes"  # the tick that is there while somebody looks and SLURM answers
+NOT_SEEN = "nodes are not seen"  # since when no look has found a node that works
+WHY_NOT_SEEN = "why nodes are not seen"
 PERMISSION = "permission"  # what the contract lets the provider do, as the claims saw it last
 STANDING = "standing"
 MEMORY = "registration memory"
@@ -43,6 +46,25 @@ class Registrations:
         if known is None:
             return (), 0.0
         return tuple(Machine(*numbers) for numbers in json.loads(known[0])), known[1]
+
+    def nodes_seen(self) -> None:
+        """A look has found nodes that work."""
+        for name in (NOT_SEEN, WHY_NOT_SEEN):
+            known = self._facts.fact(name)
+            if known is not None:
+                self._facts.forget(name, known[0])
+
+    def nodes_not_seen(self, why: str) -> float:
+        """A look has found none, or has failed; for how many seconds that has been so."""
+        self._facts.learn(WHY_NOT_SEEN, storable(why))
+        self._facts.learn(NOT_SEEN, "yes")
+        known = self._facts.fact(NOT_SEEN)
+        return 0.0 if known is None else known[1]
+
+    def why_no_nodes(self) -> tuple[str, float] | None:
+        """Why the last look has found no node that works, and for how many seconds none has; None when it has found some."""
+        why, since = self._facts.fact(WHY_NOT_SEEN), self._facts.fact(NOT_SEEN)
+        return None if why is None or since is None else (why[0], since[1])
 
     def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
         """Write down what the contract lets the provider do; True when it is something else than before."""

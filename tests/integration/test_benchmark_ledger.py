@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.benchmark_run import Change, Planned, RunState, Stage
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
+from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.offer import Machine as GridMachine
 from supervisor_tasks.offer import machines_digest
 from tests.ledgers import emptied, migrated
@@ -144,3 +145,48 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     assert benchmarks.output(second, "nothing") is None
     shown = benchmarks.results(run.id)
     assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [("FAILED", "exit code 1", 2)] * 2
+
+
+def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: Benchmarks) -> None:
+    def run_of(*verdicts: Verdict) -> dict[str, str]:
+        benchmarks.ask("a test")
+        run = benchmarks.under_way()
+        assert run is not None
+        benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", HARDWARE)
+        for one, verdict in zip(benchmarks.measurements(run), verdicts, strict=True):
+            assert benchmarks.decided(one, verdict)
+        benchmarks.finish(run)
+        return benchmarks.failing(run)
+
+    fails = Verdict(stage=Stage.FAILED, reason="exit code 3")
+    works, left_out = Verdict(stage=Stage.MEASURED, labels={"os": "linux"}), Verdict(stage=Stage.LEFT_OUT)
+    assert run_of(works, fails) == {"hpl": "exit code 3"}
+    cancelled = Verdict(stage=Stage.CANCELLED, reason="enough")
+    assert run_of(fails, cancelled) == {"machine": "exit code 3", "hpl": "exit code 3"}
+    assert run_of(works, left_out) == {}
+
+
+def test_ask__what_is_done_with_it__is_done_only_with_it(benchmarks: Benchmarks, engine: Engine) -> None:
+    facts = Sweeps(engine, "here")
+    facts.learn("wanted", "a run")
+
+    def served(connection: Connection) -> None:
+        facts.forget("wanted", "a run", connection)
+
+    def dies(connection: Connection) -> None:
+        served(connection)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        benchmarks.ask("a test", also=dies)
+    assert benchmarks.under_way() is None
+    assert facts.fact("wanted") is not None
+    assert benchmarks.ask("another") is not None
+    assert benchmarks.ask("a test", also=served) is None
+    assert facts.fact("wanted") is not None
+    benchmarks.cancel("enough")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.finish(run)
+    assert benchmarks.ask("a test", also=served) is not None
+    assert facts.fact("wanted") is None

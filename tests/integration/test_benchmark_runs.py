@@ -90,6 +90,14 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     assert site.ledger.benchmarks.output(number, "fails") == (body_of("fails"), b"this is not to be\n")
     assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
     assert home(world) == []
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.BENCHMARK_FAILED
+    assert set(alarm.details["benchmarks"]) == {"fails", "garbage", "silent", "nan", "zero", "gone"}
+    assert alarm.details["benchmarks"]["fails"] == "exit code 3"
+    after = a_site(world, "good")
+    after.ledger.benchmarks.ask("a test")
+    until_done(after)
+    assert after.ledger.alarms.all() == []
 
 
 def test_job__is_the_runners_and_behind_the_customers(world: World) -> None:

@@ -1,21 +1,27 @@
 """SLURM's health, its nodes, and what an earlier run left there: on a real SLURM behind a real sshd."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
 
 from devgrid.process import wait_until
 from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.cli import main
 from supervisor_tasks.job import Address
-from supervisor_tasks.journey.check_slurm import MISSED, TRIES, check_slurm, slurm_works
+from supervisor_tasks.journey.check_slurm import ANSWERED, MISSED, TRIES, check_slurm, slurm_works
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.provider import NODES, Registrations
 from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.registration import Standing
 from supervisor_tasks.site import Site, SweepSide
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.output import SlurmUnavailableError
@@ -191,6 +197,68 @@ def has_looked(site: Site) -> bool:
 
 def alarms(site: Site) -> bool:
     return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
+
+
+# --- nodes that nobody sees ---------------------------------------------------------------------------------------------
+
+
+def six_minutes_pass(world: World) -> None:
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - interval '6 min'"))
+
+
+def calls_for_nodes(site: Site) -> Any:
+    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(AlarmName.NODES_NOT_SEEN)
+
+
+def provider(world: World, *words: str) -> str:
+    result = CliRunner().invoke(main, ["provider", *words], env=world.environment)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_is_right(
+    world: World, site: Site
+) -> None:
+    offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
+    book = Registrations(site.ledger.sweeps)
+    book.learn_standing(Standing.UNREGISTERED)
+    book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
+    check_slurm(site)
+    misspelt = replace(site.slurm.nodes, partition="mian")
+    wrong = replace(site, slurm_side=replace(site.slurm, nodes=misspelt))
+    assert not has_looked(wrong)
+    assert calls_for_nodes(site) is None, "it may pass"
+    six_minutes_pass(world)
+    assert not has_looked(wrong)
+    called = calls_for_nodes(site)
+    assert called["partition"] == "mian"
+    assert "Partition mian not found" in called["error"]
+    assert "Partition mian not found" in provider(world)
+    assert json.loads(provider(world, "--json"))["nodes_not_seen"]["for_s"] > 300
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert calls_for_nodes(site) is None
+    assert json.loads(provider(world, "--json"))["nodes_not_seen"] is None
+
+
+def test_look_at_nodes__none_works__the_operator_hears_of_their_states(world: World, site: Site) -> None:
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    update(world, "node[1-2]", "State=DRAIN", "Reason=test")
+    try:
+        check_slurm(site)
+        look_at_nodes(site)
+        six_minutes_pass(world)
+        look_at_nodes(site)
+        assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
+        site.ledger.alarms.off(AlarmName.NODES_NOT_SEEN)
+        site.ledger.ticks.remove(ANSWERED)
+        look_at_nodes(site)
+        assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
+        check_slurm(site)
+        look_at_nodes(site)
+        assert calls_for_nodes(site) is None, "the time begins anew"
+    finally:
+        update(world, "node[1-2]", "State=RESUME")
 
 
 # --- old benchmarks -------------------------------------------------------------------------------------------------
