@@ -21,6 +21,7 @@ TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 SIGNATURES = SignatureRow.metadata.tables["signatures"]
 MARKS = MarkRow.metadata.tables["marks"]
 
+FILL = "fill"  # the purpose of what only uses a nonce up
 OPEN = ("SIGNED", "SENT")
 INTENT_FREE = ("REVERTED", "FOREIGN")  # the intent may be written again
 SAID = 500  # characters of a node's words that are kept
@@ -61,7 +62,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """A transaction with its receipt; `hash` is of the signature that was mined."""
+    """A transaction with its receipt; `hash` is of the signature that was mined. `given_up`: that one does nothing (see
+    Wallet.give_up), so its intent is not done.
+    """
 
     sent: Sent
     success: bool
@@ -69,17 +72,20 @@ class Mined:
     block_hash: str
     hash: str
     gas_used: int
+    given_up: bool = False
 
     @classmethod
     def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
         """What eth_getTransactionReceipt says."""
+        given_up = sent.purpose != FILL and (receipt.get("to") or "").lower() == sent.address
         return cls(
             sent,
-            int(receipt["status"], 16) == 1,
+            int(receipt["status"], 16) == 1 and not given_up,
             int(receipt["blockNumber"], 16),
             receipt["blockHash"],
             receipt["transactionHash"],
             int(receipt["gasUsed"], 16),
+            given_up,
         )
 
 

@@ -43,6 +43,16 @@ WORDS = (
 )  # fmt: skip
 
 
+# What eth_estimateGas says when a call does not fit into a block: geth and its kin, anvil, Nethermind.
+OVER_THE_LIMIT = ("gas required exceeds", "gas spent exceeded", "out of gas")
+
+
+def over_the_limit(message: str) -> bool:
+    """Whether there is no estimate because no block holds the gas that the call needs."""
+    said = message.lower()
+    return meaning(message) is Refusal.GAS or any(phrase in said for phrase in OVER_THE_LIMIT)
+
+
 def meaning(message: str) -> Refusal:
     """What the node's words mean."""
     said = message.lower()

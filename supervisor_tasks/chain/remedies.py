@@ -4,8 +4,10 @@ An answer that is missing, and a refusal in words, are never a reason for anothe
 when the nonce is mined and none of our signatures is what was mined.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 from supervisor_tasks.chain.fees import Fees, Market, replacement
 from supervisor_tasks.chain.refusals import Refusal
@@ -29,6 +31,7 @@ class Remedy(StrEnum):
     PAUSE = "pause"  # the wallet cannot pay for it
     CONTEST = "contest"  # the nonce is mined and not known to be ours: look once more
     FOREIGN = "foreign"  # the nonce is somebody else's
+    GIVE_UP = "give up"  # no node will ever take it: its nonce goes to a transaction that does nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Pending:
     signed_age_s: float
     blocks: int
     contested_age_s: float | None
+    nothing: bool = False  # its present bytes do nothing but use up the nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,31 @@ def remedy(pending: Pending, mined_nonces: int, market: Market, rules: Rules, ca
         certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
         return Remedy.FOREIGN if certain else Remedy.CONTEST
     again = Remedy.SEND if stale(pending.accepted, pending.sent_age_s) else Remedy.WAIT
+    if pending.refusal is Refusal.GAS and not pending.accepted and not pending.nothing:
+        return _give_up(pending) or again
+    needs_more = _needs_more(pending, mined_nonces, market, rules)
     if not can_pay:
-        return Remedy.PAUSE if pending.refusal is Refusal.INSUFFICIENT_FUNDS else again
-    if not _needs_more(pending, mined_nonces, market, rules):
+        return Remedy.PAUSE if needs_more or pending.refusal is Refusal.INSUFFICIENT_FUNDS else again
+    if not needs_more:
         return again
     if not pending.mine or replacement(pending.fees, market, rules.cap_wei) is None:
         return Remedy.CAPPED
     return Remedy.REPLACE
+
+
+def payable(costs: Sequence[tuple[int, int]], mined_nonces: int, balance_wei: int) -> list[bool]:
+    """Of transactions of one account, by nonce, with the most that each can cost: whether the balance is enough for it and all
+    before it that are not mined yet.
+    """
+    before = accumulate(cost_wei if nonce >= mined_nonces else 0 for nonce, cost_wei in costs)
+    return [sum_wei <= balance_wei for sum_wei in before]
+
+
+def _give_up(pending: Pending) -> Remedy | None:
+    """More gas than a block holds, or less than the data cost, is so at each node. That is no haste: it may be one alone."""
+    if pending.signed_age_s < CERTAIN_S:
+        return None
+    return Remedy.GIVE_UP if pending.mine else Remedy.CAPPED
 
 
 def stale(accepted: bool, sent_age_s: float) -> bool:

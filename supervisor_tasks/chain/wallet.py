@@ -19,31 +19,23 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
 from sqlalchemy import Connection, Engine
 
-from supervisor_tasks.chain.book import Book, Mined, Sent
+from supervisor_tasks.chain.book import FILL, Book, Mined, Sent
 from supervisor_tasks.chain.codec import Revert, decode_revert
+from supervisor_tasks.chain.estimates import Estimate, GivenUpError, RevertedError, estimated
 from supervisor_tasks.chain.fees import DEFAULT_TIP_WEI, Fees, Market, fees, replacement
 from supervisor_tasks.chain.rpc import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.chain.signed import marked, read
 from supervisor_tasks.crash import Point, around
-from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.errors import TransientError
 from supervisor_tasks.job import Address
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Alarms
 
 log = structlog.get_logger()
 
-GAS_MARGIN = 1.3  # on an estimate: the state may have changed by the time the transaction is mined
 FILLER_GAS = 21_000  # of a transaction that does nothing
 MOST_HASHES = BATCH - 1  # asked for in one request with a block
 DEFAULT_CAP_WEI = 10**12  # 1,000 gwei a gas
-
-
-class RevertedError(PermanentError):
-    """The contract would refuse, or has refused; `revert` says why."""
-
-    def __init__(self, revert: Revert) -> None:
-        super().__init__(f"the contract reverts with {revert}")
-        self.revert = revert
 
 
 class WalletEmptyError(TransientError):
@@ -113,10 +105,12 @@ class Wallet:
         """Those of the intents for which there is no open or mined transaction."""
         return self.book.missing(intents)
 
-    def estimate(self, writes: Sequence[Write]) -> list[int | RevertedError]:
-        """The gas that each write would use now, with a margin, or the contract's reason to refuse it."""
-        calls = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
-        return [_gas_or_revert(answer) for answer in self._rpc.batch(calls)]
+    def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
+        """The gas that each write would use now, with a margin but no more than a block holds; or why there is none."""
+        calls: list[Call] = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
+        head, *answers = self._rpc.batch([("eth_getBlockByNumber", ("latest", False)), *calls])
+        limit = int(_seen(head)["gasLimit"], 16)
+        return [estimated(answer, limit) for answer in answers]
 
     def send(self, writes: Sequence[Write]) -> int:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many. Each needs its
@@ -147,7 +141,7 @@ class Wallet:
         with self.alone():
             state = self.look()
             price = fees(state.market, self.cap_wei)
-            write = Write(f"fill {nonce} at block {state.head}", "fill", "0x", gas=FILLER_GAS, to=self.address)
+            write = Write(f"fill {nonce} at block {state.head}", FILL, "0x", gas=FILLER_GAS, to=self.address)
             self._commit_and_send([self._row(write, nonce, price)], state)
 
     def alone(self) -> AbstractContextManager[None]:
@@ -165,9 +159,7 @@ class Wallet:
                 ("eth_gasPrice", ()),
             ]
         )
-        head = require(block)
-        if head is None:
-            raise RpcUnavailableError("the node does not show its last block")
+        head = _seen(block)
         market = Market(
             base_fee_wei=int(head["baseFeePerGas"], 16) if head.get("baseFeePerGas") else None,
             tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
@@ -253,24 +245,44 @@ class Wallet:
                 capped.append(entry)
             else:
                 signed.append((entry.id, self._signed(_again(entry.raw), price)))
-        if signed:
-            with self.alone():
-                with around(Point.TRANSACTION_COMMIT):
-                    self.book.replace(signed, head)
-                self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
+        self._commit_again(signed, head)
         return capped
+
+    def give_up(self, transactions: Sequence[Sent], market: Market, head: int) -> None:
+        """Sign nothing at all in the place of what no node takes, so that what waits behind the nonce can be mined. The intent
+        stays taken until that is mined: should the first bytes be mined after all, they count.
+        """
+        signed = []
+        for entry in transactions:
+            nothing = {"nonce": entry.nonce, "gas": FILLER_GAS, "to": to_checksum_address(self.address), "value": 0}
+            price = replacement(entry.fees, market, self.cap_wei) or entry.fees
+            signed.append((entry.id, {"gas": FILLER_GAS, **self._signed({**nothing, "data": "0x"}, price)}))
+        self._commit_again(signed, head)
+
+    def _commit_again(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
+        """Commit new signatures of open transactions, and broadcast them."""
+        if not signed:
+            return
+        with self.alone():
+            with around(Point.TRANSACTION_COMMIT):
+                self.book.replace(signed, head)
+            self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
 
     def why_reverted(self, mined: Sequence[Mined]) -> dict[int, RevertedError]:
         """The reasons (by the transaction's id) of mined transactions that reverted: each call is replayed on the state before
         its block, and after it.
         """
-        failed = [result for result in mined if not result.success]
+        given_up: dict[int, RevertedError] = {entry.sent.id: GivenUpError() for entry in mined if entry.given_up}
+        failed = [result for result in mined if not result.success and not result.given_up]
         calls: list[Call] = []
         for result in failed:
             call = self._replayed(result.sent)
             calls += [("eth_call", (call, hex(block))) for block in (result.block_number - 1, result.block_number)]
         answers = self._rpc.batch(calls) if calls else []
-        return {result.sent.id: _why(result, answers[2 * place : 2 * place + 2]) for place, result in enumerate(failed)}
+        reverted = {
+            result.sent.id: _why(result, answers[2 * place : 2 * place + 2]) for place, result in enumerate(failed)
+        }
+        return reverted | given_up
 
     def _replayed(self, sent: Sent) -> dict[str, str]:
         fields = read(sent.raw)
@@ -333,12 +345,11 @@ def _again(raw: bytes) -> dict[str, Any]:
     return {"nonce": fields.nonce, "gas": fields.gas, "to": to, "value": fields.value_wei, "data": fields.data}
 
 
-def _gas_or_revert(answer: str | RpcError) -> int | RevertedError:
-    if not isinstance(answer, RpcError):
-        return int(int(answer, 16) * GAS_MARGIN)
-    if answer.reverted:
-        return RevertedError(decode_revert(answer.data))
-    return require(answer)  # type: ignore[no-any-return]  # raises
+def _seen(block: Any) -> dict[str, Any]:
+    found: dict[str, Any] | None = require(block)
+    if found is None:
+        raise RpcUnavailableError("the node does not show its last block")
+    return found
 
 
 def _why(result: Mined, answers: Sequence[Any]) -> RevertedError:

@@ -5,7 +5,8 @@ import secrets
 import structlog
 
 from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, Demand, Permission
-from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.chain.estimates import NoEstimateError
+from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
 from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
@@ -96,7 +97,9 @@ def _writes(chain: ChainSide, purpose: str, number: int) -> list[Write]:
         return []
     data = CALLS[purpose].encode()
     gas = chain.wallet.estimate([Write("", purpose, data)])[0]
-    if isinstance(gas, RevertedError):
+    if isinstance(gas, NoEstimateError):
+        raise gas
+    if not isinstance(gas, int):
         log.warning("claim_would_revert", purpose=purpose, error=str(gas))
         return []
     # One claim is like another: a random intent keeps them apart.

@@ -8,8 +8,9 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.contract import register_call
+from supervisor_tasks.chain.estimates import NoEstimateError, RevertedError, TooMuchGasError
 from supervisor_tasks.chain.rpc import RpcUnavailableError
-from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
@@ -39,6 +40,8 @@ from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
+Refused = RevertedError | TooMuchGasError
+
 PURPOSE = "register"
 CALLS_FOR_AN_OPERATOR = {
     Standing.BANNED: AlarmName.PROVIDER_BANNED,
@@ -59,7 +62,9 @@ def _register(site: Site) -> bool:
     book.keep(situation.memory)
     decision = decide(situation)
     write = None if decision.action is not Action.REGISTER else _estimated(site, decision)
-    _tell(site, book, situation, decision, write if isinstance(write, RevertedError) else None)
+    _tell(site, book, situation, decision, write if isinstance(write, Refused) else None)
+    if isinstance(write, NoEstimateError):
+        raise write
     if isinstance(write, Write):
         _send(site, book, situation, decision, write)
     if seen.asked and (decision.action is Action.NOTHING or isinstance(write, Write)):
@@ -145,13 +150,13 @@ def _measure(site: Site, book: Registrations, situation: Situation) -> Situation
     return after_asking_for_a_run(situation)
 
 
-def _estimated(site: Site, decision: Decision) -> Write | RevertedError:
-    """The call that registers, or why the contract would refuse it."""
+def _estimated(site: Site, decision: Decision) -> Write | Refused | NoEstimateError:
+    """The call that registers, or why it would be refused, or is not known to be."""
     assert decision.offer is not None  # noqa: S101  there is something to register
     intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
     write = Write(intent, PURPOSE, register_call(decision.offer), to=site.chain.contract.addresses.providers)
     gas = site.chain.wallet.estimate([write])[0]
-    return gas if isinstance(gas, RevertedError) else replace(write, gas=gas)
+    return replace(write, gas=gas) if isinstance(gas, int) else gas
 
 
 def _send(site: Site, book: Registrations, situation: Situation, decision: Decision, write: Write) -> None:
@@ -165,9 +170,7 @@ def _send(site: Site, book: Registrations, situation: Situation, decision: Decis
     site.chain.wake_tracker()
 
 
-def _tell(
-    site: Site, book: Registrations, situation: Situation, decision: Decision, refusal: RevertedError | None
-) -> None:
+def _tell(site: Site, book: Registrations, situation: Situation, decision: Decision, refusal: Refused | None) -> None:
     """Write down how it stands, and call the operator for what he has to know."""
     now = standing(situation)
     was = book.learn_standing(now)
@@ -189,11 +192,11 @@ def _tell(
             site.ledger.alarms.off(name)
 
 
-def _document(site: Site, situation: Situation, decision: Decision, refusal: RevertedError | None) -> dict[str, Any]:
+def _document(site: Site, situation: Situation, decision: Decision, refusal: Refused | None) -> dict[str, Any]:
     """How it stands, for the operator."""
     chain, side = situation.on_offer, site.offer
     offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
-    refused = "" if refusal is None else f"; the contract would refuse it: {refusal}"
+    refused = "" if refusal is None else f"; it would be refused: {refusal}"
     odd = far_off(side.prices, USUAL_PRICES)
     odd += overruled(situation.machine_labels, side.operator_labels, side.labels_override)
     return {

@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 import structlog
 
 from supervisor_tasks.chain.contract import refuse_call, report_call
-from supervisor_tasks.chain.wallet import RevertedError, Write
+from supervisor_tasks.chain.estimates import NoEstimateError, RevertedError, TooMuchGasError
+from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import Job, JobId, Kind, path_to_goal
 from supervisor_tasks.journey.drain import drain, given_back_on_failure
@@ -76,19 +77,19 @@ def _first(plan: list[Write], missing: set[str]) -> Write | None:
 def _send(
     site: Site, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
 ) -> list[tuple[OpenEffect, RevertedError]]:
-    """Write what is missing; returns the effects whose next step the contract would refuse, and why."""
+    """Write what is missing; returns the effects whose next step the contract would refuse, and why. One for which the node
+    has no estimate waits alone.
+    """
     wallet = site.chain.wallet
-    firsts = [(effect, write) for effect, plan in plans.items() if (write := _first(plan, missing))]
-    estimates = wallet.estimate([write for _, write in firsts])
-    refused: list[tuple[OpenEffect, RevertedError]] = []
-    gas: dict[str, int] = {}
-    plans = dict(plans)
-    for (effect, write), estimate in zip(firsts, estimates, strict=True):
-        if isinstance(estimate, RevertedError):
-            refused.append((effect, estimate))
-            del plans[effect]
-        else:
-            gas[write.intent] = estimate
+    firsts = {effect: write for effect, plan in plans.items() if (write := _first(plan, missing))}
+    estimates = dict(zip(firsts, wallet.estimate(list(firsts.values())), strict=True)) if firsts else {}
+    gas = {firsts[effect].intent: estimate for effect, estimate in estimates.items() if isinstance(estimate, int)}
+    refused = [(effect, error) for effect, error in estimates.items() if isinstance(error, RevertedError)]
+    for effect, error in estimates.items():
+        if isinstance(error, TooMuchGasError | NoEstimateError):
+            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(error))
+            site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error))
+    plans = {effect: plan for effect, plan in plans.items() if isinstance(estimates.get(effect, 0), int)}
     writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
     if writes and wallet.send(writes):
         log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])

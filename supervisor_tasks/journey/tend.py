@@ -1,13 +1,13 @@
 """Tend: transactions that were sent and are not mined get what they need."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import structlog
 
 from supervisor_tasks.chain.book import Sent
 from supervisor_tasks.chain.refusals import Refusal
-from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Pending, Remedy, Rules, remedy, stale
+from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Pending, Remedy, Rules, payable, remedy, stale
+from supervisor_tasks.chain.signed import read
 from supervisor_tasks.chain.wallet import AccountState
 from supervisor_tasks.job import Kind
 from supervisor_tasks.journey.chain_watch import calm
@@ -31,6 +31,9 @@ def tend(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
         if entry not in given_back:
             about = {"purpose": entry.purpose, "nonce": entry.nonce}
             log.info("transaction_replaced", **about, was_wei_per_gas=entry.fees.max_fee_wei)
+    wallet.give_up(plan[Remedy.GIVE_UP], state.market, state.head)
+    for entry in plan[Remedy.GIVE_UP]:
+        log.warning("nonce_given_up", purpose=entry.purpose, job_id=entry.job_id, nonce=entry.nonce, gas=entry.gas)
     _alarm(site, plan[Remedy.CAPPED] + given_back, plan[Remedy.PAUSE], state)
     _send_again(site, waiting, plan)
     _give_nonces_up(site, plan, state)
@@ -41,13 +44,20 @@ def _plan(site: Site, waiting: Sequence[Sent], state: AccountState) -> Plan:
     wallet, rules = site.chain.wallet, Rules(site.chain.wallet.cap_wei, site.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
-    costs = accumulate(entry.cost_wei if entry.address == wallet.address else 0 for entry in waiting)
+    paid = _paid([entry for entry in waiting if entry.address == wallet.address], state)
     plan: Plan = {kind: [] for kind in Remedy}
-    for entry, cost_wei in zip(waiting, costs, strict=True):
+    for entry in waiting:
         pending = _pending(entry, wallet.address, state)
-        can_pay = cost_wei <= state.balance_wei
+        can_pay = paid.get(entry.id, True)
         plan[remedy(pending, mined[entry.address], state.market, rules, can_pay)].append(entry)
     return plan
+
+
+def _paid(mine: Sequence[Sent], state: AccountState) -> dict[int, bool]:
+    """Which of the wallet's own its balance pays for. The lowest nonce has but itself to be paid for."""
+    costs = [(entry.nonce, entry.cost_wei) for entry in mine]
+    enough = payable(costs, state.mined_nonces, state.balance_wei)
+    return {entry.id: can_pay for entry, can_pay in zip(mine, enough, strict=True)}
 
 
 def _pending(entry: Sent, address: str, state: AccountState) -> Pending:
@@ -61,6 +71,7 @@ def _pending(entry: Sent, address: str, state: AccountState) -> Pending:
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         contested_age_s=entry.contested_age_s,
+        nothing=entry.refusal is Refusal.GAS and read(entry.raw).to == entry.address,
     )
 
 
@@ -68,9 +79,12 @@ def _send_again(site: Site, waiting: Sequence[Sent], plan: Plan) -> None:
     """The same bytes, the lowest nonce first. Where a node misses an earlier nonce, all that are earlier go with it."""
     wallet = site.chain.wallet
     chosen = {entry.id for entry in plan[Remedy.SEND]}
-    chosen |= {entry.id for entry in plan[Remedy.CAPPED] if stale(entry.accepted, entry.sent_age_s)}
+    unpaid = [entry for entry in plan[Remedy.PAUSE] if entry.refusal is not Refusal.INSUFFICIENT_FUNDS]
+    chosen |= {entry.id for entry in plan[Remedy.CAPPED] + unpaid if stale(entry.accepted, entry.sent_age_s)}
     gaps = [entry.nonce for entry in plan[Remedy.SEND] if entry.refusal is Refusal.NONCE_GAP]
-    done = {entry.id for kind in (Remedy.REPLACE, Remedy.CONTEST, Remedy.FOREIGN) for entry in plan[kind]}
+    done = {
+        entry.id for kind in (Remedy.REPLACE, Remedy.GIVE_UP, Remedy.CONTEST, Remedy.FOREIGN) for entry in plan[kind]
+    }
     before = max(gaps, default=-1)
     wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
 

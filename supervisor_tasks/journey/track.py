@@ -7,8 +7,8 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.book import Mined, Sent
+from supervisor_tasks.chain.estimates import RevertedError
 from supervisor_tasks.chain.rpc import RpcError
-from supervisor_tasks.chain.wallet import RevertedError
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import JobId, Kind

@@ -24,11 +24,13 @@ from supervisor_tasks.queues import Queue
 from supervisor_tasks.registration import Memory, Standing
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.wiring import Work, build
+from tests.integration.wallets import gas_limit, held
 from tests.ledgers import emptied, migrated
 
 DEFINITION = JobDefinition(batch_location_hash="hash")
 MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))
 NODES = tuple(Node(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
+BLOCK_GAS = 8_000_000
 LABELS = {"METASCHEDULER_LABELS": "zone=ch,name=Here & now", "BENCHMARK_DISABLE": "true"}
 
 
@@ -266,6 +268,42 @@ def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_
     play.look()
     assert play.alarms() == set()
     assert play.standing() is Standing.WAITING
+
+
+def test_register__more_machines_than_the_usual_margin_leaves_room_for__fits_into_a_block(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    with gas_limit(play.chain, BLOCK_GAS):
+        play.look()
+        assert play.standing() is Standing.WAITING
+    assert len(play.chain.waiting_provider(play.provider.address).nodes) == 400
+    assert (play.sent(), play.alarms()) == (1, set())
+
+
+def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_operator_is_called(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
+    with gas_limit(play.chain, BLOCK_GAS):
+        for _ in range(2):
+            play.look()
+            assert play.sent() == 0
+            assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+            assert f"more gas than a block holds, which is {BLOCK_GAS}" in play.told()["why"]
+    play.look()
+    assert (play.standing(), play.alarms()) == (Standing.WAITING, set())
+
+
+def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_written_anew(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
+        play.work.register()
+        play.chain.rpc.call("anvil_dropAllTransactions")
+    assert play.sent() == 1
+    with play.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    with gas_limit(play.chain, BLOCK_GAS):
+        play.work.track()
+        play.look()
+        assert play.standing() is Standing.WAITING
+    assert (play.sent(), play.alarms()) == (2, set())
 
 
 def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: Play) -> None:

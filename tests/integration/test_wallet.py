@@ -17,8 +17,9 @@ from devgrid.state import private_processes
 from supervisor_tasks import embedded
 from supervisor_tasks.chain.book import Mined
 from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
+from supervisor_tasks.chain.estimates import RevertedError
 from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.wallet import RevertedError, Wallet, Write
+from supervisor_tasks.chain.wallet import Wallet, Write
 from supervisor_tasks.events import ChainSaw, Claimed
 from supervisor_tasks.job import Address, ChainStatus, JobId, Report
 from supervisor_tasks.ledger.models import Base

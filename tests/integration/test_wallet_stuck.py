@@ -1,6 +1,8 @@
 """Transactions that come to nothing: they hold nobody up, somebody is called, and nothing is paid for without end."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, text
@@ -17,7 +19,7 @@ from supervisor_tasks.journey.drain import watch_effects
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
-from tests.integration.wallets import GAS, Fleet, claims, databases, empty, held, scheduled_jobs
+from tests.integration.wallets import GAS, Fleet, claims, databases, empty, gas_limit, held, scheduled_jobs
 
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
 STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmStarted())
@@ -109,6 +111,101 @@ def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chai
     fleet.site.ledger.effects.retry(job_id=job_id)
     reported(fleet)
     assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
+# Code that does what the code at another address does, but for calls about one job.
+BUT_FOR = (
+    "7f{job}60043514605e57366000600037"  # to the end, if the first argument is the job
+    "6000600036600073{code}5af43d600060003e6059573d6000fd5b3d6000f3"
+    "5b{end}"
+)
+ELSEWHERE = "0x" + "e1" * 20
+
+
+@contextmanager
+def broken_for(chain: Chain, job_id: JobId, end: str) -> Iterator[None]:
+    """The contract ends every call about a job in that way, and does what it should for all others."""
+    address = chain.addresses.metascheduler
+    code = chain.rpc.call("eth_getCode", address, "latest")
+    chain.rpc.call("anvil_setCode", ELSEWHERE, code)
+    broken = BUT_FOR.format(job=job_id[2:], code=ELSEWHERE[2:], end=end)
+    chain.rpc.call("anvil_setCode", address, "0x" + broken)
+    try:
+        yield
+    finally:
+        chain.rpc.call("anvil_setCode", address, code)
+
+
+@pytest.mark.parametrize("end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"])
+def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain, fleet: Fleet, end: str) -> None:
+    stuck, free = (started(fleet, provider_of(fleet)) for _ in range(2))
+    with broken_for(chain, stuck, end):
+        for _ in range(5):
+            reported(fleet)
+        assert chain.job(free).status is ChainStatus.RUNNING
+        assert chain.job(stuck).status is ChainStatus.SCHEDULED
+        assert fleet.states() == ["MINED"] * 3
+        assert fleet.alarms() == set()
+        with fleet.engine.connect() as connection:
+            of_stuck = text("SELECT last_error, attempts FROM effects WHERE done_at IS NULL AND kind = 'report'")
+            ((error, attempts),) = connection.execute(of_stuck)
+        assert "gas" in error or "InvalidFEOpcode" in error
+        assert attempts == 5
+    reported(fleet)
+    assert chain.job(stuck).status is ChainStatus.RUNNING
+
+
+@pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
+def test_transaction__no_node_will_ever_take_it__its_nonce_is_used_up_and_its_intent_is_free(
+    chain: Chain, fleet: Fleet, gas: int
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with gas_limit(chain, 8_000_000):
+        fleet.wallet.send([replace(claims(1)[0], intent="never", gas=gas)])
+        fleet.wallet.send(claims(1))
+        assert fleet.states() == ["SIGNED", "SENT"]
+        settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
+    assert "no node took it" in fleet.rows("error")[0][0]
+    assert fleet.wallet.missing(["never"]) == {"never"}
+    assert fleet.alarms() == set()
+
+
+def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        ((raw, first_hash),) = fleet.rows("raw, hash")
+        state = fleet.wallet.look()
+        fleet.wallet.give_up(fleet.wallet.open_transactions(), state.market, state.head)
+        chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
+        chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
+    settled(fleet)
+    assert fleet.rows("state, hash") == [("MINED", first_hash)]
+
+
+def test_balance_pays_for_none_of_what_the_price_has_left_behind__the_operator_is_called(
+    chain: Chain, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 2)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        most = max(int(fee) for (fee,) in fleet.rows("max_fee_wei"))
+        chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(GAS * most - 1))
+        chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(3 * most))
+        chain.mine()
+        wait_until(lambda: fleet.follow() and fleet.alarms() == {AlarmName.WALLET_EMPTY}, "the alarm", 60.0, 0.1)
+        assert fleet.signatures() == 2
+        chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(10**20))
+        wait_until(
+            lambda: fleet.follow() and fleet.signatures() == 4, "what was paid for to be signed again", 60.0, 0.1
+        )
+    settled(fleet)
+    assert fleet.states() == ["MINED", "MINED"]
+    claim(fleet.site)
+    assert fleet.alarms() == set()
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+    chain.mine()
 
 
 def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(chain: Chain, fleet: Fleet) -> None:

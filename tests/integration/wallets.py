@@ -140,6 +140,19 @@ def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
 
 
 @contextmanager
+def gas_limit(chain: Chain, gas: int) -> Iterator[None]:
+    """A block holds so much meanwhile. (The contracts' own deployment needs more.)"""
+    usual = chain.rpc.call("eth_getBlockByNumber", "latest", False)["gasLimit"]
+    chain.rpc.call("evm_setBlockGasLimit", hex(gas))
+    chain.mine()
+    try:
+        yield
+    finally:
+        chain.rpc.call("evm_setBlockGasLimit", usual)
+        chain.mine()
+
+
+@contextmanager
 def held(chain: Chain) -> Iterator[None]:
     """What is sent meanwhile waits; it is mined at the end."""
     chain.rpc.call("evm_setAutomine", False)

@@ -18,8 +18,17 @@ from supervisor_tasks.chain.endpoints import (
     healths,
 )
 from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
-from supervisor_tasks.chain.refusals import Refusal, meaning
-from supervisor_tasks.chain.remedies import CERTAIN_S, SEND_AGAIN_S, STUCK_BLOCKS, Pending, Remedy, Rules, remedy
+from supervisor_tasks.chain.refusals import Refusal, meaning, over_the_limit
+from supervisor_tasks.chain.remedies import (
+    CERTAIN_S,
+    SEND_AGAIN_S,
+    STUCK_BLOCKS,
+    Pending,
+    Remedy,
+    Rules,
+    payable,
+    remedy,
+)
 from supervisor_tasks.chain.signed import mark_of, marked, read
 
 GWEI = 10**9
@@ -56,7 +65,8 @@ def test_replacement__pays_a_tenth_more_of_both_at_least_todays_price_and_never_
         return
     assert new.max_fee_wei * 10 >= old.max_fee_wei * 11
     assert new.max_fee_wei > old.max_fee_wei
-    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11 or new.priority_fee_wei == new.max_fee_wei
+    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11
+    assert new.priority_fee_wei > old.priority_fee_wei
     assert new.priority_fee_wei <= new.max_fee_wei <= cap_wei
     assert new.legacy == old.legacy
     if not old.legacy and now.base_fee_wei is not None:
@@ -133,6 +143,7 @@ PENDING = Pending(
 )
 OLD = replace(PENDING, sent_age_s=SEND_AGAIN_S, signed_age_s=61.0)
 POOR = Fees(9 * GWEI, GWEI, legacy=False)
+NEVER = replace(PENDING, refusal=Refusal.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
 REMEDIES = [
     ("it was just sent", PENDING, 7, True, Remedy.WAIT),
@@ -151,6 +162,15 @@ REMEDIES = [
     ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, Remedy.CAPPED),
     ("nobody pays", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, False, Remedy.PAUSE),
     ("somebody pays again", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, True, Remedy.SEND),
+    ("it pays less, and nobody pays more", replace(PENDING, fees=POOR), 7, False, Remedy.PAUSE),
+    ("it is its turn, blocks pass, and nobody pays", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Remedy.PAUSE),
+    ("nobody pays, and it is in no hurry", OLD, 7, False, Remedy.SEND),
+    ("a block does not hold it", NEVER, 7, True, Remedy.GIVE_UP),
+    ("a block does not hold it, and nobody pays", NEVER, 7, False, Remedy.GIVE_UP),
+    ("a block does not hold it, and the key is gone", replace(NEVER, mine=False), 7, True, Remedy.CAPPED),
+    ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Remedy.SEND),
+    ("another node has taken it", replace(NEVER, accepted=True), 7, True, Remedy.WAIT),
+    ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, Remedy.SEND),
     ("a node says that the nonce is used", replace(PENDING, refusal=Refusal.NONCE_TOO_LOW), 7, True, Remedy.WAIT),
     ("the nonce is mined", PENDING, 8, True, Remedy.CONTEST),
     ("the nonce was mined a moment ago", replace(PENDING, contested_age_s=0.5), 8, True, Remedy.CONTEST),
@@ -165,6 +185,26 @@ REMEDIES = [
 def test_remedy(pending: Pending, mined: int, can_pay: bool, wanted: Remedy) -> None:
     market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
     assert remedy(pending, mined, market, RULES, can_pay) is wanted
+
+
+def test_payable__the_lowest_nonce_has_but_itself_to_be_paid_for_and_what_is_mined_is_paid() -> None:
+    assert payable([(5, 100), (6, 100), (7, 60), (8, 40), (9, 1)], 7, 100) == [True, True, True, True, False]
+    assert payable([], 7, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "over"),
+    [
+        ("gas required exceeds allowance (8000000)", True),  # go-ethereum and its kin
+        ("Out of gas: gas required exceeds allowance: 8000000", True),  # anvil 1.7.1
+        ("exceeds block gas limit", True),
+        ("execution timeout", False),
+        ("invalid opcode: INVALID", False),
+        ("EVM error InvalidFEOpcode", False),
+    ],
+)
+def test_over_the_limit__of_a_nodes_words(words: str, over: bool) -> None:
+    assert over_the_limit(words) is over
 
 
 # --- marks ----------------------------------------------------------------------------------------------------------
