@@ -12,8 +12,13 @@ from benchmarks.script import JobScript, container_words, rendered
 LABEL = "compute.gflops"
 _SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
 _RESULT = re.compile(rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}})")
+# HPL-MxP as NVIDIA's hpl-mxp.sh runs it: its check stands before the result, and the next line, `LU GFLOPS`, is only a part.
+_MXP = re.compile(
+    r"\n[ \t]*N[ \t]*=[ \t]*[0-9]{1,9},[ \t]*NB[ \t]*=[ \t]*[0-9]{1,5},[ \t]*NPROW[ \t]*=[^\n]{1,120}"
+    r"\n[ \t]*GFLOPS[ \t]*=[ \t]*([^\s,]{1,40}),"
+)
 _CHECK = re.compile(r"\.{6}[ \t]*(PASSED|FAILED)")
-_VERSION = re.compile(r"\n(HPLinpack|HPL-AI|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})")
+_VERSION = re.compile(r"\n(HPLinpack|HPL-AI|HPL-MxP-NVIDIA|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})")
 _MOST_GFLOPS = 1e11  # a hundred times the fastest machine there is
 
 
@@ -90,12 +95,15 @@ def parse(output: bytes, nonce: str) -> Reading:
 
 def _results(text: str) -> Iterator[tuple[float, str]]:
     """GFLOPS of each result line that can be one, and what was said of its residual."""
-    lines = list(_RESULT.finditer(text))
+    lines, mxp = list(_RESULT.finditer(text)), list(_MXP.finditer(text))
     ends = [*(line.start() for line in lines), len(text)][1:]
-    for line, end in zip(lines, ends, strict=True):
-        checks = {check[1] for check in _CHECK.finditer(text, line.end(), end)}
+    begins = [0, *(line.end() for line in mxp)]
+    found = [(line[8], line.end(), end) for line, end in zip(lines, ends, strict=True)]
+    found += [(line[1], begin, line.start()) for line, begin in zip(mxp, begins, strict=False)]
+    for shown_gflops, begin, end in found:
+        checks = {check[1] for check in _CHECK.finditer(text, begin, end)}
         try:
-            gflops = number(line[8], "Gflops")
+            gflops = number(shown_gflops, "Gflops")
         except UnreadableOutputError:
             continue
         if gflops <= _MOST_GFLOPS:
@@ -103,7 +111,7 @@ def _results(text: str) -> Iterator[tuple[float, str]]:
 
 
 def _why_nothing(section: Section, text: str) -> str:
-    lines = [f"{line[0].strip()}" for line in _RESULT.finditer(text)]
+    lines = [line[0].strip() for form in (_RESULT, _MXP) for line in form.finditer(text)]
     seen = (
         f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"
         if lines

@@ -45,6 +45,7 @@ PIECES = (
         b"ior.scratch",
         b"volume.scratch x",
         b"HPL_AI WR01C2R4 1 1 1 1 1 ",
+        b"\nN = 1, NB = 1, NPROW = 1, NPCOL = 1, SLOPPY-TYPE = 2\n GFLOPS = 1,",
         b"\n||A|| = 1 ...... FAILED",
     ),
     *(
@@ -145,6 +146,9 @@ HOSTILE = (
     b"# ",
     b"\nIOR-",
     b"\nHPL-AI 1.",
+    b"\nN = 1, NB = 1, NPROW = 1\nGFLOPS = 1,",
+    b"\nN = 1, NB = 1, NPROW = ",
+    b"\n N ",
 )
 SIZE = 300_000
 # What others sections hold while one is hostile: a parser that misses them looks no further.

@@ -37,6 +37,8 @@ def refused(benchmark: str, *sections: tuple[str, str], status: int = 0) -> str:
         ("hpl-2.3.made-up.txt", 414.44, "HPLinpack 2.3"),
         ("hpl-nvidia-23.5.made-up.txt", 10840.0, "HPL-NVIDIA 23.5.0"),
         ("hpl-ai-nvidia-23.5.made-up.txt", 64620.0, "HPL-AI 1.0.0"),
+        ("hpl-mxp-nvidia-24.03.made-up.txt", 851200.0, "HPL-MxP-NVIDIA 24.3.0"),
+        ("hpl-mxp-nvidia-26.02.made-up.txt", 2041600.0, "HPL-MxP-NVIDIA 26.2.0"),
         ("hpl-ai-nvidia-23.5-best-failed.made-up.txt", 61010.0, "HPL-AI 1.0.0"),
     ],
 )
@@ -54,6 +56,14 @@ def test_hpl__recorded_job_of_two_nodes__is_read_with_its_notes() -> None:
 
 def test_hpl__residual_failed__is_refused() -> None:
     assert "no result with a passed residual" in refused("hpl", ("hpl", sample("hpcc-1.5.0-residual-failed.txt")))
+
+
+def test_hpl_mxp__residual_failed__is_refused_and_that_of_another_result_does_not_count() -> None:
+    passed = sample("hpl-mxp-nvidia-26.02.made-up.txt")
+    failed = passed.replace("PASSED", "FAILED").replace("2.0416e+06", "9.0416e+06")
+    assert "no result with a passed residual" in refused("hpl", ("hpl", failed))
+    for both in (passed + failed, failed + passed):
+        assert read("hpl", ("hpl", both)).numbers["compute.gflops"].number == 2041600.0
 
 
 def test_hpl__several_checks_of_one_result__all_must_pass() -> None:

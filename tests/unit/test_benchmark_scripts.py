@@ -77,6 +77,31 @@ def test_hpl__on_gpus__is_bound_as_nvidia_smi_shows(tmp_path: Path, topology: st
     assert ("told none" in output) == (topology is None)
 
 
+@pytest.mark.parametrize(("topology", "gpus"), [("535.104", "0:1:2:3"), (None, "0:1:2:3")])
+def test_hpl__where_there_is_hpl_mxp__is_run_by_parameters(tmp_path: Path, topology: str | None, gpus: str) -> None:
+    """NVIDIA's later images have hpl-mxp.sh beside an hpl.sh that knows no mixed precision."""
+    program(tmp_path, "nvidia-smi", f"cat {DATA}/nvidia-smi-topo-{topology}.made-up.txt" if topology else "exit 9")
+    program(tmp_path, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"')
+    program(tmp_path, "hpl.sh", "echo '<never>'")
+    program(tmp_path, "hpl-mxp.sh", 'printf "<%s>" "$@"')
+    program(tmp_path, "mpirun", 'shift 2\nexec "$@"')
+    script = SUITE["hpl"].render(a_plan(nodes=GPU_NODES[:1])).script
+    words = re.findall(
+        r"<([^>]*)>", run_here(script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME="gpu1").decode()
+    )
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    cpus = given.pop("--cpu-affinity", None)
+    assert given == {
+        "--n": "126464",
+        "--nb": "512",
+        "--nprow": "2",
+        "--npcol": "2",
+        "--nporder": "row",
+        "--gpu-affinity": gpus,
+    }
+    assert (cpus is None) == (topology is None)
+
+
 @pytest.mark.parametrize(("node", "device"), [("gpu1", "mlx5_0:1"), ("gpu2", "mlx5_1:1"), ("gpu3", "")])
 def test_ranks__with_a_device_list_for_each_node__get_their_nodes(tmp_path: Path, node: str, device: str) -> None:
     program(tmp_path, "mpirun", 'shift 2\nexec "$@"')

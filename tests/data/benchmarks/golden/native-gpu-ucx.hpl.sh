@@ -69,7 +69,7 @@ HPL.out
 0'
 export BENCHMARK_AFFINITY=""
 export BENCHMARK_PLAIN=""
-if ! command -v hpl.sh >/dev/null; then
+if ! command -v hpl-mxp.sh hpl.sh >/dev/null; then
     BENCHMARK_PLAIN=1
     mark note 'plain HPL on the CPUs, by 8 ranks: no hpl.sh on the node'
 fi
@@ -79,7 +79,7 @@ hpl() { # one rank; its files lie in a folder of its own, as a site need not hav
     folder=$(mktemp -d) || return
     trap 'cd / && rm -rf "$folder"' EXIT
     trap 'exit 143' TERM
-    program=$(command -v hpl.sh /workspace/hpl.sh | head -n 1)
+    program=$(command -v hpl-mxp.sh /workspace/hpl-mxp.sh hpl.sh /workspace/hpl.sh | head -n 1)
     printf '%s\n' "$BENCHMARK_DAT" >"$folder/HPL.dat"
     cp "$folder/HPL.dat" "$folder/hpccinf.txt"
     if [ -z "$BENCHMARK_PLAIN" ]; then
@@ -88,7 +88,14 @@ hpl() { # one rank; its files lie in a folder of its own, as a site need not hav
             [ "$cpus" = - ] || args+=(--cpu-affinity "$cpus")
             args+=(--gpu-affinity "$gpus")
         done <<<"$BENCHMARK_AFFINITY"
-        cd "$(dirname "$program")" && "$program" --xhpl-ai "${args[@]}" --dat "$folder/HPL.dat"
+        cd "$(dirname "$program")" || return
+        case "$program" in
+            *hpl-mxp.sh) # NVIDIA's later images (24.03, 26.02); it wants to be told the GPUs
+                [ -n "${args[*]}" ] || args=(--gpu-affinity 0:1:2:3)
+                "$program" --n 179200 --nb 512 --nprow 4 --npcol 2 --nporder row "${args[@]}"
+                ;;
+            *) "$program" --xhpl-ai "${args[@]}" --dat "$folder/HPL.dat" ;;
+        esac
     elif program=$(command -v xhpl /workspace/hpl-linux-*/xhpl | head -n 1) && [ -n "$program" ]; then
         cd "$folder" && "$program"
     else
