@@ -41,6 +41,7 @@ class Report:
     unseen: dict[str, str] = field(default_factory=dict)
     stale: dict[str, int] = field(default_factory=dict)
     cancelled: int = 0
+    not_cancelled: dict[str, str] = field(default_factory=dict)  # by SLURM id: why
     more: bool = False
 
     @contextmanager

@@ -12,11 +12,12 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.comparison import Finding, compare, doubts, held_now
+from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
-from supervisor_tasks.journey.sight import Report, look
+from supervisor_tasks.journey.sight import SHOWN_TEXT, Report, look
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
@@ -29,6 +30,8 @@ SOON_S = 60.0  # when something could not be seen
 MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
+SILENT_AT_MOST = 3  # questions to a SLURM that does not answer, each of which may take half a minute
+SHOWN_REFUSED = 5  # in a line of the log
 SHOWN = 200  # findings in a report
 FORGOT = "SLURM does not know"  # so begins the reason of a sweep's hold
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
@@ -57,7 +60,7 @@ def _sweep(site: Site, why: str) -> bool:
             history.keep(site.ledger, read_since)
     with report.asking("cancelling"):
         _cancel(site, view, findings, report)
-    held = held_now(view, findings, _held_before(site.ledger))
+    held = held_now(view, findings, _last(site.ledger, "held"))
     _alarm(site.ledger, view, findings, held)
     _hold(site.ledger, view)
     _wake(site, report)
@@ -88,16 +91,33 @@ def _read_again(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None
 
 
 def _cancel(site: Site, view: View, findings: Sequence[Finding], report: Report) -> None:
+    """Each is tried, whatever became of the others; those that came to nothing in the last sweep come last. A SLURM that does
+    not answer time and again is asked no more.
+    """
+    before = _last(site.ledger, "not_cancelled")
     doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
+    doomed.sort(key=lambda each: str(each[1]) in before)
+    silent = 0
     for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]:
-        log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
-        site.slurm.cluster.cancel(slurm_id, Address((view.slurm or {})[slurm_id].user))
-        report.cancelled += 1
+        try:
+            site.slurm.cluster.cancel(slurm_id, Address((view.slurm or {})[slurm_id].user))
+        except SupervisorError as error:
+            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = str(error)[:SHOWN_TEXT]
+            silent += isinstance(error, TransientError)
+            if silent >= SILENT_AT_MOST:
+                break
+        else:
+            log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
+            report.cancelled += 1
+    if report.not_cancelled:
+        some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
+        log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
 
 
-def _held_before(ledger: Ledger) -> dict[JobId, SlurmId | None]:
+def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
+    """What the last report says under that name."""
     last = ledger.sweeps.last()
-    return last[0].report.get("held", {}) if last else {}
+    return last[0].report.get(what, {}) if last else {}
 
 
 def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mapping[JobId, SlurmId | None]) -> None:
@@ -172,6 +192,7 @@ def _told(site: Site, report: Report, view: View, findings: Sequence[Finding]) -
         "found": dict(Counter(finding.kind for finding in findings)),
         "findings": [_shown(finding) for finding in findings[:SHOWN]],
         "cancelled": report.cancelled,
+        "not_cancelled": report.not_cancelled,
         "stale": report.stale,
         "unseen": report.unseen,
         "seconds": report.seconds,

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
+from devgrid.state import private_processes
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.store import Ledger
@@ -27,10 +28,31 @@ LONG = "#!/bin/bash\nsleep 600\n"
 ENDS_AT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\nexit 5\n"
 
 
+# A site's own scancel, which refuses what its list names.
+PICKY_SCANCEL = """#!/bin/bash
+if grep -qxs "${{@: -1}}" {refused}; then
+    echo "scancel: error: Kill job error on job id ${{@: -1}}: Access/permission denied" >&2
+    exit 1
+fi
+exec /usr/bin/scancel "$@"
+"""
+
+
 @pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+def refused() -> Iterator[Path]:
+    """The list of SLURM ids that scancel refuses, in a folder that the admin can read."""
+    with private_processes() as processes:
+        yield processes.folder / "refused"
+
+
+@pytest.fixture(scope="module")
+def grid(refused: Path) -> Iterator[Grid]:
     """SLURM keeps an accounting database that the fleet does not ask before a test says so."""
+    scancel = refused.with_name("scancel")
+    scancel.write_text(PICKY_SCANCEL.format(refused=refused))
+    scancel.chmod(0o755)
     overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
+    overrides["SLURM_SCANCEL_PATH"] = str(scancel)
     running = Grid.start(block_time_s=0.25, accounting=True, overrides=overrides)
     try:
         running.fleet.start(flower=False)
@@ -203,6 +225,34 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid:
     panic(grid, job_id)
     assert found(sweep(grid), job_id) == ["runs_on"]
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
+
+
+def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
+    grid: Grid, customer: Account, refused: Path
+) -> None:
+    job_ids = [running_job(grid, customer) for _ in range(2)]
+    ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
+    second = {job_id: sbatch(grid, customer, f"--job-name={job_id}", ours) for job_id in job_ids}
+    refused.write_text("".join(f"{slurm_id}\n" for slurm_id in second.values()))
+    before = last_sweep(grid)
+
+    def not_cancelled() -> set[int]:
+        return {int(number) for number in sweep(grid)["not_cancelled"]}
+
+    wait_until(lambda: not_cancelled() == set(second.values()), "both to be refused", 60.0, GRACE_S)
+    findings = reports(grid, before)[-1]["findings"]
+    first, other = [finding["cancelled"] for finding in findings if finding["job_id"] in job_ids]
+    refused.write_text(f"{first}\n")
+    report = sweep(grid)
+    assert "Access/permission denied" in report["not_cancelled"][str(first)]
+    assert report["unseen"].keys() == {"cancelling"}
+    listed = {slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)}
+    assert (first in listed, other in listed) == (True, False)
+    refused.unlink()
+    wait_until(lambda: not_cancelled() == set(), "none to be refused", 60.0, GRACE_S)
+    gone = {slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)}.isdisjoint(second.values())
+    assert (gone, sum(report["cancelled"] for report in reports(grid, before))) == (True, 2)
+    end(grid, customer, *job_ids)
 
 
 def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_other(
