@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,6 +20,8 @@ from grpc_callbacks.validation import StatusReport
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.models import Callback
+
+log = structlog.get_logger()
 
 CALLBACKS = Callback.metadata.tables["callbacks"]
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
@@ -105,7 +108,7 @@ class Inbox:
         """Whether the database would take a callback."""
         try:
             self._written(None)
-        except (SQLAlchemyError, TimeoutError):
+        except (SQLAlchemyError, TimeoutError, InboxClosedError):
             return False
         return True
 
@@ -133,7 +136,7 @@ class Inbox:
             wanted = [(row, done) for row, done in batch if done.set_running_or_notify_cancel()]
             self._busy_since_s = time.monotonic()
             refused = list[Row]()
-            failure = self._commit([row for row, _ in wanted if row is not None], refused)
+            failure = self._try_to_commit([row for row, _ in wanted if row is not None], refused)
             self._busy_since_s = None
             for row, done in wanted:
                 if failure is not None:
@@ -155,6 +158,16 @@ class Inbox:
                 break
             entries.append(entry)
         return entries
+
+    def _try_to_commit(self, rows: list[Row], refused: list[Row]) -> Exception | None:
+        """As _commit. What nobody foresaw is told to the callers too: a thread that ends leaves all of them unanswered."""
+        try:
+            return self._commit(rows, refused)
+        except Exception as error:
+            log.exception("inbox_failed", callbacks=len(rows))
+            closed = InboxClosedError(f"the callbacks could not be stored: {type(error).__name__}")
+            closed.__cause__ = error
+            return closed
 
     def _commit(self, rows: list[Row], refused: list[Row]) -> SQLAlchemyError | None:
         """What went wrong, if anything; `refused` gets those for which there is no room. A connection that was kept over a

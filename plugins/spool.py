@@ -46,6 +46,12 @@ class SpooledEvent:
     duration_s: int = 0
     exit_code: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what the message to the supervisor has no room for."""
+        fits = max(self.slurm_id, self.duration_s) < 2**64 and min(self.slurm_id, self.duration_s) >= 0
+        if not fits or not -(2**63) <= self.exit_code < 2**63:
+            raise ValueError("a number does not fit in 64 bits")
+
 
 def pending(folder: Path) -> list[Path]:
     """The events to be delivered, in the order of their sequence numbers; a start before an end of the same number."""

@@ -26,7 +26,7 @@ from devgrid.grid import start_server
 from devgrid.process import Processes, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
-from grpc_callbacks.inbox import Inbox, InboxFullError
+from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError
 from grpc_callbacks.validation import StatusReport
 from supervisor_tasks import embedded
 from supervisor_tasks.ledger.models import Base
@@ -341,4 +341,26 @@ def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plug
     assert len(site.rows()) == 4
     with site.engine.begin() as connection:
         connection.execute(text("DELETE FROM jobs"))
+    inbox.close()
+
+
+def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_on(site: Site) -> None:
+    inbox = Inbox(site.environment["DATABASE_URL"], "here")
+    report = StatusReport(NAME, 7, 7, 1, 0)
+    with pytest.raises(InboxClosedError):
+        inbox.store(report, "\ud800")  # which has no bytes: the driver raises what is no error of a database
+    assert inbox.is_open()
+    inbox.store(report, "test")
+    assert len(site.rows()) == 1
+    inbox.close()
+
+
+def test_inbox__the_question_whether_it_is_open_fails_as_nobody_foresaw__is_no(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox(site.environment["DATABASE_URL"], "here")
+    with monkeypatch.context() as broken:
+        broken.setattr(inbox, "_execute", lambda *_: 1 / 0)
+        assert not inbox.is_open()
+    assert inbox.is_open()
     inbox.close()

@@ -267,13 +267,17 @@ def test_reporter__spoiled_files__block_nobody(processes: Processes, spool: Path
     (spool / "0000000000000000003-3-end").mkdir()
     (spool / "0000000000000000004-4-end").symlink_to("/nowhere")
     (spool / "0000000000000000005-5-end").write_text(f"event=ended\njob_id={name_of(5)}\nslurm_id=5\nstate=FAI")
-    write(spool, 6, "end")
+    beyond = (
+        f"event=ended\njob_id={name_of(6)}\nslurm_id=6\nstate=FAILED\nexit=3:0\nstart_s=1\nend_s={2**65}\ncomplete=1\n"
+    )
+    (spool / "0000000000000000006-6-end").write_text(beyond)
+    write(spool, 7, "end")
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert [call.id for _, call in supervisor.calls] == [6]
-    assert len(list((spool / "rejected").iterdir())) == 5
-    assert log_of(processes).count("ERROR rejected") == 5
+        assert [call.id for _, call in supervisor.calls] == [7]
+    assert len(list((spool / "rejected").iterdir())) == 6
+    assert log_of(processes).count("ERROR rejected") == 6
 
 
 def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly(

@@ -73,6 +73,12 @@ def test_read__started__is_running_for_no_time(tmp_path: Path) -> None:
         "event=started\njob_id=0x1\nslurm_id=7\n",
         "event=ended\njob_id=0x1\nslurm_id=7\nstate=FAILED\nexit=3:0\nstart_s=1\nend_s=17952",
         b"\xff\xfe".decode("latin-1"),
+        # numbers that the message to the supervisor has no room for
+        f"event=started\njob_id=0x1\nslurm_id={2**64}\ncomplete=1\n",
+        "event=started\njob_id=0x1\nslurm_id=-7\ncomplete=1\n",
+        f"event=ended\njob_id=0x1\nslurm_id=7\nstate=FAILED\nexit=3:0\nstart_s=1\nend_s={2**65}\ncomplete=1\n",
+        f"event=ended\njob_id=0x1\nslurm_id=7\nstate=FAILED\nexit={2**55}:0\nstart_s=1\nend_s=2\ncomplete=1\n",
+        f"event=ended\njob_id=0x1\nslurm_id=7\nstate=FAILED\nexit=0:{-(2**64)}\nstart_s=1\nend_s=2\ncomplete=1\n",
     ],
 )
 def test_read__not_what_a_hook_writes__is_malformed(tmp_path: Path, text: str) -> None:
