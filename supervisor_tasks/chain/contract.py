@@ -185,12 +185,6 @@ class Contract:
                 found[job_id] = _on_chain(_there(answer))
         return found
 
-    def claims(self, first: int, last: int) -> list[Happened]:
-        """This provider's claims in these blocks, in their order."""
-        method, params = self.logs_call(first, last)
-        logs = self.rpc.call(method, *params)
-        return [entry for entry in self.happened(logs)[0] if isinstance(entry.event, Claimed)]
-
     def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, Standing]:
         """What the contract says of jobs at that block, in one batch. Of one that it does not know, it says that it is
         nobody's. Raises RpcUnavailableError where the node cannot see so far.

@@ -62,13 +62,18 @@ def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
         "claim-cancelling": demand.cancelling,
         "claim-top-up": demand.topped_up,
     }
-    writes = []
+    writes, failed = list[Write](), None
     for purpose, number in wanted.items():
-        writes += _writes(chain, purpose, min(number, chain.claim_batch) - under_way.count(purpose))
+        try:
+            writes += _writes(chain, purpose, min(number, chain.claim_batch) - under_way.count(purpose))
+        except NoEstimateError as error:
+            failed = error  # of these alone
     if writes:
         chain.wallet.send(writes)
         log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
         chain.wake_tracker()
+    if failed is not None:
+        raise failed
 
 
 def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:

@@ -7,21 +7,21 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.chain.contract import Happened
+from supervisor_tasks.chain.contract import Contract, Happened
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger.store import Ledger
 
 log = structlog.get_logger()
 
 ADVICE = "an event of ours may be missing: compare the contract's ABI, and `supervisor job` with the contract"
 
 
-def heard(site: Site, logs: Iterable[dict[str, Any]]) -> list[Happened]:
+def heard(ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]) -> list[Happened]:
     """What the logs say, in their order. The operator is called for those that cannot be read."""
-    happened, unreadable = site.chain.contract.happened(logs)
+    happened, unreadable = contract.happened(logs)
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))
     if unreadable:
         about = asdict(unreadable[-1]) | {"seen_s": round(time.time()), "advice": ADVICE}
-        site.ledger.alarms.on(AlarmName.CHAIN_LOG_UNREADABLE, **about)
+        ledger.alarms.on(AlarmName.CHAIN_LOG_UNREADABLE, **about)
     return happened

@@ -7,6 +7,7 @@ import time
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, JobId
+from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import by_whom
 from supervisor_tasks.journey.scan import BLOCKS, STREAM
 from supervisor_tasks.ledger.others import OthersClaim
@@ -67,7 +68,10 @@ def read(site: Site, contract: Contract) -> tuple[dict[JobId, Claimed], dict[Job
         if first <= start_block:
             break
         last, first = first - 1, max(start_block, first - BLOCKS)
-        ours, strange = by_whom(site.ledger, contract, contract.claims(first, last), old=True)
+        method, params = contract.logs_call(first, last)
+        happened = heard(site.ledger, contract, contract.rpc.call(method, *params))
+        of_claims = [entry for entry in happened if isinstance(entry.event, Claimed)]
+        ours, strange = by_whom(site.ledger, contract, of_claims, old=True)
         for entry in reversed(ours):
             if isinstance(entry.event, Claimed):
                 claims.setdefault(entry.job_id, entry.event)

@@ -84,7 +84,7 @@ def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -
 
 def _changes(site: Site, stretch: Stretch) -> list[Change]:
     contract = site.chain.contract
-    happened = without_others_claims(site.ledger, contract, heard(site, stretch.logs))
+    happened = without_others_claims(site.ledger, contract, heard(site.ledger, contract, stretch.logs))
     known = site.ledger.jobs({entry.job_id for entry in happened})
     return [
         Change(entry.job_id, entry.event)

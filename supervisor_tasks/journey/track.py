@@ -72,7 +72,7 @@ def _receipts(site: Site, transactions: Sequence[Sent]) -> dict[int, dict[str, A
 def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
     wallet = site.chain.wallet
     reverted = wallet.why_reverted(mined)
-    happened = heard(site, (entry for receipt in receipts for entry in receipt["logs"]))
+    happened = heard(site.ledger, site.chain.contract, (entry for receipt in receipts for entry in receipt["logs"]))
     changes = [Change(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]

@@ -140,7 +140,7 @@ def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(chain:
     whole = len(contract.happened(logs)[0])
     for cut in (len("0x") + 3 * 64, len("0x") + 10):
         claims[-2]["data"] = claims[-1]["data"][:cut]
-        assert len(heard(fleet.site, logs)) == whole - 1
+        assert len(heard(fleet.site.ledger, contract, logs)) == whole - 1
         (alarm,) = fleet.site.ledger.alarms.all()
         assert alarm.name is AlarmName.CHAIN_LOG_UNREADABLE
         assert alarm.details["tx_hash"] == claims[-2]["transactionHash"]

@@ -10,7 +10,9 @@ from sqlalchemy import Engine, text
 from devgrid.chain import Account, Chain, Node, Prices
 from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
-from supervisor_tasks.chain.contract import report_call
+from supervisor_tasks.chain.contract import CLAIM, report_call
+from supervisor_tasks.chain.rpc import RpcUnavailableError
+from supervisor_tasks.chain.signed import marked
 from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.events import ScriptFetched, SlurmStarted, SubmitStarted, Submitted
 from supervisor_tasks.job import ChainStatus, JobId, Report, SlurmId
@@ -19,7 +21,7 @@ from supervisor_tasks.journey.drain import watch_effects
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
-from tests.integration.wallets import GAS, Fleet, claims, databases, empty, gas_limit, held, scheduled_jobs
+from tests.integration.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, gas_limit, held, scheduled_jobs
 
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
 STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmStarted())
@@ -113,9 +115,9 @@ def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chai
     assert chain.job(job_id).status is ChainStatus.RUNNING
 
 
-# Code that does what the code at another address does, but for calls about one job.
+# Code that does what the code at another address does, but for calls with a certain word.
 BUT_FOR = (
-    "7f{job}60043514605e57366000600037"  # to the end, if the first argument is the job
+    "7f{word}60{at}3514605e57366000600037"  # to the end, if that word is there
     "6000600036600073{code}5af43d600060003e6059573d6000fd5b3d6000f3"
     "5b{end}"
 )
@@ -123,12 +125,14 @@ ELSEWHERE = "0x" + "e1" * 20
 
 
 @contextmanager
-def broken_for(chain: Chain, job_id: JobId, end: str) -> Iterator[None]:
-    """The contract ends every call about a job in that way, and does what it should for all others."""
+def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[None]:
+    """The contract ends every call with that word at that place (its first argument, if not another) in that way, and does
+    what it should for all others.
+    """
     address = chain.addresses.metascheduler
     code = chain.rpc.call("eth_getCode", address, "latest")
     chain.rpc.call("anvil_setCode", ELSEWHERE, code)
-    broken = BUT_FOR.format(job=job_id[2:], code=ELSEWHERE[2:], end=end)
+    broken = BUT_FOR.format(word=word, at=at, code=ELSEWHERE[2:], end=end)
     chain.rpc.call("anvil_setCode", address, "0x" + broken)
     try:
         yield
@@ -139,7 +143,7 @@ def broken_for(chain: Chain, job_id: JobId, end: str) -> Iterator[None]:
 @pytest.mark.parametrize("end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"])
 def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain, fleet: Fleet, end: str) -> None:
     stuck, free = (started(fleet, provider_of(fleet)) for _ in range(2))
-    with broken_for(chain, stuck, end):
+    with broken_for(chain, stuck[2:], end):
         for _ in range(5):
             reported(fleet)
         assert chain.job(free).status is ChainStatus.RUNNING
@@ -153,6 +157,21 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain
         assert attempts == 5
     reported(fleet)
     assert chain.job(stuck).status is ChainStatus.RUNNING
+
+
+def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: Fleet) -> None:
+    running = started(fleet, provider_of(fleet))
+    (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
+    chain.cancel_job(CUSTOMERS[running], running)
+    claims_next = marked(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    with broken_for(chain, claims_next, "fe", at="00"):
+        with pytest.raises(RpcUnavailableError, match="gives no estimate"):
+            claim(fleet.site)
+        settled(fleet)
+        assert fleet.site.ledger.jobs([running])[running].cancel_requested
+    claim(fleet.site)
+    settled(fleet)
+    assert waiting in fleet.site.ledger.jobs([waiting])
 
 
 @pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
