@@ -35,7 +35,7 @@ def _look(site: Site) -> bool:
         _missed(site, book, str(error))
         raise
     if specs.nodes:
-        book.nodes_seen()
+        book.forget_missed()
         site.ledger.alarms.off(AlarmName.NODES_NOT_SEEN)
     else:
         _missed(site, book, _left_out(site.slurm.nodes.partition, specs))
@@ -52,7 +52,7 @@ def _look(site: Site) -> bool:
 def _missed(site: Site, book: Registrations, why: str) -> None:
     """Keep why, and call the operator if it has been so for long. While SLURM does not work that is what he is called for."""
     if not slurm_works(site.ledger):
-        book.nodes_seen()  # how long none is seen counts from when it works again
+        book.forget_missed()  # how long none is seen counts from when it works again
         return
     missed_s = book.nodes_not_seen(why[:SHOWN])
     if missed_s >= MISSED_AFTER_S:

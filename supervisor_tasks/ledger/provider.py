@@ -47,8 +47,8 @@ class Registrations:
             return (), 0.0
         return tuple(Machine(*numbers) for numbers in json.loads(known[0])), known[1]
 
-    def nodes_seen(self) -> None:
-        """A look has found nodes that work."""
+    def forget_missed(self) -> None:
+        """A look has found nodes that work; or SLURM does not work, and nobody can look."""
         for name in (NOT_SEEN, WHY_NOT_SEEN):
             known = self._facts.fact(name)
             if known is not None:
