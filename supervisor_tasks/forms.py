@@ -52,7 +52,7 @@ def _assignments(value: object) -> object:
     """A mapping from NAME=value NAME=value, as a shell reads words: a value with spaces stands in quotes."""
     if isinstance(value, dict):
         return value
-    pairs = [word.partition("=") for word in shlex.split(str(value))]
+    pairs = [word.partition("=") for word in _words(str(value))]
     if any(not (name and equals) for name, equals, _ in pairs):
         raise ValueError('NAME=value NAME="two words"')
     return {name: text for name, _, text in pairs}

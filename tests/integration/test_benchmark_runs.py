@@ -386,15 +386,18 @@ def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(world: Worl
 
 
 def test_running_job_that_may_not_be_cancelled__is_awaited(world: World) -> None:
-    site = without_rights(world, "slow", "good")
+    site = without_rights(world, "endless", "good")
     site.ledger.benchmarks.ask("a test")
-    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
     tick(site)
-    assert "could not be cancelled" in results(site)["slow"]["reason"]
-    until_done_without_waiting(world, site, "slow")
-    assert site.ledger.benchmarks.run()["state"] == "CANCELLED"  # type: ignore[index]
-    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+    found = results(site)["endless"]
+    assert (found["stage"], "could not be cancelled" in found["reason"]) == ("SUBMITTED", True)
+    assert in_slurm(world, job["job_name"]) == ["RUNNING"]
+    world.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
+    until_done_without_waiting(world, site, "endless")
+    assert {name: row["stage"] for name, row in results(site).items()} == {"endless": "CANCELLED", "good": "CANCELLED"}
+    assert results(site)["endless"]["reason"] == "enough"
 
 
 def test_error_that_nobody_foresaw__is_shown_and_calls_the_operator(world: World) -> None:

@@ -121,6 +121,7 @@ MALFORMED = {
     "BENCHMARK_OSU_IMAGE": ("--x", "a container image: letters, digits and"),
     "BENCHMARK_IOR_IMAGE": ("$x", "a container image: letters, digits and"),
     "BENCHMARK_SPEEDTEST_IMAGE": ("a;b", "a container image: letters, digits and"),
+    "BENCHMARK_ENVIRONMENT": ("A='b", "words as a shell reads them, each quote closed"),
     "BENCHMARK_MODULES": ("openmpi 'hpl", "words as a shell reads them, each quote closed"),
     "BENCHMARK_CONTAINER_FLAGS": ('"--container-x', "words as a shell reads them, each quote closed"),
     "BENCHMARK_UCX_AFFINITY": (
