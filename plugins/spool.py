@@ -83,11 +83,18 @@ def read(file: Path) -> SpooledEvent:
             fields["job_id"],
             int(fields["slurm_id"]),
             STATUS.get(fields["state"], FINISHED),
-            max(int(fields["end_s"]) - int(fields["start_s"]), 0),
+            _lasted_s(int(fields["start_s"]), int(fields["end_s"])),
             int(exit_code) * 256 + int(signal or 0),
         )
     except (ValueError, KeyError) as error:
         raise MalformedEventError(f"{file}: {error!r}; expected the lines that plugins/hook writes") from error
+
+
+def _lasted_s(start_s: int, end_s: int) -> int:
+    """A job that never began has the end for its start, or a later time, or 0 (jobcomp/script's word for a start that still
+    lay ahead): it ran for no time.
+    """
+    return max(end_s - start_s, 0) if start_s else 0
 
 
 def _read_regular(file: Path) -> bytes:

@@ -1,12 +1,13 @@
 """What plugins said of a job that SLURM has forgotten, and whether that can be true. Pure.
 
 Whoever reaches the port can call. What was said counts only where nobody is left to ask, and only if it may be true and
-nothing else that may be true contradicts it.
+nothing else that may be true contradicts it. Two ends of which each may be the true one are left to the operator.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from supervisor_tasks.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.job import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.output import said_of
 
@@ -18,7 +19,6 @@ ENDED = {
     9: ChainStatus.OUT_OF_CREDITS,
 }
 ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)  # then the exit status is not the script's own
-KILL_DELAY_S = 120  # SLURM ends a job that late after its limit, at most
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 
 
@@ -43,7 +43,20 @@ class Said:
     received_s: float
 
 
-def believed(job: Job, called_s: float, heard: Iterable[Said], *, suspended: bool = False) -> Outcome | None:
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Ends of a job of which each may be true, and one at most is."""
+
+    ends: tuple[Outcome, ...]
+
+    def __str__(self) -> str:
+        told = (f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}" for end in self.ends)
+        return "; or ".join(told)
+
+
+def believed(
+    job: Job, called_s: float, heard: Iterable[Said], *, suspended: bool = False
+) -> Outcome | Contradiction | None:
     """How the job ended, if what was heard under its name and id leaves one possibility. `called_s` is when sbatch was
     called. Of a job that was seen `suspended`, nothing: a plugin's seconds go from its start to its end, and those in which it
     was suspended are not to be paid. (A suspension that no look fell into is not known.)
@@ -51,21 +64,30 @@ def believed(job: Job, called_s: float, heard: Iterable[Said], *, suspended: boo
     if suspended:
         return None
     outcomes = [outcome for said in heard for outcome in [_outcome(job, called_s, said)] if outcome is not None]
-    different = {(outcome.status, outcome.minutes, outcome.exit_status) for outcome in outcomes}
-    return outcomes[-1] if len(different) == 1 else None
+    different = {(outcome.status, outcome.minutes, outcome.exit_status): outcome for outcome in outcomes}
+    return Contradiction(tuple(different.values())) if len(different) > 1 else next(reversed(outcomes), None)
+
+
+def _elapsed_s(job: Job, called_s: float, said: Said, status: ChainStatus) -> int | None:
+    """For how long the job ran, by what was said: never longer than its limit, which SLURM may let it overrun for as long as
+    its administrator likes (KillWait, OverTimeLimit). None when it would have begun before it was submitted; but what was
+    cancelled before it began has no start, and some plugin takes that for a number.
+    """
+    if said.duration_s <= said.received_s - called_s + CLOCKS_APART_S:
+        return min(said.duration_s, job.limit_min * SECONDS_PER_MINUTE)
+    return 0 if status is ChainStatus.CANCELLED else None
 
 
 def _outcome(job: Job, called_s: float, said: Said) -> Outcome | None:
     status = ENDED.get(said.status)
-    if status is None or said.duration_s > job.limit_min * 60 + KILL_DELAY_S:
-        return None
-    if said.duration_s > said.received_s - called_s + CLOCKS_APART_S:
+    elapsed_s = None if status is None else _elapsed_s(job, called_s, said, status)
+    if status is None or elapsed_s is None:
         return None
     if status is ChainStatus.FINISHED and said.exit_code != 0:
         status = ChainStatus.FAILED  # the completion plugin says FINISHED of node failures and their like too
     return Outcome(
         status=status,
-        elapsed_s=said.duration_s,
+        elapsed_s=elapsed_s,
         exit_status=0 if status in ENDED_BY_SLURM else said.exit_code,
         reason=said_of(said.exit_code) if status is ChainStatus.FAILED else "",
     )

@@ -2,15 +2,20 @@
 accounting: test_ends_accounted.py.)
 """
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
+from plugins.spool import CANCELLED
+from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
 from supervisor_tasks.job import ChainStatus
-from tests.watching import rows, slurm_of, wait_for, wait_for_end
+from tests.chaos.liars import tell
+from tests.watching import journal, rows, slurm_of, wait_for, wait_for_end
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute
@@ -31,23 +36,48 @@ def customer(grid: Grid) -> Account:
     return grid.new_customer()
 
 
-def test_job_forgotten_by_slurmctld__ends_with_its_true_figures(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\nexit 5\n")
-    wait_for(grid, job_id, {ChainStatus.RUNNING})
-    grid.processes.kill(grid.fleet.find("worker"))
+def called(grid: Grid, job_id: str) -> list[Any]:
+    return rows(grid, "SELECT status, duration_s, slurm_id FROM callbacks WHERE job_id = :id ORDER BY id", id=job_id)
 
-    def callbacks() -> int:
-        counted: int = rows(grid, "SELECT count(*) AS n FROM callbacks WHERE job_id = :id", id=job_id)[0].n
-        return counted
 
-    wait_until(lambda: callbacks() == 2, "both callbacks", 30.0, 0.1)
+def test_jobs_forgotten_by_slurmctld__end_with_their_true_figures_unless_these_are_disputed(
+    grid: Grid, customer: Account
+) -> None:
     slurm = slurm_of(grid)
-    shown = ["squeue", "--noheader", "--states=all", f"--name={job_id}"]
-    wait_until(lambda: not slurm.run(*shown).stdout, "slurmctld to forget the job", PURGED_WITHIN_S, 1.0)
+    ended = grid.submit_script(customer, "#!/bin/bash\nsleep 12\nexit 5\n")
+    disputed = grid.submit_script(customer, "#!/bin/bash\nsleep 12\n")
+    for job_id in (ended, disputed):
+        wait_for(grid, job_id, {ChainStatus.RUNNING})
+    waits = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
+    wait_until(lambda: "Recognised" in journal(grid, waits), "the job to wait", 30.0, 0.1)
+    grid.processes.kill(grid.fleet.find("worker"))
+    slurm.run("scancel", f"--name={waits}")
+    wait_until(
+        lambda: [len(called(grid, job)) for job in (ended, disputed, waits)] == [2, 2, 1], "callbacks", 60.0, 0.1
+    )
+    assert [(call.status, call.duration_s) for call in called(grid, waits)] == [(CANCELLED, 0)]
+    names = ",".join([ended, disputed, waits])
+    shown = ["squeue", "--noheader", "--states=all", f"--name={names}"]
+    wait_until(lambda: not slurm.run(*shown).stdout, "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
+    ran_for_nothing = SetJobStatusRequest(
+        name=disputed, id=called(grid, disputed)[0].slurm_id, status=JOB_STATUS_FAILED
+    )
+    assert tell(grid, [ran_for_nothing]) == {"OK": 1}
     grid.fleet.start_worker()
-    job = wait_for_end(grid, job_id)
+    job = wait_for_end(grid, ended)
     assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
-    row = rows(grid, "SELECT elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]
+    row = rows(grid, "SELECT elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=ended)[0]
     assert row.exit_status == 5 * 256
-    assert row.elapsed_s in (4, 5)
+    assert row.elapsed_s in (12, 13)
     assert "callback_believed" in (grid.folder / "log" / "worker.log").read_text()
+    job = wait_for_end(grid, waits)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
+    is_left_to_the_operator(grid, disputed)
+
+
+def is_left_to_the_operator(grid: Grid, job_id: str) -> None:
+    evidence = "SELECT evidence FROM effects WHERE job_id = :id AND parked_at IS NOT NULL"
+    wait_until(lambda: len(rows(grid, evidence, id=job_id)) == 1, "the job to be parked", 60.0, 0.1)
+    ends = rows(grid, evidence, id=job_id)[0].evidence["ends"]
+    assert re.fullmatch(r"FINISHED after 1[23] s, exit status 0; or FAILED after 0 s, exit status 0", ends)
+    assert grid.chain.job(job_id).status is ChainStatus.RUNNING

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome
-from supervisor_tasks.journey.hearsay import KILL_DELAY_S, LONGEST_GAP_S, Said, believed, look_in_s
+from supervisor_tasks.journey.hearsay import LONGEST_GAP_S, Contradiction, Said, believed, look_in_s
 
 CALLED_S = 1_795_285_686.0
 JOB = Job(
@@ -33,24 +33,40 @@ def test_believed__no_end_among_them__is_nothing() -> None:
     assert believed(JOB, CALLED_S, [replace(SAID, status=RUNNING), replace(SAID, status=CANCELLING)]) is None
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        replace(SAID, duration_s=10 * 60 + KILL_DELAY_S + 1, received_s=CALLED_S + 5000),  # longer than the limit
-        replace(SAID, duration_s=206),  # longer than since the submission
-    ],
-)
-def test_believed__cannot_be_true__is_nothing_and_hides_no_truth(said: Said) -> None:
+def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_truth() -> None:
+    said = replace(SAID, duration_s=206)
     assert believed(JOB, CALLED_S, [said]) is None
     assert believed(JOB, CALLED_S, [said, SAID, said]) == believed(JOB, CALLED_S, [SAID])
 
 
+@pytest.mark.parametrize("duration_s", [600, 601, 719, 720, 721, 900])
+def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(duration_s: int) -> None:
+    said = Said(OUT_OF_CREDITS, duration_s, 15, CALLED_S + 1000)
+    assert believed(JOB, CALLED_S, [said]) == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=600)
+
+
+@pytest.mark.parametrize("duration_s", [0, 206, 1_795_285_886])
+def test_believed__cancelled_while_it_waited__took_no_time(duration_s: int) -> None:
+    never_began = 0 if duration_s > 205 else duration_s
+    cancelled = replace(SAID, status=CANCELLED, duration_s=duration_s)
+    assert believed(JOB, CALLED_S, [cancelled]) == Outcome(status=ChainStatus.CANCELLED, elapsed_s=never_began)
+
+
 @pytest.mark.parametrize(
-    "other", [replace(SAID, duration_s=10), replace(SAID, status=CANCELLED), replace(SAID, status=FAILED, exit_code=9)]
+    "other",
+    [
+        replace(SAID, duration_s=0),
+        replace(SAID, duration_s=10),
+        replace(SAID, status=CANCELLED),
+        replace(SAID, status=FAILED, exit_code=9),
+    ],
 )
-def test_believed__contradictions__are_nothing(other: Said) -> None:
-    assert believed(JOB, CALLED_S, [SAID, other]) is None
-    assert believed(JOB, CALLED_S, [other, SAID]) is None
+def test_believed__contradictions__are_all_that_may_be_true(other: Said) -> None:
+    (one,), (another,) = ([believed(JOB, CALLED_S, [said])] for said in (SAID, other))
+    assert isinstance(one, Outcome)
+    assert isinstance(another, Outcome)
+    assert believed(JOB, CALLED_S, [SAID, other, SAID]) == Contradiction((one, another))
+    assert believed(JOB, CALLED_S, [other, SAID]) == Contradiction((another, one))
 
 
 def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
@@ -60,7 +76,7 @@ def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
 
 def test_believed__finished_with_an_exit_status__was_no_success() -> None:
     outcome = believed(JOB, CALLED_S, [replace(SAID, exit_code=125)])
-    assert outcome is not None
+    assert isinstance(outcome, Outcome)
     assert outcome.status is ChainStatus.FAILED
 
 

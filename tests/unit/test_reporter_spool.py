@@ -55,6 +55,11 @@ def test_read__clock_set_back__lasted_no_time(tmp_path: Path) -> None:
     assert _ended(tmp_path, "COMPLETED", start_s=10, end_s=5).duration_s == 0
 
 
+@pytest.mark.parametrize("start_s", [0, 1795242528 + 3600])
+def test_read__cancelled_while_it_waited__lasted_no_time(tmp_path: Path, start_s: int) -> None:
+    assert _ended(tmp_path, "CANCELLED", start_s=start_s, end_s=1795242528).duration_s == 0
+
+
 def test_read__started__is_running_for_no_time(tmp_path: Path) -> None:
     file = tmp_path / "1-7-start"
     file.write_text(f"event=started\njob_id={JOB_ID}\nslurm_id=7\ncomplete=1\n")
