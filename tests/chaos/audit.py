@@ -28,6 +28,9 @@ STATUS_OF = {
 }
 NUMBER_OF = {"CANCELLED": 4, "FINISHED": 5, "FAILED": 6, "OUT_OF_CREDITS": 7, "PANICKED": 8}
 TOLD_ENDS = (6, 7, 8, 9)  # JobStatus of the plugins: CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS
+TOLD = (4, *TOLD_ENDS)  # and RUNNING; what else is acknowledged comes from plugins of other versions, and is not kept
+TOLD_OF = {"CANCELLED": 6, "FAILED": 8, "TIMEOUT": 9}  # every other end is FINISHED to the plugins
+ENOUGH = 1000  # callbacks about one job and SLURM id; what more is said of a job that is settled is acknowledged and not kept
 LEGAL = {
     ("PENDING", "META_SCHEDULED"),
     ("META_SCHEDULED", "SCHEDULED"),
@@ -150,7 +153,7 @@ def right_status(evidence: Evidence) -> Looked:
         seen = _decisive(evidence, job.job_id)
         if seen is None:
             lost = job.job_id in evidence.forgotten and (job.status == "PANICKED" or bool(_words(evidence, job)))
-            without = lost or job.status in ("CANCELLED", "FAILED")
+            without = lost or job.status == "CANCELLED" or (job.status == "FAILED" and _cannot_run(evidence, job))
             yield None if without else f"{job.job_id} is {job.status}, and SLURM never had it"
         elif _words(evidence, job):
             yield None
@@ -229,23 +232,27 @@ def none_left(evidence: Evidence) -> Looked:
 # --- I4, I8: the callbacks ------------------------------------------------------------------------------------------------
 
 
-@check("I8", "every end that SLURM's hook was told of is in the inbox or still in the spool")
+@check("I8", "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool")
 def hooks_heard(evidence: Evidence) -> Looked:
-    stored = {(row["job_id"], row["slurm_id"]) for row in evidence.ledger["callbacks"] if row["status"] in TOLD_ENDS}
+    stored = _inbox(evidence)
     files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while
     spooled = {int(name.split("-")[1]) for name in files if "-end" in name}
     for seen in evidence.completed:
         if seen.job_id and seen.told:
-            heard = (seen.job_id, seen.slurm_id) in stored or seen.slurm_id in spooled
-            yield None if heard else f"the end of {seen.job_id} ({seen.slurm_id}) is neither in the inbox nor spooled"
+            said = TOLD_OF.get(seen.state, 7), seen.elapsed_s, seen.exit_status
+            heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled
+            about = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {said})"
+            yield None if heard else f"{about} is neither in the inbox nor spooled"
 
 
 @check("I8", "every callback that a caller saw acknowledged is in the inbox")
 def acknowledged(evidence: Evidence) -> Looked:
-    stored = {(row["job_id"], row["slurm_id"], row["status"]) for row in evidence.ledger["callbacks"]}
+    stored = _inbox(evidence)
     for row in evidence.acknowledged:
-        key = row["job_id"], row["slurm_id"], row["status"]
-        yield None if key in stored else f"acknowledged and not stored: {key}"
+        said = row["status"], row["duration_s"], row["exit_code"]
+        if row["status"] in TOLD:
+            kept = _is_kept(stored, row["job_id"], row["slurm_id"], said)
+            yield None if kept else f"acknowledged and not stored: {row}"
 
 
 @check("I1", "the spool is delivered and the inbox read")
@@ -379,6 +386,21 @@ def _given_back(evidence: Evidence, job: OnChain) -> bool:
     return job.job_id in evidence.refused and job.status in ("PENDING", "META_SCHEDULED")
 
 
+Said = tuple[int, int, int]  # status, seconds, exit status
+
+
+def _inbox(evidence: Evidence) -> dict[tuple[str, int], set[Said]]:
+    stored = defaultdict(set)
+    for row in evidence.ledger["callbacks"]:
+        stored[row["job_id"], row["slurm_id"]].add((row["status"], row["duration_s"], row["exit_code"]))
+    return stored
+
+
+def _is_kept(stored: dict[tuple[str, int], set[Said]], job_id: str, slurm_id: int, said: Said) -> bool:
+    about = stored.get((job_id, slurm_id), set())
+    return said in about or len(about) >= ENOUGH
+
+
 def _settled_by_us(evidence: Evidence) -> list[OnChain]:
     """Jobs whose end the provider wrote; some are ended by others (a customer before the claim, a time-out)."""
     last = {step.job_id: step for step in evidence.transitions}
@@ -403,6 +425,12 @@ def _words(evidence: Evidence, job: OnChain) -> list[SlurmJob]:
         if STATUS_OF.get(word.state) == job.status
         and job.exit_code & ~CORE_DUMPED == (0 if word.state in ENDED_BY_SLURM else word.exit_status)
     ]
+
+
+def _cannot_run(evidence: Evidence, job: OnChain) -> bool:
+    """Whether whoever asked for the job knows that it fails before SLURM hears of it: its script is not there."""
+    wanted = evidence.expected.get(job.job_id, {})
+    return "FAILED" in wanted.get("ends", ()) and wanted.get("runs") == 0
 
 
 def _elapsed(evidence: Evidence, seen: SlurmJob, elapsed_s: int) -> bool:

@@ -1,5 +1,6 @@
 """Callbacks that lie: of others' jobs, with absurd figures, twice, too early, too late. Whoever reaches the port can call."""
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import grpc
 from devgrid.grid import Grid
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
+from tests.chaos.evidence import ACKNOWLEDGED
 
 CALLERS = 8
 STATUSES = range(11)  # all that JobStatus knows, and one that a later version may add: 11
@@ -38,14 +40,23 @@ def lies(seed: int, job_ids: Sequence[str], slurm_ids: Sequence[int]) -> Iterato
 
 
 def tell(grid: Grid, requests: Sequence[SetJobStatusRequest]) -> dict[str, int]:
-    """Say them all to the gRPC process, several at a time; how many got which answer."""
+    """Say them all to the gRPC process, several at a time; how many got which answer. What is acknowledged is written down for
+    the audit.
+    """
     authority = (grid.folder / "tls" / "ca.pem").read_bytes()
     address = grid.environment["PUBLIC_ADDRESS"]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
         stub = JobAPIStub(channel)
         with ThreadPoolExecutor(CALLERS) as pool:
             answers = list(pool.map(lambda request: _answer(stub, request), requests))
+    with (grid.folder / ACKNOWLEDGED).open("a") as file:
+        file.writelines(_line(said) for said, answer in zip(requests, answers, strict=True) if answer == "OK")
     return {answer: answers.count(answer) for answer in sorted(set(answers))}
+
+
+def _line(said: SetJobStatusRequest) -> str:
+    row = {"job_id": said.name, "slurm_id": said.id, "status": said.status}
+    return json.dumps(row | {"duration_s": said.duration, "exit_code": said.exit_code}) + "\n"
 
 
 def _answer(stub: JobAPIStub, request: SetJobStatusRequest) -> str:

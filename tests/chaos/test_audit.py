@@ -212,6 +212,60 @@ def other_bytes(evidence: Evidence) -> Evidence:
     return replace(evidence, ledger=ledger)
 
 
+def about_the_finished(evidence: Evidence) -> tuple[str, int]:
+    seen = evidence.slurm_jobs(finished(evidence).job_id)[0]
+    return seen.job_id, seen.slurm_id
+
+
+def said(job_id: str, slurm_id: int, status: int = 7, duration_s: int = 0, exit_code: int = 0) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "slurm_id": slurm_id,
+        "status": status,
+        "duration_s": duration_s,
+        "exit_code": exit_code,
+    }
+
+
+def a_lie_in_place_of_the_end(evidence: Evidence, **lie: int) -> Evidence:
+    """The hook's event is lost, and a liar has said something else of the same job and id."""
+    about = about_the_finished(evidence)
+    callbacks = [
+        {**row, **lie} if (row["job_id"], row["slurm_id"], row["status"]) == (*about, 7) else row
+        for row in evidence.ledger["callbacks"]
+    ]
+    assert callbacks != evidence.ledger["callbacks"]
+    return replace(evidence, ledger={**evidence.ledger, "callbacks": callbacks})
+
+
+def failed_without_slurm(evidence: Evidence) -> Evidence:
+    """A job that failed, of which SLURM has nothing; whoever asked for it meant it to run."""
+    failed = next(job.job_id for job in evidence.ours if job.status == "FAILED")
+    slurm = {number: seen for number, seen in evidence.slurm.items() if seen.job_id != failed}
+    return replace(evidence, slurm=slurm, purged=Counter())
+
+
+def test_failed__its_script_is_not_there__is_right_without_slurm(evidence: Evidence) -> None:
+    failed = next(job.job_id for job in evidence.ours if job.status == "FAILED")
+    lost = replace(failed_without_slurm(evidence), expected={failed: {"ends": ["FAILED"], "runs": 0}})
+    assert "right_status" not in wrong(lost)
+
+
+def test_acknowledged__of_a_plugin_of_another_version__is_not_kept(evidence: Evidence) -> None:
+    other = [said(*about_the_finished(evidence), status=status) for status in (5, 11)]
+    assert "acknowledged" not in wrong(replace(evidence, acknowledged=other))
+
+
+def test_heard_and_acknowledged__so_much_was_said_of_the_job_that_no_more_is_kept__is_right(evidence: Evidence) -> None:
+    about = about_the_finished(evidence)
+    lies = [{**evidence.ledger["callbacks"][0], **said(*about, duration_s=10**6 + number)} for number in range(1000)]
+    others = [row for row in evidence.ledger["callbacks"] if (row["job_id"], row["slurm_id"]) != about]
+    full = replace(evidence, ledger={**evidence.ledger, "callbacks": [*others, *lies]})
+    assert {"hooks_heard", "acknowledged"}.isdisjoint(wrong(replace(full, acknowledged=[said(*about)])))
+    short = replace(full, ledger={**full.ledger, "callbacks": [*others, *lies[1:]]})
+    assert wrong(replace(short, acknowledged=[said(*about)])) >= {"hooks_heard", "acknowledged"}
+
+
 Doctored = Callable[[Evidence], Evidence]
 DOCTORED: dict[str, list[Doctored]] = {
     "ended": [lambda e: with_job(e, status="RUNNING")],
@@ -227,6 +281,8 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: with_slurm(e, state="NODE_FAIL"),
         lambda e: with_slurm(e, exit_status=256),
         lambda e: replace(e, slurm={}),
+        failed_without_slurm,
+        lambda e: replace(failed_without_slurm(e), expected={}),
     ],
     "steps": [step_skipped],
     "minutes": [longer_bill, lambda e: with_slurm(e, elapsed_s=60)],
@@ -239,8 +295,17 @@ DOCTORED: dict[str, list[Doctored]] = {
     ],
     "no_twins": [twin],
     "none_left": [lambda e: with_slurm(e, live=True)],
-    "hooks_heard": [lambda e: without_rows(e, "callbacks")],
-    "acknowledged": [lambda e: replace(e, acknowledged=[{"job_id": "0x0", "slurm_id": 1, "status": 7}])],
+    "hooks_heard": [
+        lambda e: without_rows(e, "callbacks"),
+        lambda e: a_lie_in_place_of_the_end(e, status=8),
+        lambda e: a_lie_in_place_of_the_end(e, duration_s=4711),
+        lambda e: a_lie_in_place_of_the_end(e, exit_code=9),
+    ],
+    "acknowledged": [
+        lambda e: replace(e, acknowledged=[said("0x0", 1)]),
+        lambda e: replace(e, acknowledged=[said(*about_the_finished(e), duration_s=4711)]),
+        lambda e: replace(e, acknowledged=[said(*about_the_finished(e), exit_code=9)]),
+    ],
     "inbox_read": [
         lambda e: with_row(e, "callbacks", read_at=None),
         lambda e: replace(e, spooled=["1-1-end"]),
