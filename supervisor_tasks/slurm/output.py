@@ -65,7 +65,7 @@ _NOT_NOW = (
     "writing script/environment to file",  # slurmctld's disk is full
     "configuration source",
 )
-# What slurmctld says of a job that it will never take: errors of slurm_errno.c, 22.05 to 25.11.
+# What slurmctld says of a job that it will never take: texts of slurm_errno.c, 22.05.8.
 _REFUSED = (
     "invalid partition name specified",
     "no partition specified",
