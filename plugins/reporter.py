@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,8 +54,15 @@ class Reporter:
     def run(self) -> None:
         """Deliver what is there and what comes, until `stop`."""
         (self._folder / "rejected").mkdir(exist_ok=True)
-        self._tell_figures()
+        self._while_it_is_there(self._tell_figures)
         self._deliver_all()
+        while not self._stopping.is_set():
+            self._while_it_is_there(self._deliver_what_comes)
+            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # a spool that went before it could be watched
+        self._callers.shutdown()
+        self._while_it_is_there(self._tell_figures)
+
+    def _deliver_what_comes(self) -> None:
         changes = watch(
             self._folder,
             debounce=20,
@@ -69,17 +76,19 @@ class Reporter:
         )
         for _ in changes:
             self._deliver_all()
-        self._callers.shutdown()
-        self._tell_figures()
 
     def stop(self) -> None:
         """End after what is under way."""
         self._stopping.set()
 
     def _deliver_all(self) -> None:
-        """Deliver what waits. A spool that is away (a disk, a mount) is looked for again."""
+        """Deliver what waits."""
+        self._while_it_is_there(self._deliver_until_empty)
+
+    def _while_it_is_there(self, work: Callable[[], None]) -> None:
+        """A spool that is away (a disk, a mount) is told of once, and looked for again."""
         try:
-            self._deliver_until_empty()
+            work()
         except OSError as error:
             if str(error) != self._spool_failure:
                 log.error("the spool cannot be worked with: %s", error)

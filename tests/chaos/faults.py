@@ -157,8 +157,10 @@ def _redis_full(target: Target) -> Callable[[], None]:
 def _disk_full(target: Target) -> Callable[[], None]:
     """There is room for nothing: tables do not grow, and soon the log of what is committed does not either."""
     processes = target.grid.processes
-    disk.fill(processes)
-    _use_up_segments(target.grid.environment["DATABASE_URL"])
+    database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
+    with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it lets nobody new in
+        disk.fill(processes)
+        _use_up_segments(connection)
 
     def end() -> None:
         disk.make_room(processes)
@@ -168,16 +170,15 @@ def _disk_full(target: Target) -> Callable[[], None]:
     return end
 
 
-def _use_up_segments(database_url: str) -> None:
+def _use_up_segments(connection: psycopg.Connection) -> None:
     """Postgres fills 16 MB of its log (WAL) before it needs more room, which would take long. The first segment that there is
     no room for makes it panic.
     """
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        try:
-            for _ in range(LONGEST_SEGMENTS):
-                connection.execute("SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()")
-        except psycopg.OperationalError:
-            return
+    try:
+        for _ in range(LONGEST_SEGMENTS):
+            connection.execute("SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()")
+    except psycopg.OperationalError:
+        return
     raise AssertionError("Postgres found room for its log on a full disk")
 
 

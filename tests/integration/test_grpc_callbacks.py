@@ -349,7 +349,7 @@ def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_o
     report = StatusReport(NAME, 7, 7, 1, 0)
     with pytest.raises(InboxClosedError):
         inbox.store(report, "\ud800")  # which has no bytes: the driver raises what is no error of a database
-    assert inbox.is_open()
+    wait_until(inbox.is_open, "the inbox to be open", 60.0)
     inbox.store(report, "test")
     assert len(site.rows()) == 1
     inbox.close()
@@ -362,5 +362,5 @@ def test_inbox__the_question_whether_it_is_open_fails_as_nobody_foresaw__is_no(
     with monkeypatch.context() as broken:
         broken.setattr(inbox, "_execute", lambda *_: 1 / 0)
         assert not inbox.is_open()
-    assert inbox.is_open()
+    wait_until(inbox.is_open, "the inbox to be open", 60.0)
     inbox.close()
