@@ -2,7 +2,7 @@
 
 from supervisor_tasks.events import Claimed, Event, ScriptFetched, ScriptUnavailable
 from supervisor_tasks.job import Job
-from supervisor_tasks.jobdefs import ScriptRefusedError, ScriptUnavailableError
+from supervisor_tasks.jobdefs import Script, ScriptRefusedError, ScriptUnavailableError
 from supervisor_tasks.site import Site
 
 REFUSED_TRIES = 5  # whoever is refused may have met a service that was just restarted, or whose node is a block behind
@@ -10,18 +10,34 @@ REFUSED_FOR_S = 30.0  # since the claim
 
 
 def fetch(site: Site, job: Job, tries: int) -> Event:
-    """Ask the job definition service for the script; its final no ends the job. `tries` counts this one too."""
+    """Ask the job definition service for the script; its final no ends the job. `tries` counts this one too. Raises
+    TransientError.
+    """
     try:
-        script = site.chain.job_definitions.fetch(job)
-    except ScriptUnavailableError as error:
-        return ScriptUnavailable(str(error))
-    except ScriptRefusedError as error:
-        if not refused_for_good(tries, site.ledger.journal.seconds_since(job.job_id, Claimed)):
+        script = _asked(site, job, tries)
+    except (ScriptUnavailableError, ScriptRefusedError) as error:
+        if isinstance(error, ScriptRefusedError) and not _is_final(site, job, tries):
             raise
         return ScriptUnavailable(str(error))
     if "\0" in script.text:
         return ScriptUnavailable("job definition service: the script holds a NUL byte, which no batch script may")
     return ScriptFetched(script.text, script.grid_logger_url)
+
+
+def _asked(site: Site, job: Job, tries: int) -> Script:
+    """The script. A refusal that would be final is asked for twice, with a new challenge: the tries before may all have met a
+    service that was down, and this one its restart.
+    """
+    try:
+        return site.chain.job_definitions.fetch(job)
+    except ScriptRefusedError:
+        if not _is_final(site, job, tries):
+            raise
+        return site.chain.job_definitions.fetch(job)
+
+
+def _is_final(site: Site, job: Job, tries: int) -> bool:
+    return refused_for_good(tries, site.ledger.journal.seconds_since(job.job_id, Claimed))
 
 
 def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:

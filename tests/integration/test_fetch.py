@@ -75,6 +75,12 @@ class Fetching:
             query = text("SELECT last_error FROM effects WHERE job_id = :id AND kind = :kind")
             return str(connection.scalar(query, {"id": job_id, "kind": Kind.FETCH}))
 
+    def was_down(self, job_id: JobId) -> None:
+        """The service, for more tries than a refusal must have had to count."""
+        with self.fleet.engine.begin() as connection:
+            tried = "UPDATE effects SET attempts = :tries WHERE job_id = :id"
+            connection.execute(text(tried), {"tries": REFUSED_TRIES, "id": job_id})
+
     def let_time_pass(self, job_id: JobId) -> None:
         """The claim is as old as a refusal must be to count."""
         with self.fleet.engine.begin() as connection:
@@ -132,6 +138,25 @@ def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_l
     fetching.before_answer = lambda: None
     wait_until(lambda: fetching.try_once(job_id).state is State.READY, "the script", 60.0)
     assert fetching.site.ledger.jobs([job_id])[job_id].script == SCRIPT
+
+
+def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fetching: Fetching) -> None:
+    job_id = fetching.claim()
+    fetching.let_time_pass(job_id)
+    fetching.was_down(job_id)
+
+    def restart_once() -> None:
+        fetching.before_answer = lambda: None
+        fetching.restart()
+
+    fetching.before_answer = restart_once
+
+    def is_ready() -> bool:  # a connection that has just broken may be told of first
+        state = fetching.try_once(job_id).state
+        assert state in (State.CLAIMED, State.READY)
+        return state is State.READY
+
+    wait_until(is_ready, "the script", 60.0)
 
 
 def test_service_that_denies_the_job_for_good__ends_it_after_the_last_try_and_not_before(fetching: Fetching) -> None:
