@@ -232,7 +232,10 @@ def none_left(evidence: Evidence) -> Looked:
 # --- I4, I8: the callbacks ------------------------------------------------------------------------------------------------
 
 
-@check("I8", "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool")
+HOOKS_HEARD = "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool"
+
+
+@check("I8", HOOKS_HEARD)
 def hooks_heard(evidence: Evidence) -> Looked:
     stored = _inbox(evidence)
     files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while

@@ -16,14 +16,14 @@ from devgrid.process import wait_until
 from devgrid.workflow import Resources
 from supervisor_tasks.job import ChainStatus
 from tests.chaos import jobs
-from tests.chaos.audit import audit, violations
+from tests.chaos.audit import HOOKS_HEARD, audit, violations
 from tests.chaos.evidence import gather
 from tests.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 50
 OURS = ("worker", "beat", "callbacks")
 LONG_S = 600.0
-NOT_WITH_THE_FIELDS = "every end that SLURM's hook was told of is in the inbox or still in the spool"
+NOT_WITH_THE_FIELDS = HOOKS_HEARD
 
 
 @pytest.fixture(scope="module", params=["spool", "field"])

@@ -205,8 +205,14 @@ def test_node_lost__has_failed_with_the_seconds_that_ran(grid: Grid, customer: A
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
     assert_ended(grid, job_id, "NODE_FAIL", ChainStatus.FAILED)
     assert grid.chain.job(job_id).last_error == "SLURM: NODE_FAIL"
-    slurm_of(grid).start_node(int(node.removeprefix("node")))
-    scontrol(grid, "update", f"nodename={node}", "state=resume")
+    slurm = slurm_of(grid)
+    slurm.start_node(int(node.removeprefix("node")))
+
+    def is_back() -> bool:  # one that slurmctld has not heard of yet cannot be resumed, nor one that is back already
+        slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+        return slurm.run("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout.split() == ["idle"]
+
+    wait_until(is_back, f"{node} to be idle", 60.0, 0.2)
 
 
 def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(grid: Grid, customer: Account) -> None:

@@ -154,7 +154,7 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain
             of_stuck = text("SELECT last_error, attempts FROM effects WHERE done_at IS NULL AND kind = 'report'")
             ((error, attempts),) = connection.execute(of_stuck)
         assert "gas" in error or "InvalidFEOpcode" in error
-        assert attempts == 5
+        assert attempts >= 5
     reported(fleet)
     assert chain.job(stuck).status is ChainStatus.RUNNING
 
