@@ -89,7 +89,7 @@ class Registrations:
         known = self._facts.fact(MEMORY)
         if known is None:
             return Memory()
-        document = {name: value for name, value in json.loads(known[0]).items() if name in Memory.__dataclass_fields__}
+        document = json.loads(known[0])
         return Memory(**{**document, "rejected": tuple(document["rejected"])})
 
     def keep(self, memory: Memory) -> None:

@@ -16,12 +16,12 @@ from supervisor_tasks.benchmark_run import Planned, Stage
 from supervisor_tasks.cli import main
 from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.provider import MEMORY, Registrations
 from supervisor_tasks.ledger.provider import NODES as NODES_SEEN
+from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.queues import Queue
-from supervisor_tasks.registration import Memory, Standing
+from supervisor_tasks.registration import Standing
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.wiring import Work, build
 from tests.integration.wallets import gas_limit, held
@@ -531,8 +531,3 @@ def test_run_cancelled_before_it_began__is_not_asked_for_again(play: Play) -> No
     play.look()
     assert runs.under_way() is None
     assert play.standing() is Standing.WAITING
-
-
-def test_memory__that_an_earlier_version_wrote__is_read(play: Play) -> None:
-    play.ledger.sweeps.learn(MEMORY, json.dumps({"sent": "x", "rejected": ["y"], "measured_for": "z"}))
-    assert play.facts.memory() == Memory(sent="x", rejected=("y",))
