@@ -14,7 +14,8 @@ from pathlib import Path
 
 from eth_utils.crypto import keccak
 
-from tests.chaos.evidence import OF_LEDGER, Evidence, OnChain, SlurmJob, Transaction, gather
+from tests.chaos.evidence import OF_LEDGER, Evidence, OnChain, Transaction, gather
+from tests.chaos.slurm_records import SlurmJob
 
 HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
 # What the contract shall say of a job that SLURM ended so (interfaces.md: only COMPLETED is FINISHED).
@@ -111,7 +112,7 @@ def expected(evidence: Evidence) -> Looked:
         status = job.status if job else "nowhere on chain"
         exit_code = row.get("exit_status")
         unsaved = job is not None and evidence.unsaved_ends(job_id) and _words(evidence, job)
-        if (status == "PANICKED" and job_id in evidence.forgotten) or unsaved:
+        if (status == "PANICKED" and job_id in evidence.forgotten) or unsaved or _of_slurm(evidence, job):
             yield None
         elif status not in row["ends"]:
             yield f"{job_id} is {status}; expected {' or '.join(row['ends'])}"
@@ -208,7 +209,7 @@ def ran_once(evidence: Evidence) -> Looked:
             yield f"{job.job_id} ran as {sorted(ids)}"
         elif (runs == 1 or job.status == "FINISHED") and not ids:
             lost = job.job_id in evidence.forgotten and (job.status == "PANICKED" or bool(_words(evidence, job)))
-            yield None if lost else f"{job.job_id} never ran"
+            yield None if lost or _of_slurm(evidence, job) else f"{job.job_id} never ran"
         elif runs == 0 and ids:
             yield f"{job.job_id} ran as {sorted(ids)}; it should not have"
         else:
@@ -428,6 +429,11 @@ def _words(evidence: Evidence, job: OnChain) -> list[SlurmJob]:
         if STATUS_OF.get(word.state) == job.status
         and job.exit_code & ~CORE_DUMPED == (0 if word.state in ENDED_BY_SLURM else word.exit_status)
     ]
+
+
+def _of_slurm(evidence: Evidence, job: OnChain | None) -> bool:
+    """Whether SLURM ended the job by itself, and the contract says how."""
+    return job is not None and evidence.ended_by_slurm(job.job_id) and bool(_words(evidence, job))
 
 
 def _cannot_run(evidence: Evidence, job: OnChain) -> bool:

@@ -1,13 +1,11 @@
 """What the outside world says: the chain, SLURM's own records, the spool, the marks that jobs left, and the ledger's tables.
 
 Nothing here asks the code under test. The ledger is read as rows, the chain by its RPC and the contracts' ABI as devgrid built
-it, SLURM by `scontrol show job`, `sacct` and the line that devgrid's completion hook leaves for each job.
+it, SLURM by `scontrol show job`, `sacct`, its daemons' logs and the line that devgrid's completion hook leaves for each job.
 """
 
 import json
-import os
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +18,16 @@ from sqlalchemy import create_engine, text
 from web3 import HTTPProvider, Web3
 
 from devgrid.chain import BUILD, Chain
-from devgrid.users import Users
+from tests.chaos import slurm_records
+from tests.chaos.slurm_records import SlurmJob
 from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
 
 BLOCKS_A_REQUEST = 200
-GRID_JOB = re.compile("0x[0-9a-f]{64}")
 MARKS = "marks"
 EXPECTED = "expected.jsonl"
 ACKNOWLEDGED = "acknowledged.jsonl"
 OF_LEDGER = "of_ledger"
+OF_A_NODE = ("NODE_FAIL", "BOOT_FAIL")
 
 Row = dict[str, Any]
 
@@ -77,24 +76,10 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class SlurmJob:
-    """A job in SLURM's records. `job_id` is the grid's, from the name of its log file or its own name; `live` means that
-    slurmctld has it and it has not ended, `told` that the hook could tell whose job it was.
-    """
-
-    slurm_id: int
-    job_id: str
-    state: str
-    elapsed_s: int
-    exit_status: int
-    live: bool = False
-    told: bool = False
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
-    start, and had no memory of; `unsaved` are the ends that it announced and had no memory of.
+    start, and had no memory of; `unsaved` are the ends that it announced and had no memory of. `unlaunched` are the SLURM ids
+    that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel.
     """
 
     provider: str
@@ -117,6 +102,8 @@ class Evidence:
     acknowledged: list[Row] = field(default_factory=list)
     purged: Counter[int] = field(default_factory=Counter)
     unsaved: list[UnsavedEnd] = field(default_factory=list)
+    unlaunched: set[int] = field(default_factory=set)
+    asked_to_end: set[int] = field(default_factory=set)
 
     @cached_property
     def ours(self) -> list[OnChain]:
@@ -156,6 +143,18 @@ class Evidence:
             if end.slurm_id in (lost if end.lost else kept)
         ]
 
+    def ended_by_slurm(self, job_id: str) -> bool:
+        """Whether SLURM ended the job by itself: its node was lost, or could not launch it, or it was cancelled though nobody
+        had asked for that (by a slurmctld that took for waiting, after it was killed, what had run).
+        """
+        known = self.slurm_jobs(job_id)
+        return bool(known) and all(
+            job.state in OF_A_NODE
+            or (job.state == "CANCELLED" and job.slurm_id not in self.asked_to_end)
+            or (job.state == "CANCELLED" and job.slurm_id in self.unlaunched and not self.marks.get(job_id))
+            for job in known
+        )
+
     def ran(self, job_id: str) -> list[SlurmJob]:
         """Those of them that were started."""
         marked = self.marks.get(job_id, set())
@@ -168,7 +167,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
     """
     environment = json.loads((folder / "environment.json").read_text())
     chain = _ChainReader(folder)
-    completed = list(_completed(folder))
+    completed = list(slurm_records.completed(folder))
     return Evidence(
         provider=chain.provider,
         jobs=chain.jobs(),
@@ -179,7 +178,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         transactions=chain.transactions(),
         waiting_nonces=chain.waiting_nonces(),
         next_nonce=chain.next_nonce(),
-        slurm=_slurm(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
+        slurm=slurm_records.records(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
         completed=completed,
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
@@ -188,8 +187,10 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         ledger=_ledgers([environment["DATABASE_URL"], *other_ledgers]),
         expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
         acknowledged=list(_lines(folder / ACKNOWLEDGED)),
-        purged=purged(folder),
-        unsaved=unsaved_ends(_slurmctld_log(folder).splitlines()),
+        purged=slurm_records.purged(folder),
+        unsaved=unsaved_ends(slurm_records.slurmctld_log(folder).splitlines()),
+        unlaunched=slurm_records.unlaunched(folder),
+        asked_to_end=slurm_records.asked_to_end(folder),
     )
 
 
@@ -317,108 +318,6 @@ class _ChainReader:
             call, arguments = function.fn_name, tuple(named.values())
         receipt = self._rpc("eth_getTransactionReceipt", raw["hash"])
         return Transaction(raw["hash"].lower(), int(raw["nonce"], 16), call, arguments, int(receipt["status"], 16) == 1)
-
-
-# --- SLURM ----------------------------------------------------------------------------------------------------------------
-
-
-def _slurm(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict[int, SlurmJob]:
-    """By SLURM id: what accounting says, else slurmctld, else the line that the completion hook left."""
-    jobs = {job.slurm_id: job for job in completed}
-    jobs |= {job.slurm_id: job for job in _remembered(folder)}
-    if accounting:
-        for job in _accounted(folder):
-            known = jobs.get(job.slurm_id)
-            named = job if GRID_JOB.fullmatch(job.job_id) or known is None else _renamed(job, known.job_id)
-            jobs[job.slurm_id] = named if not (known and known.live) else known
-    return {slurm_id: job for slurm_id, job in sorted(jobs.items()) if job.job_id}
-
-
-def purged(folder: Path) -> Counter[int]:
-    """What slurmctld's log says of batch jobs whose files it found at a start and that it does not know (SLURM 22.05)."""
-    return Counter(
-        int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", _slurmctld_log(folder))
-    )
-
-
-def _slurmctld_log(folder: Path) -> str:
-    return (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
-
-
-def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:
-    return SlurmJob(job.slurm_id, job_id, job.state, job.elapsed_s, job.exit_status, job.live)
-
-
-def _remembered(folder: Path) -> Iterator[SlurmJob]:
-    for line in _ask(folder, "scontrol", "--oneliner", "show", "job").splitlines():
-        found = re.match(r"JobId=(\d+) JobName=(\S*)", line)
-        if found is None:
-            continue
-        fields = dict(re.findall(r" (JobState|RunTime|ExitCode|StdOut)=(\S+)", line))
-        exit_code, _, signal = fields["ExitCode"].partition(":")
-        live = fields["JobState"] in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED")
-        yield SlurmJob(
-            int(found[1]),
-            _grid_job(fields.get("StdOut", ""), found[2]),
-            fields["JobState"],
-            _seconds(fields["RunTime"]),
-            int(exit_code) * 256 + int(signal),
-            live,
-        )
-
-
-def _accounted(folder: Path) -> Iterator[SlurmJob]:
-    asked = ("--allusers", "--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=2000-01-01")
-    fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,JobName%80"
-    for line in _ask(folder, "sacct", *asked, fields).splitlines():
-        slurm_id, state, elapsed_s, exit_status, name = line.split("|", 4)
-        exit_code, _, signal = exit_status.partition(":")
-        yield SlurmJob(
-            int(slurm_id),
-            _grid_job("", name),
-            state.split()[0],
-            int(elapsed_s),
-            int(exit_code) * 256 + int(signal),
-        )
-
-
-def _completed(folder: Path) -> Iterator[SlurmJob]:
-    """The lines of devgrid's completion hook (devgrid/slurm.py)."""
-    record = folder / "slurm" / "completed"
-    for line in record.read_text(errors="replace").splitlines() if record.exists() else []:
-        slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
-        exit_code, _, signal = exit_status.partition(":")
-        began, ended = int(start_s), int(end_s)
-        elapsed_s = ended - began if 0 < began < ended else 0
-        yield SlurmJob(
-            int(slurm_id),
-            _grid_job(log, name),
-            state,
-            elapsed_s,
-            int(exit_code) * 256 + int(signal or 0),
-            told=GRID_JOB.fullmatch(name) is not None,
-        )
-
-
-def _grid_job(log: str, name: str) -> str:
-    """The owner may change a job's name, and hardly that of its log."""
-    stem = Path(log).name.removesuffix(".log")
-    return next((found for found in (stem, name) if GRID_JOB.fullmatch(found)), "")
-
-
-def _seconds(shown: str) -> int:
-    days, _, clock = shown.rpartition("-")
-    hours, minutes, seconds = clock.split(":")
-    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-
-
-def _ask(folder: Path, *argv: str) -> str:
-    conf = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
-    environment = {**os.environ, **conf, **Users(folder).environment()}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=60)
-    if done.returncode != 0:
-        raise RuntimeError(f"{argv[0]} ended with status {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
 
 
 # --- files and rows -------------------------------------------------------------------------------------------------------

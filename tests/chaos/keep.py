@@ -19,9 +19,9 @@ def keep(grid: Grid, folder: Path) -> None:
     shutil.copytree(grid.folder / "log", folder / "log")
     slurm = folder / "slurm"
     slurm.mkdir()
-    for name in ("slurm.conf", "completed"):
-        if (grid.folder / "slurm" / name).exists():
-            shutil.copy(grid.folder / "slurm" / name, slurm)
+    for name in ("slurm.conf", "completed", "*.log"):
+        for file in (grid.folder / "slurm").glob(name):
+            shutil.copy(file, slurm)
     if (grid.folder / EXPECTED).exists():
         shutil.copy(grid.folder / EXPECTED, folder)
     for table in TABLES:

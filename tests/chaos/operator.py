@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid
 from supervisor_tasks.ledger.operator import AlarmName
-from tests.chaos.evidence import purged
+from tests.chaos.slurm_records import purged
 from tests.watching import rows
 
 LOOKS_EVERY_S = 1.0

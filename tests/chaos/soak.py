@@ -36,6 +36,7 @@ BLOCK_TIME_S = 0.25
 LASTS_S = (1.0, 10.0)
 PLENTY_WEI = 10**9 * CREDIT  # an hour's jobs lock more than a customer of devgrid has
 REST_S = (0.0, 5.0)
+WEIGHED_EVERY_S = 30.0
 LIES_AT_A_TIME = 10
 PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
 # How often each kind is asked for. The long ones run for minutes, so that there is a bill.
@@ -172,9 +173,8 @@ class Soak:
             self._log.lies.update(tell(self._grid, list(said)))
 
     def _weigh(self) -> None:
-        while not self._over.is_set():
+        while not self._over.wait(WEIGHED_EVERY_S):  # a worker that has done nothing yet has loaded little
             self._log.memory_mb.append(self._worker_mb())
-            self._over.wait(30.0)
 
     def _worker_mb(self) -> float:
         for running in self._grid.processes.running():
@@ -244,6 +244,7 @@ def summary(
         "lies": dict(sorted(log.lies.items())),
         **{name.replace(" ", "_"): number for name, number in wrong.items()},
         "forgotten_by_slurm": len(evidence.forgotten),
+        "ended_by_slurm": sum(map(evidence.ended_by_slurm, evidence.expected)),
         "violations": [f"{found.check.name}: {line}" for found in findings for line in found.violations] + log.too_late,
         "recovery_s": {
             "p50": round(statistics.median(wait for wait, _ in waits), 1) if waits else 0.0,

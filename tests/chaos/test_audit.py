@@ -145,6 +145,51 @@ def test_finished__and_in_slurms_books_once_more_since__is_right(evidence: Evide
     assert "minutes" in wrong(replace(again, unsaved=[replace(first, elapsed_s=130)]))
 
 
+def given_up_by_slurmd(evidence: Evidence) -> Evidence:
+    """As if a slurmd that had stood still could not launch the job that is to finish, and had it cancelled."""
+    job = finished(evidence)
+    cancelled = with_job(with_slurm(evidence, state="CANCELLED", elapsed_s=0), status="CANCELLED")
+    slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
+    without_mark = {job_id: ids for job_id, ids in evidence.marks.items() if job_id != job.job_id}
+    return replace(cancelled, marks=without_mark, unlaunched={slurm_id}, asked_to_end={slurm_id})
+
+
+OF_A_CANCELLED_JOB = {"expected", "ran_once"}
+
+
+def test_cancelled__by_a_slurmd_that_could_not_launch_it__is_slurms_own_doing(evidence: Evidence) -> None:
+    assert OF_A_CANCELLED_JOB.isdisjoint(wrong(given_up_by_slurmd(evidence)))
+
+
+def test_cancelled__and_no_slurmd_said_why__is_ours(evidence: Evidence) -> None:
+    assert wrong(replace(given_up_by_slurmd(evidence), unlaunched=set())) >= OF_A_CANCELLED_JOB
+
+
+def test_cancelled__by_a_slurmd_and_yet_it_left_its_mark__is_ours(evidence: Evidence) -> None:
+    assert "expected" in wrong(replace(given_up_by_slurmd(evidence), marks=evidence.marks))
+
+
+def test_cancelled__by_slurmctld_without_anybodys_request__is_slurms_own_doing(evidence: Evidence) -> None:
+    slurm_id = evidence.slurm_jobs(finished(evidence).job_id)[0].slurm_id
+    again = with_job(with_slurm(evidence, state="CANCELLED"), status="CANCELLED")
+    assert wrong(again) == {"ledger_agrees"}
+    assert "expected" in wrong(replace(again, asked_to_end={slurm_id}))
+
+
+def test_failed__by_the_loss_of_its_node__is_slurms_own_doing(evidence: Evidence) -> None:
+    def failed(state: str) -> Evidence:
+        return with_job(with_slurm(evidence, state=state), status="FAILED")
+
+    assert "expected" not in wrong(failed("NODE_FAIL"))
+    assert "expected" in wrong(failed("FAILED"))
+
+
+def test_finished__though_a_slurmd_had_it_cancelled__is_ours(evidence: Evidence) -> None:
+    job = finished(evidence)
+    lie = replace(given_up_by_slurmd(evidence), jobs={**evidence.jobs, job.job_id: job})
+    assert wrong(lie) >= {"right_status", "ran_once"}
+
+
 def wrong(evidence: Evidence) -> set[str]:
     return {found.check.name for found in audit(evidence) if found.violations}
 

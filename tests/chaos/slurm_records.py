@@ -1,0 +1,142 @@
+"""What SLURM itself says of its jobs: slurmctld, accounting, the line of devgrid's completion hook, and its daemons' logs."""
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.users import Users
+
+GRID_JOB = re.compile("0x[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job in SLURM's records. `job_id` is the grid's, from the name of its log file or its own name; `live` means that
+    slurmctld has it and it has not ended, `told` that the hook could tell whose job it was.
+    """
+
+    slurm_id: int
+    job_id: str
+    state: str
+    elapsed_s: int
+    exit_status: int
+    live: bool = False
+    told: bool = False
+
+
+def records(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict[int, SlurmJob]:
+    """By SLURM id: what accounting says, else slurmctld, else the line that the completion hook left."""
+    jobs = {job.slurm_id: job for job in completed}
+    jobs |= {job.slurm_id: job for job in _remembered(folder)}
+    if accounting:
+        for job in _accounted(folder):
+            known = jobs.get(job.slurm_id)
+            named = job if GRID_JOB.fullmatch(job.job_id) or known is None else _renamed(job, known.job_id)
+            jobs[job.slurm_id] = named if not (known and known.live) else known
+    return {slurm_id: job for slurm_id, job in sorted(jobs.items()) if job.job_id}
+
+
+def purged(folder: Path) -> Counter[int]:
+    """What slurmctld's log says of batch jobs whose files it found at a start and that it does not know (SLURM 22.05)."""
+    return Counter(
+        int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", slurmctld_log(folder))
+    )
+
+
+def unlaunched(folder: Path) -> set[int]:
+    """The jobs that a slurmd could not launch and had cancelled: one that stood still is told to launch what has long been
+    given up, and SLURM does not requeue what was submitted with --no-requeue (SLURM 22.05).
+    """
+    words = re.compile(r"Could not launch job (\d+) and not able to requeue it, cancelling job")
+    logs = (folder / "slurm").glob("slurmd-*.log")
+    return {int(number) for log in logs for number in words.findall(log.read_text(errors="replace"))}
+
+
+def asked_to_end(folder: Path) -> set[int]:
+    """The jobs that anybody had slurmctld cancel: scancel, or a slurmd."""
+    return {int(number) for number in re.findall(r"REQUEST_KILL_JOB JobId=(\d+) ", slurmctld_log(folder))}
+
+
+def slurmctld_log(folder: Path) -> str:
+    """What slurmctld wrote since the grid was made."""
+    return (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
+
+
+def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:
+    return SlurmJob(job.slurm_id, job_id, job.state, job.elapsed_s, job.exit_status, job.live)
+
+
+def _remembered(folder: Path) -> Iterator[SlurmJob]:
+    for line in _ask(folder, "scontrol", "--oneliner", "show", "job").splitlines():
+        found = re.match(r"JobId=(\d+) JobName=(\S*)", line)
+        if found is None:
+            continue
+        fields = dict(re.findall(r" (JobState|RunTime|ExitCode|StdOut)=(\S+)", line))
+        exit_code, _, signal = fields["ExitCode"].partition(":")
+        live = fields["JobState"] in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED")
+        yield SlurmJob(
+            int(found[1]),
+            _grid_job(fields.get("StdOut", ""), found[2]),
+            fields["JobState"],
+            _seconds(fields["RunTime"]),
+            int(exit_code) * 256 + int(signal),
+            live,
+        )
+
+
+def _accounted(folder: Path) -> Iterator[SlurmJob]:
+    asked = ("--allusers", "--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=2000-01-01")
+    fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,JobName%80"
+    for line in _ask(folder, "sacct", *asked, fields).splitlines():
+        slurm_id, state, elapsed_s, exit_status, name = line.split("|", 4)
+        exit_code, _, signal = exit_status.partition(":")
+        yield SlurmJob(
+            int(slurm_id),
+            _grid_job("", name),
+            state.split()[0],
+            int(elapsed_s),
+            int(exit_code) * 256 + int(signal),
+        )
+
+
+def completed(folder: Path) -> Iterator[SlurmJob]:
+    """The lines of devgrid's completion hook (devgrid/slurm.py)."""
+    record = folder / "slurm" / "completed"
+    for line in record.read_text(errors="replace").splitlines() if record.exists() else []:
+        slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
+        exit_code, _, signal = exit_status.partition(":")
+        began, ended = int(start_s), int(end_s)
+        elapsed_s = ended - began if 0 < began < ended else 0
+        yield SlurmJob(
+            int(slurm_id),
+            _grid_job(log, name),
+            state,
+            elapsed_s,
+            int(exit_code) * 256 + int(signal or 0),
+            told=GRID_JOB.fullmatch(name) is not None,
+        )
+
+
+def _grid_job(log: str, name: str) -> str:
+    """The owner may change a job's name, and hardly that of its log."""
+    stem = Path(log).name.removesuffix(".log")
+    return next((found for found in (stem, name) if GRID_JOB.fullmatch(found)), "")
+
+
+def _seconds(shown: str) -> int:
+    days, _, clock = shown.rpartition("-")
+    hours, minutes, seconds = clock.split(":")
+    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+def _ask(folder: Path, *argv: str) -> str:
+    conf = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
+    environment = {**os.environ, **conf, **Users(folder).environment()}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=60)
+    if done.returncode != 0:
+        raise RuntimeError(f"{argv[0]} ended with status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
