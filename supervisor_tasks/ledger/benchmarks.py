@@ -32,12 +32,16 @@ SHOWN_OF_RUN = tuple(
     column for column in RUNS.c if column.name not in ("cluster", "token", "machines", "terms", "anew")
 )
 MOST_ENDED = 100  # runs that are looked back at
+MOST_MEASURED = 1000  # runs whose labels count: the registration asks every few seconds
 
 _MEASURED = text(
     """
     SELECT benchmark, labels, left_out, notes, run_id, results.ended_at, runs.machines
     FROM benchmark_results AS results JOIN benchmark_runs AS runs ON runs.id = run_id
-    WHERE results.cluster = :cluster AND stage = 'MEASURED' ORDER BY results.id
+    WHERE results.cluster = :cluster AND stage = 'MEASURED' AND run_id IN (
+        SELECT id FROM benchmark_runs WHERE cluster = :cluster ORDER BY id DESC LIMIT :runs
+    )
+    ORDER BY results.id
     """
 )
 _LAST_WORDS = text(
@@ -307,9 +311,9 @@ class Benchmarks:
     # --- questions --------------------------------------------------------------------------------------------------
 
     def measured(self) -> list[Measured]:
-        """All that was ever measured, the oldest first."""
+        """All that the last runs measured, the oldest first."""
         with self._engine.connect() as connection:
-            rows = connection.execute(_MEASURED, {"cluster": self._cluster}).mappings()
+            rows = connection.execute(_MEASURED, {"cluster": self._cluster, "runs": MOST_MEASURED}).mappings()
             return [Measured(**row) for row in rows]
 
     def latest(self) -> dict[str, Measured]:

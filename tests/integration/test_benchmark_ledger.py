@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.benchmark_run import Change, Planned, RunState, Stage
 from supervisor_tasks.job import SlurmId
+from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.offer import Machine as GridMachine
@@ -145,6 +146,15 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     assert benchmarks.output(second, "nothing") is None
     shown = benchmarks.results(run.id)
     assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [("FAILED", "exit code 1", 2)] * 2
+
+
+def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
+    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_benchmarks, "MOST_MEASURED", 2)
+    _, second, third = (measure(benchmarks, flops) for flops in (1.0, 2.0, 3.0))
+    assert [one.run_id for one in benchmarks.measured()] == [second, third]
+    assert benchmarks.labels() == {"compute.gflops": 3.0}
 
 
 def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: Benchmarks) -> None:
