@@ -7,7 +7,7 @@ nothing else that may be true contradicts it. Two ends of which each may be the 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor_tasks.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.billing import SECONDS_PER_MINUTE, billed_minutes
 from supervisor_tasks.job import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.output import said_of
 
@@ -69,12 +69,13 @@ def believed(
 
 
 def _elapsed_s(job: Job, called_s: float, said: Said, status: ChainStatus) -> int | None:
-    """For how long the job ran, by what was said: never longer than its limit, which SLURM may let it overrun for as long as
-    its administrator likes (KillWait, OverTimeLimit). None when it would have begun before it was submitted; but what was
-    cancelled before it began has no start, and some plugin takes that for a number.
+    """For how long the job ran, by what was said: for no more minutes than its limit has, which SLURM may let it overrun for
+    as long as its administrator likes (KillWait, OverTimeLimit). None when it would have begun before it was submitted; but
+    what was cancelled before it began has no start, and some plugin takes that for a number.
     """
     if said.duration_s <= said.received_s - called_s + CLOCKS_APART_S:
-        return min(said.duration_s, job.limit_min * SECONDS_PER_MINUTE)
+        paid_for = billed_minutes(said.duration_s) <= job.limit_min
+        return said.duration_s if paid_for else job.limit_min * SECONDS_PER_MINUTE
     return 0 if status is ChainStatus.CANCELLED else None
 
 
