@@ -275,10 +275,9 @@ def inbox_read(evidence: Evidence) -> Looked:
 @check("I6", "the nonces of the ledger have no gap and end where the chain is")
 def nonces(evidence: Evidence) -> Looked:
     written = sorted(row["nonce"] for row in evidence.ledger["transactions"] if row["address"] == evidence.provider)
-    known = {sent.nonce for sent in evidence.transactions}
+    known = set(written)
     for nonce in range(written[0], evidence.next_nonce) if written else []:
-        missing = nonce not in written and nonce not in known
-        yield f"nonce {nonce} is missing" if missing else None
+        yield None if nonce in known else f"nonce {nonce} was mined and is not in the ledger"
     for nonce in written:
         yield f"nonce {nonce} of the ledger was never mined" if nonce >= evidence.next_nonce else None
     for nonce in evidence.waiting_nonces:

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,7 +36,7 @@ BLOCK_TIME_S = 0.25
 LASTS_S = (1.0, 10.0)
 PLENTY_WEI = 10**9 * CREDIT  # an hour's jobs lock more than a customer of devgrid has
 REST_S = (0.0, 5.0)
-WEIGHED_EVERY_S = 30.0
+WEIGHED_EVERY_S = 15.0
 LIES_AT_A_TIME = 10
 PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
 # How often each kind is asked for. The long ones run for minutes, so that there is a bill.
@@ -82,7 +82,7 @@ class Log:
     faults: Counter[str] = field(default_factory=Counter)
     lies: Counter[str] = field(default_factory=Counter)
     recoveries: list[tuple[float, str]] = field(default_factory=list)
-    memory_mb: list[float] = field(default_factory=list)
+    memory_mb: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # of each worker there was
     too_late: list[str] = field(default_factory=list)
 
 
@@ -113,7 +113,7 @@ class Soak:
             for other in others:
                 other.result()
         jobs.wait_for_rest(self._grid, PATIENCE_S)
-        self._log.memory_mb.append(self._worker_mb())
+        self._weigh_once()
 
     def _one_fault(self, chance: random.Random, ends_s: float) -> None:
         fault = chance.choice(faults.ALL)
@@ -173,15 +173,14 @@ class Soak:
             self._log.lies.update(tell(self._grid, list(said)))
 
     def _weigh(self) -> None:
-        while not self._over.wait(WEIGHED_EVERY_S):  # a worker that has done nothing yet has loaded little
-            self._log.memory_mb.append(self._worker_mb())
+        while not self._over.wait(WEIGHED_EVERY_S):
+            self._weigh_once()
 
-    def _worker_mb(self) -> float:
+    def _weigh_once(self) -> None:
         for running in self._grid.processes.running():
             process = running.process()
             if running.name == "worker" and process is not None:
-                return float(process.memory_info().rss) / 2**20
-        return 0.0
+                self._log.memory_mb[process.pid].append(process.memory_info().rss / 2**20)
 
 
 def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
@@ -251,11 +250,19 @@ def summary(
             "max": round(worst_s, 1),
             "after": worst,
         },
-        "worker_memory_mb": {
-            "start": round(log.memory_mb[0]) if log.memory_mb else 0,
-            "most": round(max(log.memory_mb, default=0.0)),
-            "end": round(log.memory_mb[-1]) if log.memory_mb else 0,
-        },
+        "worker_memory_mb": _memory(log.memory_mb.values()),
+    }
+
+
+def _memory(of_workers: Collection[Sequence[float]]) -> dict[str, object]:
+    """Faults end workers, and a new one is small: start and end are those of the one that lived longest."""
+    longest = max(of_workers, key=len)
+    return {
+        "start": round(longest[0]),
+        "end": round(longest[-1]),
+        "lived_min": round((len(longest) - 1) * WEIGHED_EVERY_S / 60, 1),
+        "most_of_any": round(max(map(max, of_workers))),
+        "workers": len(of_workers),
     }
 
 

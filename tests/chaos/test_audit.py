@@ -245,8 +245,7 @@ def step_skipped(evidence: Evidence) -> Evidence:
 def nonce_lost(evidence: Evidence) -> Evidence:
     gone = evidence.ledger["transactions"][1]["nonce"]
     rows = [row for row in evidence.ledger["transactions"] if row["nonce"] != gone]
-    sent = [call for call in evidence.transactions if call.nonce != gone]
-    return replace(evidence, ledger={**evidence.ledger, "transactions": rows}, transactions=sent)
+    return replace(evidence, ledger={**evidence.ledger, "transactions": rows})
 
 
 def other_bytes(evidence: Evidence) -> Evidence:
