@@ -1,8 +1,8 @@
 """Several RPC endpoints that are asked as if they were one.
 
-A request goes to the best of them and, when that does not answer, to the next. None is asked anything before it has said that
-it serves the right chain, and one that is behind the others is not asked at all: what it does not know yet would look as if it
-had never been. Signed transactions go to every one that answers.
+A request goes to the best of them and, when that does not answer or refuses a part of it, to the next. None is asked anything
+before it has said that it serves the right chain, and one that is behind the others is not asked at all: what it does not know
+yet would look as if it had never been. Signed transactions go to every one that answers.
 """
 
 import threading
@@ -163,16 +163,23 @@ class Endpoints(Rpc):
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         self._look()
         asked: list[Endpoint] = []
-        while (endpoint := self._next(asked)) is not None:
+        refused: list[tuple[Endpoint, list[Any], RpcError]] = []
+        while (endpoint := self._next(asked, only_alive=bool(refused))) is not None:
             asked.append(endpoint)
             try:
                 answers = endpoint.rpc._post(calls)
             except RpcUnavailableError as error:
-                endpoint.failed(error)
-                log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
+                _fail(endpoint, error)
             else:
-                self._spread(calls, asked)
-                return answers
+                refusal = _refusal(calls, answers)
+                if refusal is None:
+                    for other, _, error in refused:  # it is that endpoint, and not the question
+                        _fail(other, error)
+                    self._spread(calls, asked)
+                    return answers
+                refused.append((endpoint, answers, refusal))
+        if refused:
+            return refused[0][1]
         told = "; ".join(self._told(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
         raise RpcUnavailableError(f"no RPC endpoint can be used: {told}")
 
@@ -190,12 +197,13 @@ class Endpoints(Rpc):
         seen = [other.seen() for other in self._endpoints]
         endpoint.alone = endpoint.alone.seen_again(far_behind(self._endpoints.index(endpoint), seen, self._chain_id))
 
-    def _next(self, asked: Sequence[Endpoint]) -> Endpoint | None:
+    def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
         """The best that was not asked yet. Those that did not answer last time come last, and have to say first which
-        chain they serve; also one that somebody else's look has just found alive is taken.
+        chain they serve; also one that somebody else's look has just found alive is taken. Nobody waits for these where there
+        is an answer, and only a second opinion is wanted.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
-        for usable in (Health.ALIVE, Health.UNKNOWN, Health.UNREACHABLE):
+        for usable in (Health.ALIVE,) if only_alive else (Health.ALIVE, Health.UNKNOWN, Health.UNREACHABLE):
             for endpoint in left:
                 if usable is not Health.ALIVE and self._health_of(endpoint) is usable:
                     endpoint.look()
@@ -226,5 +234,19 @@ def _tell(endpoint: Endpoint, calls: Sequence[Call]) -> None:
     try:
         endpoint.rpc.batch(calls)
     except RpcUnavailableError as error:
-        endpoint.failed(error)
-        log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
+        _fail(endpoint, error)
+
+
+def _fail(endpoint: Endpoint, error: RpcUnavailableError | RpcError) -> None:
+    endpoint.failed(error)
+    log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
+
+
+def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
+    """The first error that may be the node's own: it is busy, has forgotten that state, does not offer the method. What a
+    contract says, and what is wrong with a transaction, others would say, too.
+    """
+    for (method, _), answer in zip(calls, answers, strict=True):
+        if isinstance(answer, RpcError) and not answer.reverted and method != "eth_sendRawTransaction":
+            return answer
+    return None

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
 from sqlalchemy import Engine, text
@@ -21,10 +22,12 @@ from devgrid.process import Processes, free_port, wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from devgrid.state import private_processes
 from supervisor_tasks.chain import endpoints, http
+from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.endpoints import Endpoints, Health
+from supervisor_tasks.chain.estimates import RevertedError
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
-from supervisor_tasks.chain.wallet import Wallet
+from supervisor_tasks.chain.wallet import Wallet, Write
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
@@ -249,6 +252,101 @@ def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Acco
     finally:
         chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
     claim(fleet.site)
+
+
+@contextmanager
+def refusing(chain: Chain, *methods: str, code: int = -32005) -> Iterator[tuple[list[str], str]]:
+    """A node of the chain that answers all methods but these; and what it is asked for."""
+    asked: list[str] = []
+
+    class Limited(_Unauthorized):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            calls = json.loads(body)
+            asked.extend(call["method"] for call in calls)
+            error = {"code": code, "message": "this node does not feel like it"}
+            json_type = {"Content-Type": "application/json"}
+            real = requests.post(chain.rpc_url, data=body, headers=json_type, timeout=60).json()
+            answers = [
+                {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else answer
+                for call, answer in zip(calls, real, strict=True)
+            ]
+            whole = json.dumps(answers).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(whole)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Limited) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield asked, f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _all_alive(rpc: Endpoints) -> Endpoints:
+    for endpoint in rpc._endpoints:
+        endpoint.look()
+    assert set(rpc.health().values()) == {Health.ALIVE}
+    return rpc
+
+
+READS = ("eth_call", "eth_getBalance", "eth_getTransactionCount", "eth_getTransactionReceipt", "eth_estimateGas")
+
+
+@pytest.mark.parametrize("code", [-32005, -32603, -32601])
+def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
+    chain: Chain, provider: Account, engine: Engine, code: int
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with refusing(chain, *READS, code=code) as (_, url):
+        rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
+        fleet = Fleet.of(chain, provider, engine, rpc)
+        claim(fleet.site)
+        wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
+        assert fleet.states() == ["MINED"]
+        assert fleet.alarms() == set()
+
+
+def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(chain: Chain, provider: Account) -> None:
+    with refusing(chain, "eth_getBalance") as (_, url):
+        rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
+        head, balance = rpc.batch([("eth_blockNumber", ()), ("eth_getBalance", (provider.address, "latest"))])
+        assert int(head, 16) == chain.block_number()
+        assert int(balance, 16) > 0
+        assert rpc.health()[rpc._endpoints[0].name] is Health.UNREACHABLE
+        assert "does not feel like it" in rpc._endpoints[0].error
+
+
+def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: Chain, provider: Account) -> None:
+    with (
+        refusing(chain, "eth_maxPriorityFeePerGas") as (_, one),
+        refusing(chain, "eth_maxPriorityFeePerGas") as (_, two),
+    ):
+        rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
+        tip, head = rpc.batch([("eth_maxPriorityFeePerGas", ()), ("eth_blockNumber", ())])
+        assert isinstance(tip, RpcError)
+        assert int(head, 16) == chain.block_number()
+        assert set(rpc.health().values()) == {Health.ALIVE}
+
+
+def test_what_the_contract_refuses_and_what_is_wrong_with_a_transaction__is_no_fault_of_the_node(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    with refusing(chain) as (_, one), refusing(chain) as (asked, two):
+        rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
+        asked.clear()
+        wallet = Fleet.of(chain, provider, engine, rpc).wallet
+        (estimate,) = wallet.estimate([Write("claim", "claim", CLAIM.encode())])  # there is no job to claim
+        assert isinstance(estimate, RevertedError)
+        assert "eth_estimateGas" not in asked
+        wallet.send(claims(1))
+        wallet.send_again(wallet.open_transactions())  # that it is known, the first one says
+        wait_until(lambda: asked.count("eth_sendRawTransaction") == 2, "both broadcasts to be spread", 30.0)
+        assert set(rpc.health().values()) == {Health.ALIVE}
 
 
 def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> None:
