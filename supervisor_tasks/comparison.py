@@ -140,6 +140,8 @@ def _in_slurm(view: View, hot: Sequence[Known]) -> Iterator[Finding]:
         row = row_of(job, view.slurm)
         if row is not None and job.state in IN_SLURM and _ended_unheard(job, row):
             yield Finding(Found.LOST_END, job.job_id, row.slurm_id, (Overlooked(Kind.WITNESS),))
+        elif row is not None and job.state in IN_SLURM and _lost_a_top_up(job, row):
+            yield Finding(Found.LIMIT_LOST, job.job_id, row.slurm_id, (Overlooked(Kind.TOP_UP),))
     adopted = list(_adoptions(view, hot))
     yield from adopted
     here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
@@ -150,6 +152,11 @@ def _in_slurm(view: View, hot: Sequence[Known]) -> Iterator[Finding]:
 
 def _ended_unheard(job: Known, row: Listed) -> bool:
     return row.seen.phase is Phase.ENDED and Kind.WITNESS not in job.parked
+
+
+def _lost_a_top_up(job: Known, row: Listed) -> bool:
+    """slurmctld was killed before it had saved the limit that it was given. Any other lower limit is the owner's own wish."""
+    return live(row) and row.limit_min in job.earlier_limits_min and Kind.TOP_UP not in job.open
 
 
 def _absent(job: Known, view: View) -> Iterator[Finding]:

@@ -1,6 +1,8 @@
 """What a comparison of many jobs needs to know of each. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State, decided
 
@@ -9,7 +11,8 @@ from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, Sta
 class Known:
     """A job of the ledger without its script and definition. `chain_block` is the block of the contract's last word, `open` are
     the kinds of its open effects, `parked` those of them that were left to the operator; `heard` says that the inbox holds
-    something about it that nobody has read, `id_is_anothers` that SLURM gave its id again to a later job of ours.
+    something about it that nobody has read, `id_is_anothers` that SLURM gave its id again to a later job of ours,
+    `earlier_limits_min` are the time limits that it had before SLURM was given the last one.
     """
 
     job_id: JobId
@@ -25,11 +28,17 @@ class Known:
     parked: frozenset[Kind] = frozenset()
     heard: bool = False
     id_is_anothers: bool = False
+    earlier_limits_min: frozenset[int] = frozenset()
 
     @property
     def finished(self) -> bool:
         """Whether nothing more is to be decided: the contract is cold, or the job is not ours any more."""
         return decided(self.state, self.chain_status)
+
+
+def earlier_limits(claimed_min: int, added_min: Iterable[int], applied_min: int | None) -> frozenset[int]:
+    """The limits that a job had from top-up to top-up, below the one that SLURM has been given."""
+    return frozenset(each for each in accumulate(added_min, initial=claimed_min) if each < (applied_min or 0))
 
 
 @dataclass(frozen=True, slots=True)

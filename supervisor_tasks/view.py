@@ -29,6 +29,7 @@ class Found(StrEnum):
     AHEAD_ON_CHAIN = "ahead_on_chain"  # the contract has it running, the ledger does not know that
     NOT_ON_CHAIN = "not_on_chain"  # the contract has no such job: nothing is done
     LOST_END = "lost_end"  # SLURM has ended it, and nobody told the ledger
+    LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
     MISSING = "missing"  # SLURM does not know it; asked again in a while
     LOST = "lost"  # SLURM did not know it before either: panicked
     FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.known import Known
+from supervisor_tasks.known import Known, earlier_limits
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import FactRow, SweepRow
 from supervisor_tasks.ledger.rows import storable_json
@@ -35,7 +35,7 @@ WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
-        cancel_requested,
+        cancel_requested, time_limit_min, top_ups, applied_limit_min,
         COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
     FROM jobs
     LEFT JOIN (
@@ -225,6 +225,9 @@ def _known(rows: Iterable[Any]) -> dict[JobId, Known]:
             open=kinds(row.open),
             parked=kinds(row.parked),
             heard=row.heard,
+            earlier_limits_min=earlier_limits(
+                row.time_limit_min, (minutes for _, minutes, _ in row.top_ups), row.applied_limit_min
+            ),
         )
         for row in rows
     }

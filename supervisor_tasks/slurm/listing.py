@@ -9,11 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from supervisor_tasks.job import SlurmId
-from supervisor_tasks.slurm.output import UNREADABLE, Answer, Seen, SlurmUnavailableError, elapsed_s, wait_status
+from supervisor_tasks.slurm.output import (
+    UNREADABLE,
+    Answer,
+    Seen,
+    SlurmUnavailableError,
+    elapsed_s,
+    limit_min,
+    wait_status,
+)
 
 FIELDS = (
     *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
-    *("Name", "Comment", "STDOUT"),
+    *("TimeLimit", "Name", "Comment", "STDOUT"),
 )
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
 _SHOWN = 200  # characters of a record that cannot be read, in the error
@@ -22,7 +30,8 @@ _SHOWN = 200  # characters of a record that cannot be read, in the error
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A job as SLURM lists it. `name`, `comment` and `stdout` (a path) are its owner's words, `submit_s` (seconds since the
-    epoch, by slurmctld's clock), `seen` and `batch` (whether it has a batch script) are SLURM's.
+    epoch, by slurmctld's clock), `seen`, `batch` (whether it has a batch script) and `limit_min` are SLURM's. The limit is
+    None where it is no number of minutes: UNLIMITED, or the partition's.
     """
 
     slurm_id: SlurmId
@@ -33,6 +42,7 @@ class Listed:
     submit_s: int
     seen: Seen
     batch: bool = True
+    limit_min: int | None = None
 
 
 def squeue_all(path: str, user: str | None = None) -> list[str]:
@@ -65,7 +75,7 @@ def _records(printed: str, mark: str) -> Iterator[list[str]]:
 
 
 def _listed(record: list[str]) -> Listed:
-    slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, name, comment, stdout = record
+    slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, limit, name, comment, stdout = record
     try:
         # The line feed that ends a record is found before the next one's first field.
         number = SlurmId(int(slurm_id.removeprefix("\n")))
@@ -81,7 +91,7 @@ def _listed(record: list[str]) -> Listed:
             submit_s=int(submitted),
             restarts=int(restarts),
         )
-        return Listed(number, user, name, comment, stdout, int(submitted), seen, batch == "1")
+        return Listed(number, user, name, comment, stdout, int(submitted), seen, batch == "1", limit_min(limit))
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]
         raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error

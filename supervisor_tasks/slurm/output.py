@@ -277,6 +277,11 @@ def elapsed_s(shown: str) -> int:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def limit_min(shown: str) -> int | None:
+    """Minutes of a time limit, which is printed like an elapsed time; None where it is none (UNLIMITED, NOT_SET)."""
+    return elapsed_s(shown) // 60 if shown[:1].isdecimal() else None
+
+
 def said_of(exit_status: int) -> str:
     """A raw wait(2) status in words."""
     exit_code, signal = exit_status >> SIGNAL_BITS, exit_status & 0x7F

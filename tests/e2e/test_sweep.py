@@ -13,14 +13,15 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
-from devgrid.chain import Account
-from devgrid.grid import Grid
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid, definition_of
 from devgrid.process import wait_until
 from devgrid.state import private_processes
+from devgrid.workflow import Resources
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.store import Ledger
-from tests.ends import id_of, row_of, scontrol
+from tests.ends import as_customer, id_of, row_of, scontrol
 from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
@@ -117,8 +118,8 @@ def state(grid: Grid, job_id: str) -> str | None:
     return found[0].state if found else None
 
 
-def running_job(grid: Grid, customer: Account, script: str = LONG) -> str:
-    job_id = grid.submit_script(customer, script)
+def running_job(grid: Grid, customer: Account, script: str = LONG, minutes: int = 60) -> str:
+    job_id = grid.submit_script(customer, script, minutes=minutes)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     known = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'RUNNING' AND chain_status = 3"
     wait_until(lambda: bool(rows(grid, known, id=job_id)), "the ledger to know", 60.0)
@@ -203,6 +204,28 @@ def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Ac
     grid.fleet.start_worker()
     assert wait_for_end(grid, job_id, 120).status is ChainStatus.FINISHED
     assert ever_found(grid, job_id) == {"nobody_at_work"}
+
+
+def limit_of(grid: Grid, slurm_id: int) -> str:
+    shown = slurm_of(grid).run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%l")
+    return shown.stdout.strip()
+
+
+def test_sweep__slurm_has_a_limit_from_before_a_top_up__is_given_it_again_and_what_the_owner_lowers_stays(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = running_job(grid, customer, minutes=10)
+    slurm_id = id_of(grid, job_id)
+    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
+    wait_until(lambda: "LimitApplied" in journal(grid, job_id), "the top-up", 60.0, 0.1)
+    assert limit_of(grid, slurm_id) == "15:00"
+    scontrol(grid, "update", f"JobId={slurm_id}", "TimeLimit=10")  # as a slurmctld that had not saved the update yet
+    assert found(sweep(grid), job_id) == ["limit_lost"]
+    wait_until(lambda: limit_of(grid, slurm_id) == "15:00", "the limit that was paid for", 60.0, 0.1)
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=12")
+    assert found(sweep(grid), job_id) == []
+    assert limit_of(grid, slurm_id) == "12:00"
+    end(grid, customer, job_id)
 
 
 def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.events import ChainSaw, SlurmStarted
+from supervisor_tasks.events import ChainSaw, LimitApplied, SlurmStarted, ToppedUp
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
 from supervisor_tasks.journey.sight import hot
 from supervisor_tasks.ledger import sweeps as module
@@ -78,7 +78,10 @@ def test_keep__many_reports__the_oldest_go(ledger: Ledger, monkeypatch: pytest.M
 def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
-    ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(3), ChainSaw(ChainStatus.CANCELLED, (8, 0))))
+    topped_up = Change(job_id(1), ToppedUp("a top-up", 30, (7, 0))), Change(job_id(1), LimitApplied(40))
+    ledger.record(
+        Change(job_id(1), SlurmStarted()), *topped_up, Change(job_id(3), ChainSaw(ChainStatus.CANCELLED, (8, 0)))
+    )
     execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'witness'", id=job_id(2))
     execute(
         ledger,
@@ -91,6 +94,7 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     first, second = hot[job_id(1)], hot[job_id(2)]
     assert (first.state, first.slurm_id, first.heard) == (State.RUNNING, SlurmId(101), True)
     assert {Kind.WITNESS, Kind.REPORT} <= first.open
+    assert (first.earlier_limits_min, second.earlier_limits_min) == (frozenset({10}), frozenset())
     assert (second.parked, second.heard) == (frozenset({Kind.WITNESS}), False)
     named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
     assert set(named) == {job_id(2), job_id(3)}

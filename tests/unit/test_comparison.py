@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.comparison import Finding, compare, doubts, held_now
 from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
-from supervisor_tasks.known import Known, OnChain
+from supervisor_tasks.known import Known, OnChain, earlier_limits
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.view import FEW, Found, Trace, View, missing, never_seen, unexplained, unlisted, waited
@@ -82,6 +83,35 @@ def gone(*jobs: Known, age_s: float | None = None, **changes: Any) -> View:
 
 def test_compare__all_as_it_should_be__nothing_is_found() -> None:
     assert compare(seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])) == []
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_compare__slurm_has_a_limit_from_before_a_top_up__it_is_given_the_last_one_again(state: State) -> None:
+    job, seen = (
+        known(state=state, earlier_limits_min=frozenset({60, 90})),
+        "PENDING" if state is State.QUEUED else state,
+    )
+    for limit_min in (60, 90):
+        finding = only(seeing(job, rows=[row(state=seen, limit_min=limit_min)]))
+        assert (finding.kind, finding.events) == (Found.LIMIT_LOST, (Overlooked(Kind.TOP_UP),))
+
+
+@pytest.mark.parametrize("limit_min", [59, 75, 120, 121, None])
+def test_compare__a_limit_that_the_owner_has_lowered_or_none__stays(limit_min: int | None) -> None:
+    job = known(earlier_limits_min=frozenset({60, 90}))
+    assert compare(seeing(job, rows=[row(limit_min=limit_min)])) == []
+
+
+def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found() -> None:
+    job = known(earlier_limits_min=frozenset({60}))
+    job = replace(job, open=job.open | {Kind.TOP_UP})
+    assert compare(seeing(job, rows=[row(limit_min=60)])) == []
+
+
+def test_earlier_limits__are_those_below_the_one_that_slurm_was_given() -> None:
+    assert earlier_limits(60, [30, 15], 105) == {60, 90}
+    assert earlier_limits(60, [30, 15], 90) == {60}
+    assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
 
 
 def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> None:

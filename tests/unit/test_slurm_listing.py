@@ -23,6 +23,7 @@ RECORD = (
     "1700000000",
     "0",
     "1",
+    "1:00:00",
     "a name",
     "supervisor h:1",
     "/home/0xc/a.log",
@@ -52,6 +53,12 @@ def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
     assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
 
 
+def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() -> None:
+    jobs = listed_jobs(Answer(0, recorded(), ""), MARK)
+    limits = {1: 5, 2: 1440, 3: 90, 4: 5, 5: 2 * 1440 + 3 * 60 + 4, 6: None, 7: None, 8: 5, 9: 5, 10: 5}
+    assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
+
+
 def test_listed_jobs__nobody_has_a_job__is_empty() -> None:
     assert listed_jobs(Answer(0, "", ""), MARK) == {}
 
@@ -77,7 +84,7 @@ def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(kept: int
         listed_jobs(Answer(0, whole + whole[:kept], ""), MARK)
 
 
-@pytest.mark.parametrize("place", [0, 3, 4, 6])
+@pytest.mark.parametrize("place", [0, 3, 4, 6, 7])
 def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
     wrong = (*RECORD[:place], "what", *RECORD[place + 1 :])
     with pytest.raises(SlurmUnavailableError, match="what"):
@@ -89,7 +96,7 @@ OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0"
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
 def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
-    hostile = (*RECORD[:9], name, comment, path)
+    hostile = (*RECORD[:10], name, comment, path)
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(Answer(0, printed(hostile, other), ""), MARK)
     assert sorted(jobs) == [7, 8]
