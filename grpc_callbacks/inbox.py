@@ -59,7 +59,7 @@ NEEDLESS = text(
     SELECT EXISTS (
         SELECT FROM callbacks WHERE cluster = :cluster AND job_id = :job_id AND slurm_id = :slurm_id AND status = :status
             AND duration_s = :duration_s AND exit_code = :exit_code
-    ) OR EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND job_id = :job_id AND state = 'SETTLED')
+    ) OR EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND job_id = :job_id AND state IN ('SETTLED', 'REFUSED'))
     """
 )
 

@@ -66,7 +66,7 @@ class JobDefinitions:
             )
             answer = SBatchAPIStub(channel).GetSBatch(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            if error.code() in FINAL:
+            if error.code() in FINAL or _too_long(error):
                 raise ScriptUnavailableError(_said(error)) from error
             self._forget(channel)
             if error.code() in REFUSED:
@@ -87,6 +87,11 @@ class JobDefinitions:
         with self._lock:
             if self._channel is channel:
                 self._channel = None
+
+
+def _too_long(error: grpc.RpcError) -> bool:
+    """Whether the script is longer than gRPC takes (4 MiB, which is also what SLURM takes): so it is each time."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
 
 
 def _said(error: grpc.RpcError) -> str:

@@ -201,7 +201,9 @@ class Book:
                 still_open = TRANSACTIONS.c.id == row_id, TRANSACTIONS.c.state.in_(OPEN)
                 new = {**row, "state": "SIGNED", "sent_at": func.now(), "error": None}
                 connection.execute(update(TRANSACTIONS).where(*still_open).values(new))
-                connection.execute(insert(SIGNATURES).values(_signature(row_id, row, head)))
+                # The same bytes may have been signed before, if what was mined with others has lost its block.
+                again = upsert(SIGNATURES).values(_signature(row_id, row, head)).on_conflict_do_nothing()
+                connection.execute(again)
 
     def open_transactions(self) -> list[Sent]:
         """What was signed and is not known to be mined, in the order of the nonces; of a former key as well."""

@@ -38,6 +38,7 @@ TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls
 WORD = 64  # hex digits
 SAID = 200  # characters of an error that are told
+GREATEST_BIGINT = 2**63 - 1  # that the ledger keeps
 
 
 class WrongChainError(PermanentError):
@@ -299,7 +300,7 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened
             provider=Address(owner.lower()),
             claim_key=key,
             definition=_definition(definition),
-            time_limit_min=minutes,
+            time_limit_min=min(minutes, GREATEST_BIGINT),  # of a job that costs nothing the contract says 2^64 - 1
             at=at,
         )
     elif topic == CANCELLING.topic:

@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
-from supervisor_tasks.events import ChainSaw
+from supervisor_tasks.events import ChainSaw, Claimed
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
@@ -85,9 +85,10 @@ def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -
 def _changes(site: Site, stretch: Stretch) -> list[Change]:
     contract = site.chain.contract
     happened = without_others_claims(site.ledger, contract, heard(site.ledger, contract, stretch.logs))
-    known = site.ledger.jobs({entry.job_id for entry in happened})
+    ours = set(site.ledger.jobs({entry.job_id for entry in happened}))
+    ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # and may have gone on since
     return [
         Change(entry.job_id, entry.event)
         for entry in happened
-        if entry.job_id in known or not isinstance(entry.event, ChainSaw)
+        if entry.job_id in ours or not isinstance(entry.event, ChainSaw)
     ]

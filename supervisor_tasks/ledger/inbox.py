@@ -23,7 +23,8 @@ _STRANGE = text(
     DELETE FROM callbacks WHERE cluster = :cluster AND read_at < now() - :kept_s * interval '1 second'
         AND NOT EXISTS (
             SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
-                AND (jobs.slurm_id IS NULL OR jobs.slurm_id = callbacks.slurm_id)
+                AND (jobs.slurm_id = callbacks.slurm_id
+                    OR (jobs.slurm_id IS NULL AND jobs.state NOT IN ('SETTLED', 'REFUSED')))
         )
     """
 )

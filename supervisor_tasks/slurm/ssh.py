@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -191,24 +191,31 @@ class Ssh:
 
     def _connect(self, user: str) -> Connection:
         try:
-            sock = socket.create_connection((self._host, self._port), self._connect_timeout_s)
-            _tune(sock)
-            options = {
-                "pkey": self._key,
-                "sock": sock,
-                "look_for_keys": False,
-                "allow_agent": False,
-                **dict.fromkeys(
-                    ("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), self._connect_timeout_s
-                ),
-            }
-            config = Config(overrides={"load_ssh_configs": False})
-            connection = Connection(self._host, user, self._port, config=config, connect_kwargs=options)
-            connection.client.load_host_keys(str(self._known_hosts))
-            connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-            connection.open()
+            with ExitStack() as opened:
+                sock = socket.create_connection((self._host, self._port), self._connect_timeout_s)
+                opened.callback(sock.close)
+                _tune(sock)
+                connection = self._connection(user, sock)
+                opened.callback(connection.client.close)  # sshd counts who does not get in until he is gone
+                connection.open()
+                opened.pop_all()
         except BROKEN as error:
             raise SshUnavailableError(f"cannot log in to {self._host}:{self._port} as {user}: {error}") from error
+        return connection
+
+    def _connection(self, user: str, sock: socket.socket) -> Connection:
+        waits = ("timeout", "banner_timeout", "auth_timeout", "channel_timeout")
+        options = {
+            "pkey": self._key,
+            "sock": sock,
+            "look_for_keys": False,
+            "allow_agent": False,
+            **dict.fromkeys(waits, self._connect_timeout_s),
+        }
+        config = Config(overrides={"load_ssh_configs": False})
+        connection = Connection(self._host, user, self._port, config=config, connect_kwargs=options)
+        connection.client.load_host_keys(str(self._known_hosts))
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         return connection
 
 

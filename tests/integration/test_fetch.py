@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -36,13 +37,15 @@ class Fetching:
     fleet: Fleet
     customer: Account
     provider: Account
+    scripts: Path
     location: str
     restart: Callable[[], None]
     before_answer: Callable[[], None] = lambda: None
 
-    def claim(self, customer: str | None = None) -> JobId:
+    def claim(self, customer: str | None = None, location: str | None = None) -> JobId:
         """The ledger hears of a claim; the service's node has it as the contract has, or not, with another customer."""
-        mine = JobDefinition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=self.location)
+        location = location or self.location
+        mine = JobDefinition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location)
         job_id = JobId(self.fleet.chain.request_job(self.customer, mine, 10**21))
         self.fleet.chain.meta_schedule([job_id], self.provider.address)
         claimed = Claimed(
@@ -50,9 +53,7 @@ class Fetching:
             customer=Address(customer or self.customer.address),
             provider=Address(self.provider.address),
             claim_key=f"claim:{job_id}",
-            definition=Definition(
-                gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=self.location
-            ),
+            definition=Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location),
             time_limit_min=1,
             at=(7, 1),
         )
@@ -93,9 +94,9 @@ def fetching() -> Iterator[Fetching]:
     with private_processes() as processes, databases(processes, "fetching") as (engine,):
         chain = Chain.start(processes)
         certificates = make_certificates(processes.folder / "tls")
-        location = scripts.store_script(processes.folder / "scripts", SCRIPT)
         address = start_services(processes, chain, certificates)
         processes.stop(processes.find("metascheduler"))
+        location = scripts.store_script(processes.folder / "scripts", SCRIPT)
         provider, customer = chain.new_account(), chain.new_account()
         chain.register_provider(provider, [Node(0, 8, 1000)], Prices())
         chain.mint_credits(customer.address, 10**24)
@@ -120,7 +121,9 @@ def fetching() -> Iterator[Fetching]:
 
         fleet = Fleet.of(chain, provider, engine)
         side = replace(fleet.site.chain, job_definitions=JobDefinitions(lambda: channels.open(address), sign))
-        here = Fetching(replace(fleet.site, chain_side=side), fleet, customer, provider, location, restart)
+        here = Fetching(
+            replace(fleet.site, chain_side=side), fleet, customer, provider, processes.folder / "scripts", restart
+        )
         wait_until(answers, "the job definition service", 60.0)
         yield here
         fleet.site.ledger.holder.close()
@@ -159,6 +162,20 @@ def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fet
     wait_until(is_ready, "the script", 60.0)
 
 
+def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(fetching: Fetching) -> None:
+    much = "#!/bin/sh\n" + "# much\n" * (5 * 2**20 // 7)
+    job_id = fetching.claim(location=scripts.store_script(fetching.scripts, much))
+
+    def is_told() -> bool:  # a connection that has just broken may be told of first
+        return fetching.try_once(job_id).state is State.ENDED
+
+    wait_until(is_told, "the job to end", 60.0)
+    outcome = fetching.site.ledger.jobs([job_id])[job_id].outcome
+    assert outcome is not None
+    assert outcome.status is ChainStatus.FAILED
+    assert "larger than max" in outcome.reason
+
+
 def test_service_that_denies_the_job_for_good__ends_it_after_the_last_try_and_not_before(fetching: Fetching) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     for _ in range(REFUSED_TRIES + 1):
@@ -178,7 +195,5 @@ def test_service_that_denies_an_old_claim__is_asked_as_often(fetching: Fetching)
 
 
 def test_script_that_is_not_there__ends_the_job_at_once(fetching: Fetching) -> None:
-    there, fetching.location = fetching.location, "e" * 64
-    job_id = fetching.claim()
-    fetching.location = there
+    job_id = fetching.claim(location="e" * 64)
     assert fetching.try_once(job_id).state is State.ENDED

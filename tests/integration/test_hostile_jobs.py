@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 from devgrid.chain import Account, Chain, Node, Prices
 from devgrid.state import private_processes
 from supervisor_tasks.chain.codec import event, function
-from supervisor_tasks.chain.contract import CLAIMED, TOPICS
-from supervisor_tasks.job import ChainStatus, JobId, State
+from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
+from supervisor_tasks.job import ChainStatus, JobId, Report, State
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.report import report
@@ -112,6 +112,35 @@ def test_label_that_is_no_text__is_none_of_our_business(chain: Chain, fleet: Fle
     claimed_by(fleet)
     scan(fleet.site)
     assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
+
+
+def test_job_that_costs_nothing__has_a_limit_beyond_all_numbers__and_ends_with_its_reason(
+    chain: Chain, database: Engine
+) -> None:
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices(0, 0, 0))
+    empty(database)
+    fleet = Fleet.of(chain, account, database)
+    scan(fleet.site)
+    (job_id,) = scheduled_jobs(chain, account, 1)
+    claimed_by(fleet)
+    scan(fleet.site)
+    assert fleet.site.ledger.jobs([job_id])[job_id].state is State.ENDED
+    report(fleet.site)
+    settled(fleet)
+    assert chain.job(job_id).status is ChainStatus.FAILED
+    assert "time limit (minutes) is 9223372036854775807" in chain.job(job_id).last_error
+
+
+def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_heard(chain: Chain, fleet: Fleet) -> None:
+    """After a long outage, or with a ledger that was restored."""
+    (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
+    chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
+    running = {"data": report_call(job_id, Report(ChainStatus.RUNNING)), "gas": 1_000_000}
+    chain._mined(chain._broadcast(account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]))
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+    scan(fleet.site)
+    assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
 
 
 def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chain, fleet: Fleet) -> None:

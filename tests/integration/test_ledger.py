@@ -291,6 +291,22 @@ def test_inbox__strangers__are_counted_and_forgotten_a_day_after_they_were_read(
     assert ledger.inbox.heard(about) == dict.fromkeys([about[0], about[2]], 3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("settled", "forgotten"), [(False, 0), (True, 3)])
+def test_inbox__what_is_said_of_a_job_that_slurm_never_had__is_kept_until_it_is_settled(
+    ledger: Ledger, engine: Engine, settled: bool, forgotten: int
+) -> None:
+    ledger.record(Change(JOB, CLAIM))
+    if settled:
+        ledger.record(Change(JOB, ChainSaw(ChainStatus.CANCELLED, (8, 0))))
+    said = (
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)"
+        " SELECT 'here', :job, number, 7, 0, 0, 'test', now() - interval '2 days' FROM generate_series(1, 3) AS number"
+    )
+    with engine.begin() as connection:
+        connection.execute(text(said), {"job": JOB})
+    assert ledger.inbox.forget_strange() == forgotten
+
+
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
     bring_to_queued(ledger)
     with engine.begin() as connection:

@@ -1,5 +1,6 @@
 """Commands on a login node that is full, noisy, silent or hostile."""
 
+import gc
 import hashlib
 import signal
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import paramiko
+import psutil
 import pytest
 
 from devgrid.process import wait_until
@@ -100,6 +102,24 @@ def test_another_host_key__is_refused(login: Login) -> None:
     known = Sshd(other.address, login.sshd.known_hosts)
     with pytest.raises(SshUnavailableError, match="not found in known_hosts"):
         login.ssh(known).run(CUSTOMER, ["true"])
+
+
+def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
+    """sshd counts those that do not get in (MaxStartups)."""
+    ssh, port = login.ssh(login.sshd), int(login.sshd.address.rpartition(":")[2])
+    gc.disable()  # which would close them, some time
+    try:
+        for _ in range(3):
+            with pytest.raises(SshUnavailableError, match="cannot log in"):
+                ssh.run("nobody-here", ["true"])
+
+        def all_closed() -> bool:
+            return all(each.raddr.port != port for each in psutil.Process().net_connections() if each.raddr)
+
+        wait_until(all_closed, "the connections to be closed", PATIENCE_S)
+    finally:
+        gc.enable()
+        ssh.close()
 
 
 def test_words__reach_the_command_as_they_are(login: Login) -> None:

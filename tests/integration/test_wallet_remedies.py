@@ -144,6 +144,27 @@ def test_replaced__and_the_first_signature_is_mined__counts(chain: Chain, provid
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
+def test_replaced__and_the_first_signature_lost_its_block__is_replaced_by_the_same_bytes_again(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    present = "hash, raw, max_fee_wei, priority_fee_wei"
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        (first,) = fleet.rows(present)
+        state = fleet.wallet.look()
+        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        (second,) = fleet.rows(present)
+        with fleet.engine.begin() as connection:  # as it is opened again when the block of the first one is lost
+            back = f"UPDATE transactions SET ({present}) = (:hash, :raw, :most, :tip)"  # noqa: S608
+            connection.execute(text(back), dict(zip(("hash", "raw", "most", "tip"), first, strict=True)))
+        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        assert fleet.rows(present) == [second]
+        assert fleet.signatures() == 2
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+
+
 def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
