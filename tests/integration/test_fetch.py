@@ -121,9 +121,8 @@ def fetching() -> Iterator[Fetching]:
 
         fleet = Fleet.of(chain, provider, engine)
         side = replace(fleet.site.chain, job_definitions=JobDefinitions(lambda: channels.open(address), sign))
-        here = Fetching(
-            replace(fleet.site, chain_side=side), fleet, customer, provider, processes.folder / "scripts", restart
-        )
+        folder = processes.folder / "scripts"
+        here = Fetching(replace(fleet.site, chain_side=side), fleet, customer, provider, folder, location, restart)
         wait_until(answers, "the job definition service", 60.0)
         yield here
         fleet.site.ledger.holder.close()
