@@ -51,8 +51,15 @@ class Bell:
             self._rung.wait()
             last = self._closing.is_set()
             self._rung.clear()
-            self._send()
+            self._try_to_send()
             self._closing.wait(PAUSE_S)
+
+    def _try_to_send(self) -> None:
+        """As _send. What nobody foresaw costs a wake-up and not the thread: nobody would ring any more."""
+        try:
+            self._send()
+        except Exception:
+            log.exception("bell_failed")
 
     def _send(self) -> None:
         if not self._brim.takes_one_more(self._queue):

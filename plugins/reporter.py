@@ -48,6 +48,8 @@ class Reporter:
         self._failed_in_a_row = 0
         self._last_failure = self._spool_failure = ""
         self._lost_told = 0  # lines of `lost` that the log has
+        self._hinted: set[spool.SpooledEvent] = set()  # that the supervisor was told, of the same lines
+        self._hints_failed: Counter[spool.SpooledEvent] = Counter()
         self._cared_at_s, self._figures_at_s = float("-inf"), time.monotonic()
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
 
@@ -188,21 +190,38 @@ class Reporter:
         return lost.exists() and lost.stat().st_size > 0
 
     def _deliver_hints(self) -> bool:
-        """Make the supervisor look at each job of which an event is lost."""
+        """Make the supervisor look at each job of which an event is lost; hints that failed before come last."""
         record = spool.read_lost(self._folder)
         if record.length == 0:
             return True
-        for line in record.lines[self._lost_told :]:
+        new = record.lines[self._lost_told :]
+        for line in new:
             log.error("lost: %r", line)
         self._lost_told = len(record.lines)
-        try:
-            for hint in record.hints:
-                self._tell(hint)
-        except grpc.RpcError as error:
-            return self._failed(f"{error.code().name}: {error.details()!r}")
+        self._hinted.difference_update(spool.LostRecord(new).hints)
+        left = sorted(set(record.hints) - self._hinted, key=lambda hint: (self._hints_failed[hint], hint.slurm_id))
+        self._failed_in_a_row = 0
+        delivered = list(map(self._deliver_hint, left))
+        if not all(delivered):
+            return False
         if spool.clear_lost(self._folder, record.length):
             self.figures["lost"] += len(record.lines)
             self._lost_told = 0
+            self._hinted.clear()
+            self._hints_failed.clear()
+        return True
+
+    def _deliver_hint(self, hint: spool.SpooledEvent) -> bool:
+        if self._failed_in_a_row >= CALLERS:
+            return False
+        try:
+            self._tell(hint)
+        except grpc.RpcError as error:
+            self._failed_in_a_row += 1
+            self._hints_failed[hint] += 1
+            return self._failed(f"{error.code().name}: {error.details()!r}")
+        self._failed_in_a_row = 0
+        self._hinted.add(hint)
         return True
 
     def _look_after(self) -> None:

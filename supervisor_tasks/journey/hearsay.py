@@ -20,6 +20,10 @@ ENDED = {
 }
 ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)  # then the exit status is not the script's own
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
+CONTRADICTED = (
+    "SLURM has forgotten how the job ended, and what was said of it contradicts itself: `supervisor settle` it"
+)
+SUSPENDED = "SLURM has forgotten how the job ended, and a plugin's seconds contain those of its suspension: `supervisor settle` it"
 
 
 HINTS_AT_ONCE = 4  # of one job under one SLURM id; hook and SPANK plugin say two things
@@ -44,10 +48,11 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
-    """Ends of a job of which each may be true, and one at most is."""
+class Undecided:
+    """Ends that a job may have had, and why an operator is to decide."""
 
     ends: tuple[Outcome, ...]
+    why: str = CONTRADICTED
 
     def __str__(self) -> str:
         told = (f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}" for end in self.ends)
@@ -56,16 +61,16 @@ class Contradiction:
 
 def believed(
     job: Job, called_s: float, heard: Iterable[Said], *, suspended: bool = False
-) -> Outcome | Contradiction | None:
+) -> Outcome | Undecided | None:
     """How the job ended, if what was heard under its name and id leaves one possibility. `called_s` is when sbatch was
-    called. Of a job that was seen `suspended`, nothing: a plugin's seconds go from its start to its end, and those in which it
-    was suspended are not to be paid. (A suspension that no look fell into is not known.)
+    called. Of a job that was seen `suspended` nothing is believed: a plugin's seconds go from its start to its end, and those
+    in which it was suspended are not to be paid. (A suspension that no look fell into is not known.)
     """
-    if suspended:
-        return None
     outcomes = [outcome for said in heard for outcome in [_outcome(job, called_s, said)] if outcome is not None]
     different = {(outcome.status, outcome.minutes, outcome.exit_status): outcome for outcome in outcomes}
-    return Contradiction(tuple(different.values())) if len(different) > 1 else next(reversed(outcomes), None)
+    if suspended and different:
+        return Undecided(tuple(different.values()), SUSPENDED)
+    return Undecided(tuple(different.values())) if len(different) > 1 else next(reversed(outcomes), None)
 
 
 def _elapsed_s(job: Job, called_s: float, said: Said, status: ChainStatus) -> int | None:

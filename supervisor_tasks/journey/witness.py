@@ -9,7 +9,7 @@ import structlog
 from supervisor_tasks.events import CalledBack, Event, Recognised, SlurmEnded, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure, park
-from supervisor_tasks.journey.hearsay import Contradiction, Said, believed, look_in_s
+from supervisor_tasks.journey.hearsay import Said, Undecided, believed, look_in_s
 from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
@@ -25,9 +25,6 @@ from supervisor_tasks.slurm.states import Phase
 log = structlog.get_logger()
 
 ANY_TIME = Submission(called_s=0.0, answered_s=float("inf"), id_is_anothers=False)  # the journal does not tell
-CONTRADICTED = (
-    "SLURM has forgotten how the job ended, and what was said of it contradicts itself: `supervisor settle` it"
-)
 SHOWN = 3  # of what nobody asked for, in a line of the log
 
 
@@ -84,8 +81,8 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
             unclear.setdefault(sight.unclear, []).append(effect)
             continue
         heard = said.get(job.job_id)
-        if isinstance(heard, Contradiction):
-            park(site.ledger, effect, CONTRADICTED, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
+        if isinstance(heard, Undecided):
+            park(site.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
             continue
         changes += _recognised(job, sight)
         changes.append(Change(job.job_id, _what(sight.seen, heard), done=effect))
@@ -154,7 +151,7 @@ def _what(seen: Seen | None, said: Outcome | None) -> Event:
     return SlurmStarted(seen.state) if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
 
 
-def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | Contradiction]:
+def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | Undecided]:
     """How jobs ended that nobody knows any more, where a plugin said so and that can be true. A site with accounting has its
     word, or none.
     """
@@ -164,7 +161,7 @@ def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | 
     heard = site.ledger.inbox.about(asked)
     submissions = site.ledger.journal.submissions(set(asked.values()))
     suspended = site.ledger.journal.ever_suspended(asked)
-    found = dict[JobId, Outcome | Contradiction]()
+    found = dict[JobId, Outcome | Undecided]()
     for job in forgotten:
         called_s = submissions.get(job.job_id, ANY_TIME).called_s
         said = [Said(row.status, row.duration_s, row.exit_code, row.received_s) for row in heard.get(job.job_id, ())]

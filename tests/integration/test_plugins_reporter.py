@@ -301,6 +301,22 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
     assert "lost=3" in tail(processes.logs / "reporter.log", 1)
 
 
+def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(processes: Processes, spool: Path) -> None:
+    bad = range(1, 11)  # more than the reporter has callers
+    (spool / "lost").write_text("".join(f"1 end {name_of(job)} {job} no room\n" for job in (*bad, 100)))
+    with serving() as (supervisor, port):
+        supervisor.always.update(dict.fromkeys(bad, grpc.StatusCode.RESOURCE_EXHAUSTED))
+        start_reporter(processes, spool, port)
+        wait_until(lambda: supervisor.told(100) == [START], "the other hint", 60.0)
+        wait_until(lambda: len(supervisor.told(1)) > 2, "the first one to be tried again", 60.0)
+        assert supervisor.told(100) == [START]  # once
+        with (spool / "lost").open("a") as lost:
+            lost.write(f"1 end {name_of(100)} 100 no room again\n")
+        wait_until(lambda: supervisor.told(100) == [START] * 2, "the hint of its second event", 60.0)
+        supervisor.always.clear()
+        wait_until(lambda: not (spool / "lost").stat().st_size, "all to be told", 60.0)
+
+
 def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome
-from supervisor_tasks.journey.hearsay import LONGEST_GAP_S, Contradiction, Said, believed, look_in_s
+from supervisor_tasks.journey.hearsay import LONGEST_GAP_S, SUSPENDED, Said, Undecided, believed, look_in_s
 
 CALLED_S = 1_795_285_686.0
 JOB = Job(
@@ -67,8 +67,8 @@ def test_believed__contradictions__are_all_that_may_be_true(other: Said) -> None
     (one,), (another,) = ([believed(JOB, CALLED_S, [said])] for said in (SAID, other))
     assert isinstance(one, Outcome)
     assert isinstance(another, Outcome)
-    assert believed(JOB, CALLED_S, [SAID, other, SAID]) == Contradiction((one, another))
-    assert believed(JOB, CALLED_S, [other, SAID]) == Contradiction((another, one))
+    assert believed(JOB, CALLED_S, [SAID, other, SAID]) == Undecided((one, another))
+    assert believed(JOB, CALLED_S, [other, SAID]) == Undecided((another, one))
 
 
 def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
@@ -92,5 +92,9 @@ def test_look_in_s__plugins_at_once_and_whoever_says_more_ever_later() -> None:
     assert look_in_s(10**6) == LONGEST_GAP_S
 
 
-def test_believed__of_a_job_that_was_suspended__is_nothing() -> None:
-    assert believed(JOB, CALLED_S, [SAID], suspended=True) is None
+def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
+    believable = believed(JOB, CALLED_S, [SAID])
+    assert isinstance(believable, Outcome)
+    assert believed(JOB, CALLED_S, [SAID], suspended=True) == Undecided((believable,), SUSPENDED)
+    for nothing in ([], [replace(SAID, status=RUNNING)], [replace(SAID, duration_s=206)]):
+        assert believed(JOB, CALLED_S, nothing, suspended=True) is None
