@@ -23,7 +23,9 @@ CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 CONTRADICTED = (
     "SLURM has forgotten how the job ended, and what was said of it contradicts itself: `supervisor settle` it"
 )
-SUSPENDED = "SLURM has forgotten how the job ended, and a plugin's seconds contain those of its suspension: `supervisor settle` it"
+SUSPENDED = (
+    "SLURM has forgotten how the job ended, and a plugin's seconds contain its suspension: `supervisor settle` it"
+)
 
 
 HINTS_AT_ONCE = 4  # of one job under one SLURM id; hook and SPANK plugin say two things
