@@ -22,7 +22,7 @@ from tests.chaos import slurm_records
 from tests.chaos.slurm_records import SlurmJob
 from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
 
-BLOCKS_A_REQUEST = 200
+CALLS_A_REQUEST = 200
 MARKS = "marks"
 EXPECTED = "expected.jsonl"
 ACKNOWLEDGED = "acknowledged.jsonl"
@@ -194,6 +194,12 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
     )
 
 
+def batched(entries: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """In portions that a node answers at once."""
+    for first in range(0, len(entries), CALLS_A_REQUEST):
+        yield entries[first : first + CALLS_A_REQUEST]
+
+
 class _ChainReader:
     """The chain, by its RPC alone."""
 
@@ -210,11 +216,14 @@ class _ChainReader:
         self._senders = {raw["hash"].lower(): raw["from"].lower() for raw in self._mined}
 
     def jobs(self) -> dict[str, OnChain]:
-        found = {}
-        for entry in self._events(self._jobs, "JobCreated"):
-            job = self._jobs.functions.get(entry["args"]["_jobId"]).call()
-            found["0x" + job[0].hex()] = self._on_chain(job)
-        return found
+        job_ids = [entry["args"]["_jobId"] for entry in self._events(self._jobs, "JobCreated")]
+        found: list[Any] = []
+        for some in batched(job_ids):
+            with self._web3.batch_requests() as batch:
+                for job_id in some:
+                    batch.add(self._jobs.functions.get(job_id))
+                found += batch.execute()
+        return {"0x" + job[0].hex(): self._on_chain(job) for job in found}
 
     def transitions(self) -> list[Transition]:
         return [
@@ -250,7 +259,8 @@ class _ChainReader:
 
     def transactions(self) -> list[Transaction]:
         mine = [raw for raw in self._mined if raw["from"].lower() == self.provider]
-        return [self._transaction(raw) for raw in mine]
+        receipts = self._answers([("eth_getTransactionReceipt", [raw["hash"]]) for raw in mine])
+        return [self._transaction(raw, receipt) for raw, receipt in zip(mine, receipts, strict=True)]
 
     def waiting_nonces(self) -> list[int]:
         pool = self._rpc("txpool_content")
@@ -303,20 +313,20 @@ class _ChainReader:
     def _blocks(self) -> Iterator[Any]:
         """All transactions, oldest first."""
         head = int(self._rpc("eth_blockNumber"), 16)
-        provider: Any = self._web3.provider
-        for first in range(0, head + 1, BLOCKS_A_REQUEST):
-            numbers = range(first, min(first + BLOCKS_A_REQUEST, head + 1))
-            for answer in provider.make_batch_request(
-                [("eth_getBlockByNumber", [hex(number), True]) for number in numbers]
-            ):
-                yield from answer["result"]["transactions"]
+        for block in self._answers([("eth_getBlockByNumber", [hex(number), True]) for number in range(head + 1)]):
+            yield from block["transactions"]
 
-    def _transaction(self, raw: Any) -> Transaction:
+    def _answers(self, calls: Sequence[tuple[str, list[Any]]]) -> Iterator[Any]:
+        provider: Any = self._web3.provider
+        for some in batched(calls):
+            for answer in provider.make_batch_request(some):
+                yield answer["result"]
+
+    def _transaction(self, raw: Any, receipt: Any) -> Transaction:
         call, arguments = None, ()
         if (raw["to"] or "").lower() == self._metascheduler.address.lower():
             function, named = self._metascheduler.decode_function_input(HexBytes(raw["input"]))
             call, arguments = function.fn_name, tuple(named.values())
-        receipt = self._rpc("eth_getTransactionReceipt", raw["hash"])
         return Transaction(raw["hash"].lower(), int(raw["nonce"], 16), call, arguments, int(receipt["status"], 16) == 1)
 
 
