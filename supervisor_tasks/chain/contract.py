@@ -35,7 +35,7 @@ TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
 TRANSITION = event("JobRepository", "JobTransitionEvent")
 TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
-JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls
+JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc.py)
 WORD = 64  # hex digits
 SAID = 200  # characters of an error that are told
 GREATEST_BIGINT = 2**63 - 1  # that the ledger keeps

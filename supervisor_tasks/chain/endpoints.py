@@ -173,8 +173,8 @@ class Endpoints(Rpc):
             else:
                 refusal = _refusal(calls, answers)
                 if refusal is None:
-                    for other, _, error in refused:  # it is that endpoint, and not the question
-                        _fail(other, error)
+                    for other, _, why in refused:  # it is that endpoint, and not the question
+                        _fail(other, why)
                     self._spread(calls, asked)
                     return answers
                 refused.append((endpoint, answers, refusal))

@@ -1,6 +1,7 @@
 """JSON-RPC over HTTP: one call or a batch, with errors sorted."""
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from supervisor_tasks.redaction import hiding
 from supervisor_tasks.urls import all_keys
 
 BATCH = 100  # calls in one HTTP request; nodes limit it
+LEAST = 10  # no node refuses so few calls for their number
+REMEMBERED_S = 600.0  # so long a node is asked no more at once than it took: a moment's trouble may look like a limit
+PASSING = (408, 429)  # HTTP statuses of 4xx that say nothing of what was asked
 TIMEOUT_S = 10.0  # to connect and to send
 DEADLINE_S = 20.0  # for the whole answer
 
@@ -41,11 +45,16 @@ class RpcError(PermanentError):
         return bool(self.data) or "revert" in self.message
 
 
+class BatchRefusedError(RpcUnavailableError):
+    """The node has refused all calls of a request in one; fewer at a time may be answered."""
+
+
 class Rpc:
     """One endpoint. Threads may share it."""
 
     def __init__(self, provider: HTTPProvider) -> None:
         self._provider = provider
+        self._limit = sys.maxsize, float("-inf")  # calls that the node took when it had refused more, and when that was
         self._without_key = hiding(all_keys(str(provider.endpoint_uri)), "(not shown)")
 
     @classmethod
@@ -69,6 +78,25 @@ class Rpc:
         return answers
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
+        """One HTTP request, or as many as the node wants it to be."""
+        if len(calls) > self._most():
+            return self.batch(calls, self._most())
+        try:
+            return self._request(calls)
+        except BatchRefusedError:
+            if len(calls) <= LEAST:
+                raise
+        fewer = max(min(BATCH, len(calls) // 2), LEAST)
+        first = self._post(calls[:fewer])  # fewer again, should it refuse these as well
+        self._limit = min(self._most(), fewer), time.monotonic()
+        return first + self._post(calls[fewer:])
+
+    def _most(self) -> int:
+        """So many calls the node takes at once, as far as is known."""
+        most, since_s = self._limit
+        return most if time.monotonic() - since_s < REMEMBERED_S else sys.maxsize
+
+    def _request(self, calls: Sequence[Call]) -> list[Any]:
         """One HTTP request."""
         try:
             response: Any = self._provider.make_batch_request(
@@ -76,9 +104,14 @@ class Rpc:
             )
         except (requests.RequestException, ValueError) as error:
             # Not `from error`: its words, and with them the URL, would be in every traceback.
-            raise RpcUnavailableError(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
+            kind = BatchRefusedError if _too_much(error) else RpcUnavailableError
+            raise kind(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
         except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts them by their ids, whatever they are
             raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
+        if _is_error(response) or (
+            isinstance(response, list) and len(response) == 1 < len(calls) and _is_error(*response)
+        ):
+            raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
         if not isinstance(response, list) or len(response) != len(calls):
             raise self._nonsense(response, f"{len(calls)} calls")
         return [self._answer(method, entry) for (method, _), entry in zip(calls, response, strict=True)]
@@ -100,6 +133,17 @@ class Rpc:
 
     def _nonsense(self, said: Any, asked: str) -> RpcUnavailableError:
         return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(said))[:200]!r} to {asked}")
+
+
+def _is_error(response: Any) -> bool:
+    """One error for all calls: so answer Erigon and Nethermind; geth puts it into a list."""
+    return isinstance(response, dict) and isinstance(response.get("error"), dict)
+
+
+def _too_much(error: Exception) -> bool:
+    """Whether a server may have refused a request for its size."""
+    status = error.response.status_code if isinstance(error, requests.HTTPError) and error.response is not None else 0
+    return 400 <= status < 500 and status not in PASSING
 
 
 def _why(error: Exception) -> str:

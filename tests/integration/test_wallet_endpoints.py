@@ -6,10 +6,11 @@ import socketserver
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -28,7 +29,7 @@ from supervisor_tasks.chain.estimates import RevertedError
 from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
 from supervisor_tasks.chain.wallet import Wallet, Write
-from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.job import ChainStatus, JobId
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
 from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
@@ -254,30 +255,29 @@ def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Acco
     claim(fleet.site)
 
 
+Call = dict[str, Any]
+
+
 @contextmanager
-def refusing(chain: Chain, *methods: str, code: int = -32005) -> Iterator[tuple[list[str], str]]:
-    """A node of the chain that answers all methods but these; and what it is asked for."""
+def in_front_of(
+    chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | None]
+) -> Iterator[tuple[list[str], str]]:
+    """A node of the chain for which somebody else may answer: an HTTP status and JSON; and the methods that it is asked for."""
     asked: list[str] = []
 
-    class Limited(_Unauthorized):
+    class Front(_Unauthorized):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             calls = json.loads(body)
             asked.extend(call["method"] for call in calls)
-            error = {"code": code, "message": "this node does not feel like it"}
-            json_type = {"Content-Type": "application/json"}
-            real = requests.post(chain.rpc_url, data=body, headers=json_type, timeout=60).json()
-            answers = [
-                {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else answer
-                for call, answer in zip(calls, real, strict=True)
-            ]
-            whole = json.dumps(answers).encode()
-            self.send_response(200)
+            status, said = answer(calls) or (200, _really(chain, calls))
+            whole = json.dumps(said).encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(whole)))
             self.end_headers()
             self.wfile.write(whole)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Limited) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
@@ -285,6 +285,25 @@ def refusing(chain: Chain, *methods: str, code: int = -32005) -> Iterator[tuple[
         finally:
             server.shutdown()
             thread.join()
+
+
+def _really(chain: Chain, calls: list[Call]) -> list[Any]:
+    answers: list[Any] = requests.post(chain.rpc_url, json=calls, timeout=60).json()
+    return answers
+
+
+def refusing(chain: Chain, *methods: str, code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
+    """A node that answers all methods but these."""
+    error = {"code": code, "message": "this node does not feel like it"}
+
+    def answer(calls: list[Call]) -> tuple[int, Any]:
+        real = zip(calls, _really(chain, calls), strict=True)
+        return 200, [
+            {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else true
+            for call, true in real
+        ]
+
+    return in_front_of(chain, answer)
 
 
 def _all_alive(rpc: Endpoints) -> Endpoints:
@@ -347,6 +366,66 @@ def test_what_the_contract_refuses_and_what_is_wrong_with_a_transaction__is_no_f
         wallet.send_again(wallet.open_transactions())  # that it is known, the first one says
         wait_until(lambda: asked.count("eth_sendRawTransaction") == 2, "both broadcasts to be spread", 30.0)
         assert set(rpc.health().values()) == {Health.ALIVE}
+
+
+TOO_MANY: dict[str, Callable[[list[Call]], tuple[int, Any]]] = {
+    "Erigon": lambda _: (200, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "batch limit 100"}}),
+    "geth": lambda calls: (
+        200,
+        [{"jsonrpc": "2.0", "id": calls[0]["id"], "error": {"code": -32600, "message": "batch too large"}}],
+    ),
+    "a proxy": lambda _: (413, "Request Entity Too Large"),
+}
+
+
+@pytest.mark.parametrize(
+    ("node", "most", "at_once"),
+    [("Erigon", 100, 100), ("geth", 100, 100), ("a proxy", 100, 100), ("Erigon", 60, 50), ("geth", 12, 12)],
+)
+def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_long(
+    chain: Chain, provider: Account, engine: Engine, node: str, most: int, at_once: int
+) -> None:
+    sizes: list[int] = []
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        sizes.append(len(calls))
+        return TOO_MANY[node](calls) if len(calls) > most else None
+
+    job_ids = scheduled_jobs(chain, provider, 2)
+    nobodys = [JobId(f"0x{number:064x}") for number in range(1, 251)]
+    with in_front_of(chain, answer) as (_, url):
+        rpc = _all_alive(Endpoints([url], CHAIN_ID))
+        contract = Fleet.of(chain, provider, engine, rpc).site.chain.contract
+        assert contract.on_chain([*nobodys, *job_ids], chain.block_number()).keys() == set(job_ids)
+        assert set(rpc.health().values()) == {Health.ALIVE}
+        sizes.clear()
+        assert contract.on_chain([*job_ids, *nobodys], chain.block_number()).keys() == set(job_ids)
+        asked = [size for size in sizes if size > 2]  # others are looks
+        assert max(asked) == at_once
+        assert len(asked) <= -(-252 // at_once)
+
+
+def test_node_that_takes_a_thousand_calls__gets_a_thousand(chain: Chain, provider: Account, engine: Engine) -> None:
+    sizes: list[int] = []
+    with in_front_of(chain, lambda calls: sizes.append(len(calls))) as (_, url):
+        contract = Fleet.of(chain, provider, engine, Rpc.at(url)).site.chain.contract
+        contract.on_chain([JobId(f"0x{number:064x}") for number in range(1, 2001)], chain.block_number())
+    assert sizes[-2:] == [1000, 1000]
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_node_that_refuses_whatever_it_is_asked__is_not_asked_call_by_call(chain: Chain, status: int) -> None:
+    requests_made: list[int] = []
+
+    def answer(calls: list[Call]) -> tuple[int, Any]:
+        requests_made.append(len(calls))
+        return status, "no"
+
+    with in_front_of(chain, answer) as (_, url):
+        rpc = Rpc.at(url)
+        with pytest.raises(RpcUnavailableError, match=str(status)):
+            rpc.batch([("eth_chainId", ())] * 100)
+    assert len(requests_made) <= 5
 
 
 def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> None:

@@ -170,17 +170,17 @@ def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str)
 @contextmanager
 def counted_requests() -> Iterator[list[int]]:
     """The sizes of the HTTP requests that are made meanwhile."""
-    post, sizes = Rpc._post, list[int]()
+    request, sizes = Rpc._request, list[int]()
 
     def counted(self: Rpc, batch: Sequence[Call]) -> list[Any]:
         sizes.append(len(batch))
-        return post(self, batch)
+        return request(self, batch)
 
-    Rpc._post = counted  # type: ignore
+    Rpc._request = counted  # type: ignore
     try:
         yield sizes
     finally:
-        Rpc._post = post  # type: ignore[method-assign]
+        Rpc._request = request  # type: ignore[method-assign]
 
 
 def put_on_chain(grid: Grid, job_ids: Sequence[JobId], customer: str, provider: str) -> None:
