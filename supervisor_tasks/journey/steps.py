@@ -40,33 +40,29 @@ def carry_out(site: Site, effect_id: int) -> None:
     leased = site.ledger.effects.lease(STEPS, effect_id)
     if not leased:
         return
-    effect = leased[0]
-    job = site.ledger.jobs([effect.job_id])[effect.job_id]
+    effect, seen = leased[0], dict[str, object]()
     try:
-        event = STEPS[effect.kind](site, job, effect)
+        job = site.ledger.jobs([effect.job_id])[effect.job_id]
+        seen = {"state": job.state, "slurm_id": job.slurm_id}
+        _conclude(site, effect, STEPS[effect.kind](site, job, effect))
     except LeaseLostError as error:
-        log.warning("step_taken_over", job_id=job.job_id, kind=effect.kind, error=str(error))
+        log.warning("step_taken_over", job_id=effect.job_id, kind=effect.kind, error=str(error))
     except (TransientError, OutcomeUnknownError) as error:
-        log.warning("step_postponed", job_id=job.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error))
+        log.warning(
+            "step_postponed", job_id=effect.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error)
+        )
         site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error))
     except PermanentError as error:
-        park(site, effect, str(error), error=type(error).__name__, state=job.state, slurm_id=job.slurm_id)
+        park(site, effect, str(error), error=type(error).__name__, **seen)
     except Exception as error:  # the edge of a step: whatever it was, the effect is not lost
-        drain.give_back_unforeseen(site.ledger, [effect], error, state=job.state, slurm_id=job.slurm_id)
+        drain.give_back_unforeseen(site.ledger, [effect], error, **seen)
         raise
-    else:
-        _conclude(site, effect, event)
 
 
 def _conclude(site: Site, effect: OpenEffect, event: Event) -> None:
     held = effect if isinstance(event, OF_THE_MOMENT) else None
-    stored = around(Point.ID_STORED) if isinstance(event, Submitted) else nullcontext()
-    try:
-        with stored:
-            after = site.ledger.record(Change(effect.job_id, event, done=effect), held=held)[effect.job_id]
-    except LeaseLostError as error:
-        log.warning("step_taken_over", job_id=effect.job_id, kind=effect.kind, error=str(error))
-        return
+    with around(Point.ID_STORED) if isinstance(event, Submitted) else nullcontext():
+        after = site.ledger.record(Change(effect.job_id, event, done=effect), held=held)[effect.job_id]
     log.info("step_done", job_id=effect.job_id, kind=effect.kind, state=after.state, slurm_id=after.slurm_id)
 
 

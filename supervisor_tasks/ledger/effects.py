@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, TextClause
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.job import Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder
+from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, GONE, Holder
 from supervisor_tasks.ledger.rows import storable
 
 log = structlog.get_logger()
@@ -106,7 +106,11 @@ class Effects:
         with around(Point.LEASE), self._engine.begin() as connection:
             taken = _effects(connection.execute(statement, parameters))
         if taken and taken[0].unforeseen >= SUSPECT_AFTER:
-            self._wait_until_alone(taken[0])
+            try:
+                self._wait_until_alone(taken[0])
+            except GONE as error:
+                self.postpone(taken, 0.0, str(error))
+                raise
         return taken
 
     def _wait_until_alone(self, suspect: OpenEffect) -> None:
@@ -140,11 +144,20 @@ class Effects:
             "unforeseen": unforeseen,
             "waits": waits,
         }
-        with around(Point.POSTPONE), self._engine.begin() as connection:
-            rows = list(connection.execute(outbox.POSTPONE, parameters))
+        with around(Point.POSTPONE):
+            rows = self._give_back(outbox.POSTPONE, parameters)
         soon = _effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
         if soon:
             self.wake(soon)
+
+    def _give_back(self, statement: TextClause, parameters: dict[str, Any]) -> list[Any]:
+        """What cannot be given back now, the holder gives back as soon as it can be: nobody waits for the lease's end."""
+        try:
+            with self._engine.begin() as connection:
+                return list(connection.execute(statement, parameters))
+        except GONE:
+            self._holder.owe(statement, parameters)
+            raise
 
     def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind], error: str | None = None) -> None:
         """Bring effects forward that wait for something which will not come; the clock wakes them. With an error it has come
@@ -171,8 +184,7 @@ class Effects:
             "error": storable(reason),
             "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
         }
-        with self._engine.begin() as connection:
-            rows = list(connection.execute(outbox.PARK, parameters))
+        rows = self._give_back(outbox.PARK, parameters)
         again = _effects(row for row in rows if row.parked_at is None)
         if again:
             self.wake(again)

@@ -16,9 +16,10 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, bindparam, func, select, text
+from sqlalchemy import Connection, Engine, TextClause, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError, asking
@@ -81,6 +82,7 @@ class Holder:
         self._number = 0
         self._checked_s = float("-inf")
         self._silence = Silence()
+        self._owed: list[tuple[TextClause, dict[str, Any]]] = []
         self._closed = threading.Event()
         self._beating: threading.Thread | None = None
 
@@ -91,6 +93,14 @@ class Holder:
             if self._connection is None or not (fresh or self._beat(self._connection)):
                 self._renew()
             return self._number
+
+    def owe(self, statement: TextClause, parameters: dict[str, Any]) -> None:
+        """What could not be given back (a disk that is full, no connection to be had) is, as soon as that can be written. Who
+        loses his number owes nothing any more: his leases are free.
+        """
+        with self._lock:
+            if self._connection is not None:
+                self._owed.append((statement, parameters))
 
     def close(self) -> None:
         """Give all leases up."""
@@ -111,8 +121,8 @@ class Holder:
     def _keep_beating(self) -> None:
         while not self._closed.wait(BEAT_EVERY_S):
             with self._lock:
-                if self._connection is not None:
-                    self._beat(self._connection)
+                if self._connection is not None and self._beat(self._connection):
+                    self._pay(self._connection)
 
     def _beat(self, connection: Connection) -> bool:
         """Say a word, and see who says none. False when the database has lost our connection."""
@@ -127,8 +137,17 @@ class Holder:
             return False
         return True
 
+    def _pay(self, connection: Connection) -> None:
+        try:
+            while self._owed:
+                connection.execute(*self._owed[0])
+                self._owed.pop(0)
+        except GONE as error:  # again with the next word, which finds out whether the connection is lost
+            log.warning("effects_not_given_back_yet", owed=len(self._owed), error=str(error))
+
     def _let_go(self, connection: Connection) -> None:
         self._connection = None
+        self._owed.clear()
         connection.invalidate()
         connection.close()
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,14 +13,19 @@ from sqlalchemy import Engine, text
 
 from devgrid.fleet import REPOSITORY
 from devgrid.process import wait_until
+from supervisor_tasks.channels import Channels
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.events import CalledBack, SlurmStarted, SlurmWaiting
-from supervisor_tasks.job import Kind
+from supervisor_tasks.events import CalledBack, SlurmEnded, SlurmStarted, SlurmWaiting
+from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.job import ChainStatus, Kind, Outcome
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
+from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger import effects
+from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, SUSPECT_AFTER, TRIES_OF_THE_UNFORESEEN, OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.site import Site
 from tests.ledgers import bring_to_queued, emptied, job_id, migrated
 
 
@@ -164,6 +170,58 @@ def test_outage__of_any_length__is_never_parked_but_late(ledger: Ledger, engine:
     assert len(look(ledger, lambda _: None)) == 2
     watch_effects(ledger)
     assert alarms(ledger) == {}
+
+
+NO_ROOM = """
+    CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+    CREATE TRIGGER no_room BEFORE UPDATE ON effects FOR EACH ROW WHEN (NEW.lease IS NULL) EXECUTE FUNCTION no_room();
+"""
+
+
+@contextmanager
+def no_room(engine: Engine) -> Iterator[None]:
+    """Nothing can be given back meanwhile: Postgres says what it says when its disk is full."""
+    with engine.begin() as connection:
+        connection.execute(text(NO_ROOM))
+    try:
+        yield
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER no_room ON effects; DROP FUNCTION no_room"))
+
+
+def until_given_back(engine: Engine) -> list[Any]:
+    """Long before the lease is over."""
+    open_ones = "SELECT lease, unforeseen, last_error FROM effects WHERE done_at IS NULL"
+    wait_until(lambda: all(row.lease is None for row in rows(engine, open_ones)), "the effects", 30.0, 0.1)
+    return rows(engine, open_ones)
+
+
+def test_batch__that_cannot_be_given_back_while_the_disk_is_full__is_as_soon_as_it_is_not(
+    ledger: Ledger, engine: Engine
+) -> None:
+    def no_answer(_: Sequence[OpenEffect]) -> None:
+        raise TransientError("SLURM does not answer")
+
+    queued_and_due(ledger, engine, 1, 2)
+    effects = ledger.effects.lease([Kind.WITNESS])
+    with no_room(engine), pytest.raises(LedgerUnavailableError), given_back_on_failure(ledger, effects):
+        no_answer(effects)
+    assert [(row.unforeseen, row.last_error) for row in until_given_back(engine)] == [(0, "SLURM does not answer")] * 2
+
+
+def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_back(
+    ledger: Ledger, engine: Engine
+) -> None:
+    bring_to_queued(ledger, 1)
+    ended = Outcome(status=ChainStatus.FAILED, reason="exit code 1")
+    ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(1), SlurmEnded(ended)))
+    make_due(engine)
+    (step,) = rows(engine, "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'tell_user'")
+    with no_room(engine), pytest.raises(LedgerUnavailableError):
+        carry_out(Site(ledger, GridLogger(Channels().open), None, None), step.id)
+    assert [row.unforeseen for row in until_given_back(engine)] == [0, 0]
 
 
 def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
