@@ -3,7 +3,8 @@
 from sqlalchemy import text
 
 # Opens effects; one that is open already is brought forward and counts one demand more. One that is parked is tried once
-# more: what is new may help, and if it does not, the effect is parked again at its first failure.
+# more: what is new may help, and if it does not, the effect is parked again at its first failure. A demand that is not for now
+# (a caller who has said too much already) leaves it parked: it would be tried at once, and so as often as anybody likes.
 OPEN = text(
     """
     INSERT INTO effects (cluster, job_id, kind, due_at, woken_at)
@@ -12,7 +13,7 @@ OPEN = text(
         AS wanted(job_id, kind, due_in_s)
     ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
     DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now(),
-        parked_at = NULL
+        parked_at = CASE WHEN EXCLUDED.due_at > now() THEN effects.parked_at END
     RETURNING id, job_id, kind, wakes, attempts, lease, parked_at,
         GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
     """

@@ -19,6 +19,7 @@ from supervisor_tasks.events import CalledBack, SlurmEnded, SlurmStarted, SlurmW
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import ChainStatus, Kind, Outcome
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
+from supervisor_tasks.journey.hearsay import HINTS_AT_ONCE, look_in_s
 from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger import effects
 from supervisor_tasks.ledger.database import LedgerUnavailableError
@@ -116,6 +117,21 @@ def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> Non
     ledger.record(Change(job_id(1), SlurmStarted(), done=again))
     watch_effects(ledger)
     assert alarms(ledger) == {}
+
+
+def test_parked__callers_who_have_said_too_much__have_nothing_tried(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+    (effect,) = ledger.effects.lease([Kind.WITNESS])
+    park(ledger, effect, "no")
+    for heard in range(HINTS_AT_ONCE + 1, HINTS_AT_ONCE + 100):
+        ledger.record(Change(job_id(1), CalledBack(look_in_s(heard))))
+        make_due(engine)
+        assert ledger.effects.lease([Kind.WITNESS]) == []
+    watch_effects(ledger)
+    assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
+    ledger.record(Change(job_id(1), CalledBack()))
+    (again,) = ledger.effects.lease([Kind.WITNESS])
+    assert again.id == effect.id
 
 
 def test_parked__job_goes_on_without_it__alarm_is_cleared(ledger: Ledger, engine: Engine) -> None:
