@@ -42,12 +42,18 @@ def run(folder: Path, stub: JobAPIStub, stopping: threading.Event) -> None:
 
 def _tell_all(folder: Path, stub: JobAPIStub) -> None:
     for file in spool.pending(folder):
-        event = spool.read(file)
+        event = spool.read(file, told_by_the_field)
         file.unlink()
         try:
             stub.SetJobStatus(_request(event), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             log.warning("lost: status %d of SLURM's %d: %s", event.status, event.slurm_id, error.code().name)
+
+
+def told_by_the_field(state: str, exit_status: int) -> tuple[int, int]:
+    """Whatever is no failure, time-out or cancellation is FINISHED to the field's plugin: NODE_FAIL, PREEMPTED and the like."""
+    statuses = {"FAILED": spool.FAILED, "TIMEOUT": spool.OUT_OF_CREDITS, "CANCELLED": spool.CANCELLED}
+    return statuses.get(state, spool.FINISHED), exit_status
 
 
 def _request(event: spool.SpooledEvent) -> SetJobStatusRequest:

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,14 @@ KEPT_REJECTED = 1000
 ABANDONED_AFTER_S = 90.0
 ABANDONED_FOR_SURE_S = 3600.0
 
-# JobStatus of supervisor.v1alpha1, as the completion plugin of the field maps SLURM's end states.
+# JobStatus of supervisor.v1alpha1, and what SLURM's end states are by docs/architecture.md; every other word is FAILED, never
+# success. Where SLURM ended the job by itself, the exit status is not the script's own, whatever SLURM shows.
 RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 6, 7, 8, 9
-STATUS = {"FAILED": FAILED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
+STATUS = {"COMPLETED": FINISHED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
+ENDED_BY_SLURM = {
+    **dict.fromkeys(("TIMEOUT", "CANCELLED", "BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED"), 0),
+    "OUT_OF_MEMORY": 253,
+}
 
 
 class MalformedEventError(ValueError):
@@ -69,7 +75,15 @@ def slurm_id_of(file: Path) -> int:
     return int(file.name.split("-")[1])
 
 
-def read(file: Path) -> SpooledEvent:
+def told_by_us(state: str, exit_status: int) -> tuple[int, int]:
+    """The status and the exit status that the supervisor is told of an end state and of the raw status that SLURM shows."""
+    return STATUS.get(state, FAILED), ENDED_BY_SLURM.get(state, exit_status)
+
+
+Told = Callable[[str, int], tuple[int, int]]
+
+
+def read(file: Path, told: Told = told_by_us) -> SpooledEvent:
     """An event. Raises MalformedEventError, and OSError when the file cannot be read."""
     text = _read_regular(file)
     try:
@@ -79,13 +93,9 @@ def read(file: Path) -> SpooledEvent:
         if fields["event"] == "started":
             return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), RUNNING)
         exit_code, _, signal = fields["exit"].partition(":")
-        return SpooledEvent(
-            fields["job_id"],
-            int(fields["slurm_id"]),
-            STATUS.get(fields["state"], FINISHED),
-            _lasted_s(int(fields["start_s"]), int(fields["end_s"])),
-            int(exit_code) * 256 + int(signal or 0),
-        )
+        status, exit_status = told(fields["state"], int(exit_code) * 256 + int(signal or 0))
+        lasted_s = _lasted_s(int(fields["start_s"]), int(fields["end_s"]))
+        return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), status, lasted_s, exit_status)
     except (ValueError, KeyError) as error:
         raise MalformedEventError(f"{file}: {error!r}; expected the lines that plugins/hook writes") from error
 

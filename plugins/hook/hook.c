@@ -77,10 +77,25 @@ static const char *plain(const char *name)
     return value;
 }
 
-static bool read_job(struct spool_event *event, const char *name, const char *id)
+/* The grid's id of a job, or NULL: by its log, `<job id>.log`, as the supervisor submits it, or else by its name. A job's owner may
+ * change its name at any time; its log's, once it runs, never. */
+static const char *whose(const char *log, const char *name)
 {
-    const char *job_id = getenv(name), *slurm_id = plain(id);
-    if (!spool_is_job_id(job_id))
+    static char stem[SPOOL_JOB_ID + 1];
+    const char *path = getenv(log), *slash = path == NULL ? NULL : strrchr(path, '/');
+    const char *file = slash == NULL ? path : slash + 1;
+    if (file != NULL && strlen(file) == SPOOL_JOB_ID + strlen(".log") && strcmp(file + SPOOL_JOB_ID, ".log") == 0) {
+        memcpy(stem, file, SPOOL_JOB_ID);
+        if (spool_is_job_id(stem))
+            return stem;
+    }
+    return spool_is_job_id(getenv(name)) ? getenv(name) : NULL;
+}
+
+static bool read_job(struct spool_event *event, const char *log, const char *name, const char *id)
+{
+    const char *job_id = whose(log, name), *slurm_id = plain(id);
+    if (job_id == NULL)
         return false; /* a job of somebody else */
     char *end;
     unsigned long number = strtoul(slurm_id, &end, 10);
@@ -97,12 +112,12 @@ static bool read_start(struct spool_event *event)
     const char *comment = getenv("SLURM_JOB_COMMENT");
     if (comment == NULL || strncmp(comment, "supervisor", strlen("supervisor")) != 0)
         return false; /* none of ours, or not for the chain */
-    return read_job(event, "SLURM_JOB_NAME", "SLURM_JOB_ID");
+    return read_job(event, "SLURM_JOB_STDOUT", "SLURM_JOB_NAME", "SLURM_JOB_ID");
 }
 
 static bool read_end(struct spool_event *event)
 {
-    if (!read_job(event, "JOBNAME", "JOBID"))
+    if (!read_job(event, "STDOUT", "JOBNAME", "JOBID"))
         return false;
     event->kind = "end";
     snprintf(event->text, sizeof event->text,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from supervisor_tasks.billing import SECONDS_PER_MINUTE, billed_minutes
 from supervisor_tasks.job import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.output import said_of
+from supervisor_tasks.slurm.states import OUT_OF_MEMORY_STATUS
 
 # JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md, section 3).
 ENDED = {
@@ -19,6 +20,7 @@ ENDED = {
     9: ChainStatus.OUT_OF_CREDITS,
 }
 ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)  # then the exit status is not the script's own
+ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 CONTRADICTED = (
     "SLURM has forgotten how the job ended, and what was said of it contradicts itself: `supervisor settle` it"
@@ -92,10 +94,19 @@ def _outcome(job: Job, called_s: float, said: Said) -> Outcome | None:
     if status is None or elapsed_s is None:
         return None
     if status is ChainStatus.FINISHED and said.exit_code != 0:
-        status = ChainStatus.FAILED  # the completion plugin says FINISHED of node failures and their like too
+        status = ChainStatus.FAILED  # the field's plugin says FINISHED of node failures and their like too
     return Outcome(
         status=status,
         elapsed_s=elapsed_s,
         exit_status=0 if status in ENDED_BY_SLURM else said.exit_code,
-        reason=said_of(said.exit_code) if status is ChainStatus.FAILED else "",
+        reason=_why(said.exit_code) if status is ChainStatus.FAILED else "",
     )
+
+
+def _why(exit_status: int) -> str:
+    """A callback has no room for SLURM's state. But a script that fails has an exit status, and nobody but SLURM has that of
+    OUT_OF_MEMORY.
+    """
+    if exit_status == OUT_OF_MEMORY_STATUS:
+        return "SLURM: OUT_OF_MEMORY"
+    return said_of(exit_status) if exit_status else ENDED_BY_SLURM_ITSELF

@@ -30,7 +30,7 @@ STATUS_OF = {
 NUMBER_OF = {"CANCELLED": 4, "FINISHED": 5, "FAILED": 6, "OUT_OF_CREDITS": 7, "PANICKED": 8}
 TOLD_ENDS = (6, 7, 8, 9)  # JobStatus of the plugins: CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS
 TOLD = (4, *TOLD_ENDS)  # and RUNNING; what else is acknowledged comes from plugins of other versions, and is not kept
-TOLD_OF = {"CANCELLED": 6, "FAILED": 8, "TIMEOUT": 9}  # every other end is FINISHED to the plugins
+TOLD_OF = {"COMPLETED": 7, "CANCELLED": 6, "TIMEOUT": 9}  # every other end is FAILED (8) to our hooks
 ENOUGH = 1000  # callbacks about one job and SLURM id; what more is said of a job that is settled is acknowledged and not kept
 LEGAL = {
     ("PENDING", "META_SCHEDULED"),
@@ -42,6 +42,7 @@ LEGAL = {
     *((hot, "PANICKED") for hot in HOT),
 }
 CORE_DUMPED = 0x80
+OUT_OF_MEMORY_STATUS = 253  # without the bit of a core dump 125, as accounting and the completion hook show it
 # scontrol shows the signal that such a job got, or what it made of that; accounting and the completion hook show 0.
 ENDED_BY_SLURM = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL")
 JOB_CALLS = ("providerSetJobStatus", "refuseJob")
@@ -242,8 +243,8 @@ def hooks_heard(evidence: Evidence) -> Looked:
     files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while
     spooled = {int(name.split("-")[1]) for name in files if "-end" in name}
     for seen in evidence.completed:
-        if seen.job_id and seen.told:
-            said = TOLD_OF.get(seen.state, 7), seen.elapsed_s, seen.exit_status
+        if seen.job_id:
+            said = TOLD_OF.get(seen.state, 8), seen.elapsed_s, _told_exit(seen)
             heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled
             about = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {said})"
             yield None if heard else f"{about} is neither in the inbox nor spooled"
@@ -402,6 +403,12 @@ def _inbox(evidence: Evidence) -> dict[tuple[str, int], set[Said]]:
 def _is_kept(stored: dict[tuple[str, int], set[Said]], job_id: str, slurm_id: int, said: Said) -> bool:
     about = stored.get((job_id, slurm_id), set())
     return said in about or len(about) >= ENOUGH
+
+
+def _told_exit(seen: SlurmJob) -> int:
+    if seen.state in ENDED_BY_SLURM:
+        return 0
+    return OUT_OF_MEMORY_STATUS if seen.state == "OUT_OF_MEMORY" else seen.exit_status
 
 
 def _settled_by_us(evidence: Evidence) -> list[OnChain]:

@@ -16,7 +16,7 @@ GRID_JOB = re.compile("0x[0-9a-f]{64}")
 @dataclass(frozen=True)
 class SlurmJob:
     """A job in SLURM's records. `job_id` is the grid's, from the name of its log file or its own name; `live` means that
-    slurmctld has it and it has not ended, `told` that the hook could tell whose job it was.
+    slurmctld has it and it has not ended.
     """
 
     slurm_id: int
@@ -25,7 +25,6 @@ class SlurmJob:
     elapsed_s: int
     exit_status: int
     live: bool = False
-    told: bool = False
 
 
 def records(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict[int, SlurmJob]:
@@ -117,7 +116,6 @@ def completed(folder: Path) -> Iterator[SlurmJob]:
             state,
             elapsed_s,
             int(exit_code) * 256 + int(signal or 0),
-            told=GRID_JOB.fullmatch(name) is not None,
         )
 
 

@@ -344,6 +344,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: a_lie_in_place_of_the_end(e, status=8),
         lambda e: a_lie_in_place_of_the_end(e, duration_s=4711),
         lambda e: a_lie_in_place_of_the_end(e, exit_code=9),
+        lambda e: replace(e, completed=[replace(seen, state="NODE_FAIL") for seen in e.completed]),
     ],
     "acknowledged": [
         lambda e: replace(e, acknowledged=[said("0x0", 1)]),

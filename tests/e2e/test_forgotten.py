@@ -1,9 +1,11 @@
-"""SLURM forgets a job before anybody looked, and the site has no accounting: a plausible callback is believed. (Sites with
-accounting: test_ends_accounted.py.)
+"""SLURM forgets jobs before anybody looked, and the site has no accounting: what SLURM's hooks said is believed, and what liars
+add to that changes nothing but that the operator is asked. (Sites with accounting: test_ends_accounted.py.)
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,15 +13,38 @@ import pytest
 from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
-from plugins.spool import CANCELLED
+from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
 from supervisor_tasks.job import ChainStatus
-from tests.chaos.liars import tell
-from tests.ends import scontrol
-from tests.watching import journal, rows, slurm_of, wait_for, wait_for_end
+from tests.chaos.liars import lies, tell
+from tests.chaos.slurm_records import SlurmJob, completed
+from tests.ends import as_customer, id_of, record_of, row_of, running, scontrol
+from tests.watching import journal, parked, rows, slurm_of, wait_for_end
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute
+LIES = 600
+MORE_LIES = 300
+SEED = 5  # half of the jobs are told ends that may be true
+LIED_ABOUT = 6
+WORKS = "#!/bin/bash\nsleep 12\nexit {}\n"
+STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """Jobs that SLURM has forgotten: one whose owner gave it another name, one of which somebody told another end, one that was
+    suspended, one that waited, one whose node was lost, and those that liars talk about.
+    """
+
+    renamed: str
+    disputed: str
+    suspended: str
+    waited: str
+    lost_node: str
+    lied_about: list[str]
+    slurm_ids: dict[str, int]
+    kills: int  # that anybody had asked slurmctld for by then
 
 
 @pytest.fixture(scope="module")
@@ -37,61 +62,136 @@ def customer(grid: Grid) -> Account:
     return grid.new_customer()
 
 
-def called(grid: Grid, job_id: str) -> list[Any]:
-    return rows(grid, "SELECT status, duration_s, slurm_id FROM callbacks WHERE job_id = :id ORDER BY id", id=job_id)
-
-
-def test_jobs_forgotten_by_slurmctld__end_with_their_true_figures_unless_these_are_disputed(
-    grid: Grid, customer: Account
-) -> None:
+@pytest.fixture(scope="module")
+def forgotten(grid: Grid, customer: Account) -> Forgotten:
+    """The worker is down while they end, is back when SLURM knows none of them, and hears by then what liars say."""
     slurm, gate = slurm_of(grid), grid.users.home(customer.address) / "resumed"
     suspended = grid.submit_script(customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n")
     be_seen_suspended(grid, suspended)
-    ended = grid.submit_script(customer, "#!/bin/bash\nsleep 12\nexit 5\n")
-    disputed = grid.submit_script(customer, "#!/bin/bash\nsleep 12\n")
-    for job_id in (ended, disputed):
-        wait_for(grid, job_id, {ChainStatus.RUNNING})
-    waits = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
-    wait_until(lambda: "Recognised" in journal(grid, waits), "the job to wait", 30.0, 0.1)
+    renamed, disputed = (grid.submit_script(customer, WORKS.format(code)) for code in (5, 0))
+    lied_about = [grid.submit_script(customer, WORKS.format(number % 3)) for number in range(LIED_ABOUT)]
+    lost_node = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", cpusPerTask=8)
+    ids = {job_id: running(grid, job_id) for job_id in (renamed, disputed, suspended, lost_node, *lied_about)}
+    waited = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
+    wait_until(lambda: "Recognised" in journal(grid, waited), "the job to wait", 30.0, 0.1)
+    ids[waited] = id_of(grid, waited)
     grid.processes.kill(grid.fleet.find("worker"))
     gate.touch()
-    slurm.run("scancel", f"--name={waits}")
-    all_jobs = (ended, disputed, suspended, waits)
-    wait_until(lambda: [len(called(grid, job)) for job in all_jobs] == [2, 2, 2, 1], "callbacks", 60.0, 0.1)
-    assert [(call.status, call.duration_s) for call in called(grid, waits)] == [(CANCELLED, 0)]
-    names = ",".join(all_jobs)
-    shown = ["squeue", "--noheader", "--states=all", f"--name={names}"]
-    wait_until(lambda: not slurm.run(*shown).stdout, "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
-    ran_for_nothing = SetJobStatusRequest(
-        name=disputed, id=called(grid, disputed)[0].slurm_id, status=JOB_STATUS_FAILED
-    )
+    as_customer(grid, customer, "scontrol", "update", f"JobId={ids[renamed]}", "JobName=mine", "Comment=mine")
+    slurm.run("scancel", str(ids[waited]))
+    node = record_of(grid, ids[lost_node]).node
+    scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
+    heard = {job_id: 1 if job_id == waited else 2 for job_id in ids}
+    wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == heard, "callbacks", 60.0, 0.1)
+    wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
+    series = lies(SEED, lied_about, [ids[job_id] for job_id in lied_about])
+    assert set(tell(grid, list(islice(series, LIES)))) == {"OK", "INVALID_ARGUMENT"}
+    ran_for_nothing = SetJobStatusRequest(name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED)
     assert tell(grid, [ran_for_nothing]) == {"OK": 1}
+    before = kills(grid)
     grid.fleet.start_worker()
-    job = wait_for_end(grid, ended)
-    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
-    row = rows(grid, "SELECT elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=ended)[0]
-    assert row.exit_status == 5 * 256
-    assert row.elapsed_s in (12, 13)
-    assert "callback_believed" in (grid.folder / "log" / "worker.log").read_text()
-    job = wait_for_end(grid, waits)
-    assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
-    either = r"FINISHED after 1[23] s, exit status 0; or FAILED after 0 s, exit status 0"
-    is_left_to_the_operator(grid, disputed, either)
-    is_left_to_the_operator(grid, suspended, r"FINISHED after \d+ s, exit status 0")
+    return Forgotten(renamed, disputed, suspended, waited, lost_node, lied_about, ids, before)
 
 
 def be_seen_suspended(grid: Grid, job_id: str) -> None:
     """The job is suspended until a look has seen that."""
-    wait_for(grid, job_id, {ChainStatus.RUNNING})
-    slurm_id = str(rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=job_id)[0].slurm_id)
+    slurm_id = str(running(grid, job_id))
     scontrol(grid, "suspend", slurm_id)
     seen = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = 'SUSPENDED'"
     wait_until(lambda: bool(rows(grid, seen, id=job_id)), "a look to see it suspended", 120.0, 0.1)
     scontrol(grid, "resume", slurm_id)
 
 
+def called(grid: Grid, job_id: str) -> list[Any]:
+    return rows(grid, "SELECT status, duration_s, exit_code FROM callbacks WHERE job_id = :id ORDER BY id", id=job_id)
+
+
+def listed(grid: Grid) -> set[int]:
+    return {
+        int(line) for line in slurm_of(grid).run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
+    }
+
+
+def kills(grid: Grid) -> int:
+    return (grid.folder / "slurm" / "slurmctld.log").read_text().count("REQUEST_KILL_JOB")
+
+
+def truth(grid: Grid, slurm_id: int) -> SlurmJob:
+    """What SLURM said of a job when it ended."""
+    return next(job for job in completed(grid.folder) if job.slurm_id == slurm_id)
+
+
+def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(grid: Grid, forgotten: Forgotten) -> None:
+    job = wait_for_end(grid, forgotten.renamed)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
+    row = row_of(grid, forgotten.renamed)
+    assert (row.elapsed_s, row.exit_status) == (truth(grid, row.slurm_id).elapsed_s, 5 * 256)
+    assert row.elapsed_s in (12, 13)
+    assert "callback_believed" in (grid.folder / "log" / "worker.log").read_text()
+
+
+def test_cancelled_while_it_waited__costs_nothing(grid: Grid, forgotten: Forgotten) -> None:
+    assert [(call.status, call.duration_s) for call in called(grid, forgotten.waited)] == [(CANCELLED, 0)]
+    job = wait_for_end(grid, forgotten.waited)
+    assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
+
+
+def test_node_lost__has_failed_and_not_finished(grid: Grid, forgotten: Forgotten) -> None:
+    said = truth(grid, forgotten.slurm_ids[forgotten.lost_node])
+    assert said.state == "NODE_FAIL"
+    assert [tuple(call) for call in called(grid, forgotten.lost_node)][1:] == [(FAILED, said.elapsed_s, 0)]
+    job = wait_for_end(grid, forgotten.lost_node)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 0, 0)
+    assert job.last_error == "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
+
+
+def test_another_end_that_may_be_true__is_left_to_the_operator(grid: Grid, forgotten: Forgotten) -> None:
+    either = r"FINISHED after 1[23] s, exit status 0; or FAILED after 0 s, exit status 0"
+    is_left_to_the_operator(grid, forgotten.disputed, either)
+
+
+def test_seen_suspended__is_left_to_the_operator(grid: Grid, forgotten: Forgotten) -> None:
+    is_left_to_the_operator(grid, forgotten.suspended, r"FINISHED after \d+ s, exit status 0")
+
+
 def is_left_to_the_operator(grid: Grid, job_id: str, ends: str) -> None:
-    evidence = "SELECT evidence FROM effects WHERE job_id = :id AND parked_at IS NOT NULL"
-    wait_until(lambda: len(rows(grid, evidence, id=job_id)) == 1, "the job to be parked", 60.0, 0.1)
-    assert re.fullmatch(ends, rows(grid, evidence, id=job_id)[0].evidence["ends"])
+    wait_until(lambda: job_id in parked_witnesses(grid), "the job to be parked", 60.0, 0.1)
+    query = "SELECT evidence FROM effects WHERE job_id = :id AND parked_at IS NOT NULL"
+    assert re.fullmatch(ends, rows(grid, query, id=job_id)[0].evidence["ends"])
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
+
+
+def test_lies__about_what_slurm_has_forgotten__change_no_end_and_have_nothing_cancelled(
+    grid: Grid, forgotten: Forgotten
+) -> None:
+    lied_about = set(forgotten.lied_about)
+    wait_until(lambda: lied_about <= ended(grid) | parked_witnesses(grid), "an end, or the operator's turn", 60.0, 0.1)
+    assert_ended_as_slurm_said_or_parked(grid, forgotten)
+    assert lied_about & ended(grid)
+    asked = lied_about & parked_witnesses(grid)
+    assert asked
+    more = lies(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
+    assert set(tell(grid, list(islice(more, MORE_LIES)))) == {"OK", "INVALID_ARGUMENT"}
+    unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
+    wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
+    wait_until(lambda: asked <= parked_witnesses(grid), "the last look", 60.0, 0.1)
+    assert_ended_as_slurm_said_or_parked(grid, forgotten)
+    assert kills(grid) == forgotten.kills
+
+
+def ended(grid: Grid) -> set[str]:
+    return {row.job_id for row in rows(grid, "SELECT job_id FROM jobs WHERE state = 'SETTLED'")}
+
+
+def parked_witnesses(grid: Grid) -> set[str]:
+    """The jobs that are left to the operator."""
+    return {row.job_id for row in parked(grid) if row.kind == "witness"}
+
+
+def assert_ended_as_slurm_said_or_parked(grid: Grid, forgotten: Forgotten) -> None:
+    for job_id in forgotten.lied_about:
+        job, said = grid.chain.job(job_id), truth(grid, forgotten.slurm_ids[job_id])
+        right = (STATUS_OF[said.state], said.exit_status, 0)
+        hot = (ChainStatus.RUNNING, 0, 0)
+        expected = hot if job_id in parked_witnesses(grid) else right
+        assert (job.status, job.exit_code, job.final_cost_wei) == expected

@@ -77,8 +77,26 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hook__name_that_is_no_job_id__writes_nothing(hook: str, name: str, programs: Path, spool: Path) -> None:
-    done = run(programs / hook, JOBNAME=name, SLURM_JOB_NAME=name)
+    log = f"/home/x/{name}.log"
+    done = run(programs / hook, JOBNAME=name, SLURM_JOB_NAME=name, STDOUT=log, SLURM_JOB_STDOUT=log)
     assert (done.returncode, done.stderr, list(spool.iterdir())) == (0, "", [])
+
+
+@pytest.mark.parametrize("name", ["renamed by its owner", "0x" + "cd" * 32, ""])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hook__name_that_the_owner_changed__is_known_by_the_log(
+    hook: str, name: str, programs: Path, spool: Path
+) -> None:
+    log = f"/home/0x{'ab' * 20}/{JOB_ID}.log"
+    done = run(programs / hook, JOBNAME=name, SLURM_JOB_NAME=name, STDOUT=log, SLURM_JOB_STDOUT=log)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(event.job_id, event.slurm_id) for event in events(spool)] == [(JOB_ID, 7)]
+
+
+@pytest.mark.parametrize("log", ["/home/x/slurm-7.out", f"/home/x/{'0x' + 'cd' * 32}.out", "/home/x/.log", ""])
+def test_hook__log_that_somebody_else_named__leaves_the_name_to_tell(log: str, programs: Path, spool: Path) -> None:
+    assert run(programs / "supervisor-ended", STDOUT=log).returncode == 0
+    assert [event.job_id for event in events(spool)] == [JOB_ID]
 
 
 @pytest.mark.parametrize("comment", ["", "benchmark 127.0.0.1:1", " supervisor x:1"])

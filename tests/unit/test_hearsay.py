@@ -82,6 +82,19 @@ def test_believed__finished_with_an_exit_status__was_no_success() -> None:
     assert outcome.status is ChainStatus.FAILED
 
 
+@pytest.mark.parametrize(
+    ("status", "exit_code", "reason"),
+    [
+        (FAILED, 0, "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"),
+        (FAILED, 253, "SLURM: OUT_OF_MEMORY"),
+        (FINISHED, 253, "SLURM: OUT_OF_MEMORY"),
+    ],
+)
+def test_believed__failed_by_slurms_own_doing__says_so(status: int, exit_code: int, reason: str) -> None:
+    outcome = believed(JOB, CALLED_S, [replace(SAID, status=status, exit_code=exit_code)])
+    assert outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=125, exit_status=exit_code, reason=reason)
+
+
 def test_believed__ended_by_slurm__has_no_exit_status() -> None:
     outcome = believed(JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)])
     assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)

@@ -10,8 +10,22 @@ import pytest
 
 from plugins import spool
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus
+from supervisor_tasks.job import Address, Definition, Job, JobId, Outcome
+from supervisor_tasks.journey.hearsay import Said, believed
+from supervisor_tasks.slurm.states import end
 
 JOB_ID = "0x" + "ab" * 32
+BY_SLURM = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED")
+ENDS = [("COMPLETED", 0, 0), ("FAILED", 3, 0), ("FAILED", 0, 9)]
+ENDS += [(state, *shown) for state in BY_SLURM for shown in ((0, 0), (3, 0), (0, 15), (0, 125))]
+JOB = Job(
+    job_id=JobId(JOB_ID),
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    time_limit_min=10,
+)
 
 
 def _ended(
@@ -30,15 +44,30 @@ def _ended(
         ("FAILED", "FAILED"),
         ("TIMEOUT", "OUT_OF_CREDITS"),
         ("CANCELLED", "CANCELLED"),
-        ("NODE_FAIL", "FINISHED"),
-        ("PREEMPTED", "FINISHED"),
-        ("BOOT_FAIL", "FINISHED"),
-        ("OUT_OF_MEMORY", "FINISHED"),
-        ("DEADLINE", "FINISHED"),
+        ("NODE_FAIL", "FAILED"),
+        ("PREEMPTED", "FAILED"),
+        ("BOOT_FAIL", "FAILED"),
+        ("OUT_OF_MEMORY", "FAILED"),
+        ("DEADLINE", "FAILED"),
+        ("A_WORD_OF_TOMORROW", "FAILED"),
+        ("", "FAILED"),
     ],
 )
-def test_read__end_state__is_mapped_as_the_plugin_of_the_field_does(tmp_path: Path, state: str, status: str) -> None:
+def test_read__end_state__is_told_and_an_unknown_one_is_no_success(tmp_path: Path, state: str, status: str) -> None:
     assert _ended(tmp_path, state).status == JobStatus.Value(f"JOB_STATUS_{status}")
+
+
+@pytest.mark.parametrize(("state", "exit_code", "signal"), ENDS)
+def test_read__end_state__is_believed_to_be_what_the_table_says(
+    tmp_path: Path, state: str, exit_code: int, signal: int
+) -> None:
+    """Where SLURM has forgotten the job, the hook's words have to come to the same as SLURM's own would have."""
+    event = _ended(tmp_path, state, exit_code=f"{exit_code}:{signal}")
+    outcome = believed(JOB, 100.0, [Said(event.status, event.duration_s, event.exit_code, received_s=200.0)])
+    meant = end(state)
+    exit_status = exit_code * 256 + signal if meant.by_itself else meant.exit_status
+    assert isinstance(outcome, Outcome)
+    assert (outcome.status, outcome.elapsed_s, outcome.exit_status) == (meant.status, 60, exit_status)
 
 
 @pytest.mark.parametrize(("shown", "raw"), [("0:0", 0), ("3:0", 768), ("0:9", 9), ("255:0", 65280), ("1:15", 271)])
