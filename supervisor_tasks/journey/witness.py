@@ -11,6 +11,7 @@ from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure, park
 from supervisor_tasks.journey.hearsay import Said, Undecided, believed, look_in_s
 from supervisor_tasks.journey.known_slurm import require_known
+from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_operator
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.inbox import CallbackSeen
@@ -25,6 +26,7 @@ from supervisor_tasks.slurm.states import Phase
 log = structlog.get_logger()
 
 ANY_TIME = Submission(called_s=0.0, answered_s=float("inf"), id_is_anothers=False)  # the journal does not tell
+LOOKED_BACK_S = 2 * PATIENCE_S
 SHOWN = 3  # of what nobody asked for, in a line of the log
 
 
@@ -73,6 +75,7 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
     jobs = site.ledger.jobs({effect.job_id for effect in effects})
     sights = look_at(site, jobs.values())
     said = _believed(site, [job for job in jobs.values() if sights[job.job_id].unknown])
+    puzzles = _puzzles(site, sights)
     unclear = dict[str, list[OpenEffect]]()
     changes = list[Change]()
     for effect in effects:
@@ -80,11 +83,14 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
         if sight.unclear:
             unclear.setdefault(sight.unclear, []).append(effect)
             continue
+        changes += _recognised(job, sight)
+        if (why := puzzles.get(job.job_id)) is not None and sight.seen is not None:
+            park(site.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
+            continue
         heard = said.get(job.job_id)
         if isinstance(heard, Undecided):
             park(site.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
             continue
-        changes += _recognised(job, sight)
         changes.append(Change(job.job_id, _what(sight.seen, heard), done=effect))
     site.ledger.record(*changes)
     for change in changes:
@@ -145,10 +151,18 @@ def _recognised(job: Job, sight: Sight) -> list[Change]:
 
 def _what(seen: Seen | None, said: Outcome | None) -> Event:
     if seen is None:
-        return SlurmWaiting("not listed") if said is None else SlurmEnded(said)
+        return SlurmWaiting(NOT_LISTED) if said is None else SlurmEnded(said)
     if seen.phase is Phase.ENDED:
         return SlurmEnded(seen.outcome())
     return SlurmStarted(seen.state) if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
+
+
+def _puzzles(site: Site, sights: Mapping[JobId, Sight]) -> dict[JobId, str]:
+    """The jobs of which SLURM says what nobody can make an end of, for too long, and why an operator is to look."""
+    odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and sight.seen.phase is Phase.UNKNOWN}
+    looks = site.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}
+    found = {job_id: for_the_operator(seen, looks.get(job_id, ())) for job_id, seen in odd.items()}
+    return {job_id: why for job_id, why in found.items() if why is not None}
 
 
 def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | Undecided]:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.events import Claimed, Event, SlurmStarted, SubmitStarted, SubmitUnclear
+from supervisor_tasks.events import Claimed, Event, SlurmStarted, SlurmWaiting, SubmitStarted, SubmitUnclear
 from supervisor_tasks.job import Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import EventRow
@@ -98,6 +98,18 @@ class Journal:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
         claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == Claimed.__name__).scalar_subquery()
         return *about, than(claimed)
+
+    def looks(self, job_ids: Iterable[str], within_s: float) -> dict[JobId, list[tuple[str, float]]]:
+        """What SLURM showed of these jobs in the last seconds, and how many seconds ago; the latest look first."""
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        seen, ago_s = EVENTS.c.details["seen"].astext, func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
+        query = select(EVENTS.c.job_id, seen.label("seen"), ago_s.label("ago_s")).order_by(EVENTS.c.id.desc())
+        query = query.where(*about, EVENTS.c.name.in_([SlurmStarted.__name__, SlurmWaiting.__name__]), ago_s < within_s)
+        found = dict[JobId, list[tuple[str, float]]]()
+        with asking(self._engine) as connection:
+            for row in connection.execute(query):
+                found.setdefault(JobId(row.job_id), []).append((row.seen, float(row.ago_s)))
+        return found
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
         """Which of these jobs SLURM has shown as SUSPENDED at a look."""

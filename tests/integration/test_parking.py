@@ -240,6 +240,20 @@ def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_
     assert [row.unforeseen for row in until_given_back(engine)] == [0, 0]
 
 
+def test_looks__the_latest_first_and_none_from_long_ago(ledger: Ledger, engine: Engine) -> None:
+    for number in (1, 2):
+        bring_to_queued(ledger, number)
+    ledger.record(Change(job_id(1), SlurmWaiting("PENDING")))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE events SET at = now() - interval '3 hours' WHERE name = 'SlurmWaiting'"))
+    ledger.record(Change(job_id(1), SlurmStarted("RUNNING")), Change(job_id(1), SlurmWaiting("COMPLETING")))
+    looks = ledger.journal.looks([job_id(1), job_id(2)], 7200.0)
+    assert {name: [seen for seen, _ in shown] for name, shown in looks.items()} == {
+        job_id(1): ["COMPLETING", "RUNNING"]
+    }
+    assert all(0 <= ago_s < 600 for _, ago_s in looks[job_id(1)])
+
+
 def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
     effects = ledger.effects.lease([Kind.WITNESS])

@@ -1,0 +1,55 @@
+"""A job of which SLURM says what is no end is not looked at for ever in silence."""
+
+from pathlib import Path
+
+import pytest
+
+from supervisor_tasks.job import SlurmId
+from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_operator
+from supervisor_tasks.slurm.output import Answer, Seen, seen_jobs
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+AN_HOUR_AGO = PATIENCE_S + 1
+
+
+def recorded(name: str) -> dict[SlurmId, Seen]:
+    return seen_jobs(Answer(0, (DATA / f"{name}-slurm-22.05.8.txt").read_text(), ""))
+
+
+def showing(state: str) -> Seen:
+    return Seen(SlurmId(7), state, 0, 0)
+
+
+def test_recorded__completing__waits_an_hour() -> None:
+    seen = recorded("squeue-jobs-live")[SlurmId(7)]
+    assert seen.state == "COMPLETING"
+    assert for_the_operator(seen, []) is None
+    assert for_the_operator(seen, [("COMPLETING", 900.0), ("COMPLETING", PATIENCE_S - 1)]) is None
+    why = for_the_operator(seen, [("COMPLETING", 900.0), ("COMPLETING", AN_HOUR_AGO), ("RUNNING", 5000.0)])
+    assert why is not None
+    assert why.startswith("for 60 min SLURM has shown the job in states like COMPLETING")
+
+
+def test_recorded__ended_before_it_began__is_the_operators_at_once() -> None:
+    jobs = recorded("squeue-jobs-ended-before-they-began")
+    why = for_the_operator(jobs[SlurmId(1)], [])
+    assert why is not None
+    assert why.startswith("SLURM has ended the job as COMPLETED, and shows no time")
+    assert for_the_operator(jobs[SlurmId(2)], []) is None
+    assert jobs[SlurmId(2)].state == "RUNNING for INVALID"
+
+
+@pytest.mark.parametrize("state", ["REVOKED", "UPDATE_DB", "LAUNCH_FAILED", "SPLENDID", "RUNNING for INVALID"])
+def test_unknown_states__in_turn__count_together(state: str) -> None:
+    assert for_the_operator(showing(state), [(state, 10.0), ("REVOKED", AN_HOUR_AGO)]) is not None
+
+
+@pytest.mark.parametrize("before", ["RUNNING", "PENDING", NOT_LISTED])
+def test_unknown_state__behind_one_that_is_known__begins_anew(before: str) -> None:
+    looks = [("COMPLETING", 10.0), (before, 900.0), ("COMPLETING", AN_HOUR_AGO)]
+    assert for_the_operator(showing("COMPLETING"), looks) is None
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "NODE_FAIL"])
+def test_known_state__for_however_long__is_nobodys(state: str) -> None:
+    assert for_the_operator(showing(state), [("REVOKED", AN_HOUR_AGO)]) is None
