@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.plan import Plan
 from benchmarks.suite import Benchmark
+from supervisor_tasks.chain.blocks import Reach
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
@@ -37,6 +38,7 @@ class ChainSide:
     blocks: Blocks
     confirmations: int
     stuck_after_s: float = 60.0
+    reach: Reach = field(default_factory=Reach)
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class SweepSide:
     every_s: float
     grace_s: float
     start_block: int
+    reach: Reach = field(default_factory=Reach)
 
 
 @dataclass(frozen=True, slots=True)

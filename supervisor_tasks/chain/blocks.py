@@ -1,12 +1,16 @@
 """The chain's blocks as a node shows them, and where two views of them part. "Cannot see" is not "gone"."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
+
+MOST_BLOCKS = 1000  # in one question for logs
+
+Answer = TypeVar("Answer")
 
 
 class BetweenForksError(RpcUnavailableError):
@@ -33,6 +37,34 @@ class Stretch:
     def hashes(self) -> dict[int, str]:
         """Their hashes by number."""
         return {block.number: block.hash for block in self.blocks}
+
+
+class Reach:
+    """How many blocks a question for logs covers. Nodes limit the blocks, or the logs of an answer, and say so in many ways, or
+    not at all. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._blocks = MOST_BLOCKS
+
+    def ask(self, question: Callable[[int], Answer]) -> Answer:
+        """The answer to a question that is told how many blocks it may cover: half as many after a failure, and an eighth more
+        after an answer. What the node refuses is asked again at once; what it did not answer at all, the next time. Raises
+        RpcUnavailableError.
+        """
+        while True:
+            asked = self._blocks
+            try:
+                answer = question(asked)
+            except BetweenForksError:
+                raise
+            except RpcUnavailableError as error:
+                self._blocks = max(1, asked // 2)
+                if asked == 1 or not isinstance(error.__cause__, RpcError):
+                    raise
+            else:
+                self._blocks = min(MOST_BLOCKS, asked + asked // 8 + 1)
+                return answer
 
 
 def head(rpc: Rpc) -> int:

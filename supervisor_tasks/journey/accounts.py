@@ -1,11 +1,14 @@
 """Accounts: whoever asks the grid for a job gets an account in the site's directory, whichever provider will run it."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from supervisor_tasks.chain import blocks
+from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.errors import DirectoryRefusedError, TransientError
+from supervisor_tasks.job import Address
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.accounts import Accounts
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STREAM = "customers"
-BLOCKS = 1000  # in one question; nodes limit the range
 REFUSED = "refused: "  # what an account's last error begins with when the directory said no
 AWAY_S = 180.0  # so long a directory may be away without a call to the operator
 REFUSED_AGAIN_S = 30.0  # the settings are to be changed, here or there
@@ -52,16 +54,24 @@ def _listen(site: Site, accounts: Accounts) -> bool:
     """
     chain, ledger = site.chain, site.ledger
     head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
-    first = head if cursor is None else min(cursor[0] + 1, head + 1 - chain.confirmations)
-    last = min(head, max(first, 0) + BLOCKS - 1)
-    if cursor is not None and last <= cursor[0]:
+    known = head - 1 if cursor is None else cursor[0]
+    if head <= known:
         return False
-    customers = chain.contract.customers(max(first, 0), last)
-
+    last = known if cursor is None else min(known, max(head - chain.confirmations, -1))
+    customers = set[Address]()
+    while last <= known:
+        last, some = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
+        customers.update(some)
     with ledger.engine.begin() as connection:
-        accounts.want(connection, customers)
+        accounts.want(connection, sorted(customers))
         ledger.cursors.set(connection, STREAM, last, "")
     return last < head
+
+
+def _customers(contract: Contract, first: int, head: int, most_blocks: int) -> tuple[int, list[Address]]:
+    """The last of so many blocks, and who has asked in them."""
+    last = min(head, first + most_blocks - 1)
+    return last, contract.customers(first, last)
 
 
 def _make(accounts: Accounts, directory: "Directory") -> None:

@@ -3,13 +3,15 @@ between sweeps.
 """
 
 import time
+from functools import partial
+from typing import Any
 
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, JobId
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import by_whom
-from supervisor_tasks.journey.scan import BLOCKS, STREAM
+from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER
@@ -17,7 +19,7 @@ from supervisor_tasks.site import Site
 from supervisor_tasks.view import View, claimed
 
 HISTORY = "history"  # the cursor that goes backwards: all claims since that block are known
-HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the scan asks for
+HISTORY_QUESTIONS = 5  # a sweep; each for as many blocks as the node answers for
 HISTORY_AT_ONCE_S = 20.0  # between sweeps
 
 
@@ -67,9 +69,8 @@ def read(site: Site, contract: Contract) -> tuple[dict[JobId, Claimed], dict[Job
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
-        last, first = first - 1, max(start_block, first - BLOCKS)
-        method, params = contract.logs_call(first, last)
-        happened = heard(site.ledger, contract, contract.rpc.call(method, *params))
+        first, logs = site.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
+        happened = heard(site.ledger, contract, logs)
         of_claims = [entry for entry in happened if isinstance(entry.event, Claimed)]
         ours, strange = by_whom(site.ledger, contract, of_claims, old=True)
         for entry in reversed(ours):
@@ -78,3 +79,10 @@ def read(site: Site, contract: Contract) -> tuple[dict[JobId, Claimed], dict[Job
         for other in reversed(strange):
             others.setdefault(other.claim.job_id, other)
     return claims, others, first
+
+
+def _logs(contract: Contract, start_block: int, last: int, most_blocks: int) -> tuple[int, list[dict[str, Any]]]:
+    """The logs of so many blocks up to the last, and the first of these."""
+    first = max(start_block, last + 1 - most_blocks)
+    method, params = contract.logs_call(first, last)
+    return first, contract.rpc.call(method, *params)

@@ -1,10 +1,13 @@
 """Scan: the chain's logs from the cursor on, for whatever no receipt told us, and whether what was read is still there."""
 
+from functools import partial
+
 import structlog
 from sqlalchemy import Connection
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
+from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import ChainSaw, Claimed
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
@@ -17,9 +20,9 @@ from supervisor_tasks.site import Site
 log = structlog.get_logger()
 
 STREAM = "contract"
+SHOWN = 500  # characters of an error in an alarm
 STANDS_STILL = "the scan stands still at"  # the fact; no block: it does not
-BEHIND_S = 180.0  # a node that is behind for so long will not catch up by itself
-BLOCKS = 1000  # in one question; nodes limit the range
+STILL_S = 180.0  # a node that is behind, or shows no logs, for so long will not mend by itself
 
 
 def scan(site: Site) -> None:
@@ -34,14 +37,38 @@ def _scan(site: Site) -> bool:
     chain, ledger = site.chain, site.ledger
     head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(STREAM)
     if blocks.is_behind(head, known):
-        _stand_still(site, head, max(known))
+        log.info("node_behind", head=head, read_up_to=max(known))
+        _stand_still(site, AlarmName.NODE_BEHIND, max(known), head=head)
         return False
-    _go_on(site)
+    ledger.alarms.off(AlarmName.NODE_BEHIND)
+    try:
+        more = _read_on(site, head, known, cursor)
+    except SupervisorError as error:
+        _stand_still(site, AlarmName.SCAN_STANDS_STILL, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN])
+        raise
+    ledger.sweeps.learn(STANDS_STILL, "")
+    ledger.alarms.off(AlarmName.SCAN_STANDS_STILL)
+    return more
+
+
+def _stand_still(site: Site, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
+    """The chain goes on and nothing is read. When that lasts, somebody has to look at the node."""
+    ledger = site.ledger
+    ledger.sweeps.learn(STANDS_STILL, str(read_up_to))
+    known = ledger.sweeps.fact(STANDS_STILL)
+    if known is not None and known[1] > STILL_S:
+        about = {"read_up_to": read_up_to, "for_s": round(known[1]), **seen}
+        ledger.alarms.on(alarm, **about, advice="the chain's events are not read: look at the node")
+
+
+def _read_on(site: Site, head: int, known: dict[int, str], cursor: tuple[int, str] | None) -> bool:
+    """One step of a node that has what was read already; returns whether there is more to do."""
+    chain, ledger = site.chain, site.ledger
     if known and not look_for_fork(site, head, known):
         return max(known) > max(chain.blocks.known(), default=0)
-    last = head if cursor is None else min(head, cursor[0] + BLOCKS)
+    last = head
     if cursor is None or cursor[0] < head:
-        _read(site, known, head if cursor is None else cursor[0] + 1, last, head)
+        last = _read(site, known, head if cursor is None else cursor[0] + 1, head)
     if not look_for_lost_receipts(site, head, last):
         return False
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
@@ -50,36 +77,30 @@ def _scan(site: Site) -> bool:
     return last < head
 
 
-def _stand_still(site: Site, head: int, read_up_to: int) -> None:
-    """Nothing is read while the node has less than was read already. When that lasts, somebody has to look at the node."""
+def _read(site: Site, known: dict[int, str], first: int, head: int) -> int:
+    """Commit what the logs of some blocks say, how far they were read, and the hashes of those that may yet be lost; returns
+    the last of them.
+    """
     ledger = site.ledger
-    log.info("node_behind", head=head, read_up_to=read_up_to)
-    ledger.sweeps.learn(STANDS_STILL, str(read_up_to))
-    known = ledger.sweeps.fact(STANDS_STILL)
-    if known is not None and known[1] > BEHIND_S:
-        about = {"head": head, "read_up_to": read_up_to, "for_s": round(known[1])}
-        ledger.alarms.on(AlarmName.NODE_BEHIND, **about, advice="the chain's events are not read: look at the node")
-
-
-def _go_on(site: Site) -> None:
-    site.ledger.sweeps.learn(STANDS_STILL, "")
-    site.ledger.alarms.off(AlarmName.NODE_BEHIND)
-
-
-def _read(site: Site, known: dict[int, str], first: int, last: int, head: int) -> None:
-    """Commit what the logs of these blocks say, how far they were read, and the hashes of those that may yet be lost."""
-    contract, ledger, depth = site.chain.contract, site.ledger, site.chain.confirmations
-    first_kept = min(last, max(first if known else 0, head - depth))
-    stretch = blocks.read_stretch(contract.rpc, first_kept, last, contract.logs_call(first, last))
-    before = known.get(first_kept - 1)
-    if before is not None and stretch.blocks[0].parent != before:
-        raise BetweenForksError(f"block {first_kept} does not follow the one that was read before it")
+    stretch = site.chain.reach.ask(partial(_stretch, site, known, first, head))
+    last = stretch.blocks[-1].number
 
     def read_so_far(connection: Connection) -> None:
         site.chain.blocks.remember(connection, stretch.hashes)
         ledger.cursors.set(connection, STREAM, last, stretch.hashes[last])
 
     ledger.record(*_changes(site, stretch), also=read_so_far)
+    return last
+
+
+def _stretch(site: Site, known: dict[int, str], first: int, head: int, most_blocks: int) -> Stretch:
+    contract, last = site.chain.contract, min(head, first + most_blocks - 1)
+    first_kept = min(last, max(first if known else 0, head - site.chain.confirmations))
+    stretch = blocks.read_stretch(contract.rpc, first_kept, last, contract.logs_call(first, last))
+    before = known.get(first_kept - 1)
+    if before is not None and stretch.blocks[0].parent != before:
+        raise BetweenForksError(f"block {first_kept} does not follow the one that was read before it")
+    return stretch
 
 
 def _changes(site: Site, stretch: Stretch) -> list[Change]:

@@ -36,6 +36,7 @@ class AlarmName(StrEnum):
     CHAIN_LOG_UNREADABLE = "chain_log_unreadable"
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
     NODE_BEHIND = "node_behind"
+    SCAN_STANDS_STILL = "scan_stands_still"
     EFFECT_PARKED = "effect_parked"
     EFFECT_LATE = "effect_late"
     DIRECTORY_REFUSES = "directory_refuses"
