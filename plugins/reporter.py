@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 from watchfiles import watch
+from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from plugins import spool
 from plugins.authorized_keys import open_channel
@@ -46,7 +47,7 @@ class Reporter:
         self._stopping = threading.Event()
         self._failures: Counter[int] = Counter()  # by SLURM's job id
         self._failed_in_a_row = 0
-        self._last_failure = self._spool_failure = ""
+        self._last_failure = self._spool_failure = self._watch_failure = ""
         self._lost_told = 0  # lines of `lost` that the log has
         self._hinted: set[spool.SpooledEvent] = set()  # that the supervisor was told, of the same lines
         self._hints_failed: Counter[spool.SpooledEvent] = Counter()
@@ -57,15 +58,27 @@ class Reporter:
         """Deliver what is there and what comes, until `stop`."""
         (self._folder / "rejected").mkdir(exist_ok=True)
         self._while_it_is_there(self._tell_figures)
-        self._deliver_all()
         while not self._stopping.is_set():
-            self._while_it_is_there(self._deliver_what_comes)
-            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # a spool that went before it could be watched
+            self._deliver_all()
+            self._deliver_what_comes()
+            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # a spool that cannot be watched
         self._callers.shutdown()
         self._while_it_is_there(self._tell_figures)
 
     def _deliver_what_comes(self) -> None:
-        changes = watch(
+        """As soon as the kernel tells of it. One that has no watch to spare is told of once."""
+        try:
+            for _ in self._changes():
+                self._watch_failure = ""
+                self._deliver_all()
+        except (OSError, WatchfilesRustInternalError) as error:
+            if str(error) != self._watch_failure:
+                every_s = LOOK_ANYWAY_MS / 1000
+                log.error("no inotify watch, the spool is looked at every %.1f s: %s", every_s, error)
+            self._watch_failure = str(error)
+
+    def _changes(self) -> Iterator[object]:
+        return watch(
             self._folder,
             debounce=20,
             step=10,
@@ -76,8 +89,6 @@ class Reporter:
             raise_interrupt=False,
             watch_filter=lambda _, path: bool(spool.NAME.fullmatch(Path(path).name)) or Path(path).name == "lost",
         )
-        for _ in changes:
-            self._deliver_all()
 
     def stop(self) -> None:
         """End after what is under way."""

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,11 +122,17 @@ def write(spool: Path, slurm_id: int, kind: str, sequence: int | None = None) ->
 
 
 def start_reporter(
-    processes: Processes, spool: Path, port: int, authority: Path | None = None, **environment: str
+    processes: Processes,
+    spool: Path,
+    port: int,
+    authority: Path | None = None,
+    *,
+    within: Sequence[str] = (),
+    **environment: str,
 ) -> Running:
-    """A reporter that is at work."""
+    """A reporter that is at work; `within` is the command that starts its own."""
     options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}"]
     options += [] if authority is None else ["--ca", str(authority)]
     ready: Callable[[], bool] = (spool / "rejected").exists
-    argv = [sys.executable, "-m", "plugins.reporter", *options]
+    argv = [*within, sys.executable, "-m", "plugins.reporter", *options]
     return processes.start("reporter", argv, cwd=REPOSITORY, ready=ready, env={**os.environ, **environment})

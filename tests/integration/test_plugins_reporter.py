@@ -339,6 +339,22 @@ def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes,
         wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
 
 
+@pytest.mark.parametrize("what", ["watches", "instances"])
+def test_reporter__kernel_has_nothing_to_watch_with__looks_round_and_says_so_once(
+    processes: Processes, spool: Path, what: str
+) -> None:
+    without = ("unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > "$0" && exec "$@"')
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port, within=(*without, f"/proc/sys/user/max_inotify_{what}"))
+        for job in range(1, 4):
+            write(spool, job, "end")
+            wait_until(lambda: not events(spool), "the event to be delivered", 20.0)
+            assert supervisor.told(job) == [END]
+        processes.kill(processes.find("reporter"), signal.SIGTERM)
+    assert log_of(processes).count(" ERROR ") == 1
+    assert "inotify" in log_of(processes)
+
+
 def test_reporter__no_spool__says_so_in_one_line(processes: Processes, spool: Path) -> None:
     spool.rmdir()
     argv = [sys.executable, "-m", "plugins.reporter", "--spool", str(spool), "--supervisor", "127.0.0.1:1"]
