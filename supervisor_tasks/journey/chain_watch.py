@@ -10,6 +10,7 @@ from supervisor_tasks.chain.contract import Demand, WrongChainError
 from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import WalletEmptyError
+from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
 
@@ -21,6 +22,7 @@ ASKED_S = 15.0
 QUIET_S = {  # what was not seen again for so long is over
     AlarmName.FOREIGN_WRITER: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
+    AlarmName.CLAIMS_REVERT: vain_claims.QUIET_S,
 }
 
 

@@ -8,6 +8,7 @@ from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_U
 from supervisor_tasks.chain.estimates import NoEstimateError
 from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.job import State
+from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
 from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
 from supervisor_tasks.journey.drain import drain
@@ -65,7 +66,8 @@ def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
     writes, failed = list[Write](), None
     for purpose, number in wanted.items():
         try:
-            writes += _writes(chain, purpose, min(number, chain.claim_batch) - under_way.count(purpose))
+            most = vain_claims.at_once(site.ledger, purpose, min(number, chain.claim_batch))
+            writes += _writes(chain, purpose, most - under_way.count(purpose))
         except NoEstimateError as error:
             failed = error  # of these alone
     if writes:

@@ -12,6 +12,7 @@ from supervisor_tasks.chain.rpc import RpcError
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import JobId, Kind
+from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.tend import tend
@@ -75,6 +76,7 @@ def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> N
     happened = heard(site.ledger, site.chain.contract, (entry for receipt in receipts for entry in receipt["logs"]))
     changes = [Change(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
+    vain_claims.count(site.ledger, mined, reverted)
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
         site.ledger.effects.hurry(again, (Kind.REPORT, Kind.REFUSE), "its transaction was mined and reverted")

@@ -33,6 +33,7 @@ class AlarmName(StrEnum):
     FOREIGN_WRITER = "foreign_writer"
     ANOTHER_LEDGERS_JOBS = "another_ledgers_jobs"
     CONTRACT_RETIRED = "contract_retired"
+    CLAIMS_REVERT = "claims_revert"
     CHAIN_LOG_UNREADABLE = "chain_log_unreadable"
     REORGANISED_TOO_DEEP = "reorganised_too_deep"
     NODE_BEHIND = "node_behind"

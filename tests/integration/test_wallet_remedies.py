@@ -9,9 +9,11 @@ from sqlalchemy import Engine, text
 from devgrid.chain import Account, Chain, Node, Prices
 from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
+from supervisor_tasks.chain.codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.wallet import WalletEmptyError, Write
-from supervisor_tasks.job import ChainStatus, Report
+from supervisor_tasks.job import ChainStatus, JobId, Report
+from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.ledger.operator import AlarmName, Switch
@@ -405,6 +407,69 @@ def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engi
             chain.mine()
     settled(fleet)
     assert set(fleet.states()) == {"REVERTED"}
+
+
+def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
+    """The customer cancels the job, for a price that has it mined before all else."""
+    data = function("MetaScheduler", "cancelJob").encode(bytes.fromhex(job_id[2:]))
+    price = {"maxFeePerGas": hex(900 * 10**9), "maxPriorityFeePerGas": hex(400 * 10**9), "gas": hex(500_000)}
+    chain.rpc.call("anvil_impersonateAccount", customer.address)
+    chain.rpc.call(
+        "eth_sendTransaction", {"from": customer.address, "to": chain.addresses.metascheduler, "data": data, **price}
+    )
+
+
+def _claim_in_vain(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    """A job is there when its claim is estimated, and gone when it is mined."""
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    with held(chain):
+        claim(fleet.site)
+        _outbid(chain, CUSTOMERS[job_id], job_id)
+    settled(fleet)
+
+
+def _waited(fleet: Fleet, seconds: float) -> None:
+    """As when that much time has passed since the last claim."""
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - :s * interval '1 second'"), {"s": seconds})
+
+
+def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    for _ in range(vain_claims.MOST_REVERTED):
+        assert fleet.alarms() == set()
+        _claim_in_vain(chain, provider, fleet)
+    assert fleet.states() == ["REVERTED"] * 3
+    (alarm,) = fleet.site.ledger.alarms.all()
+    assert alarm.name is AlarmName.CLAIMS_REVERT
+    assert (alarm.details["purpose"], alarm.details["in_a_row"], alarm.details["next_in_s"]) == ("claim", 3, 4.0)
+    assert "NoJob" in alarm.details["error"]
+
+    job_ids = scheduled_jobs(chain, provider, 5)
+    _waited(fleet, -60.0)  # however slow this machine is
+    claim(fleet.site)
+    assert len(fleet.rows()) == 3
+    _waited(fleet, 65.0)
+    with held(chain):
+        claim(fleet.site)
+        claim(fleet.site)
+        assert len(fleet.rows()) == 4
+    settled(fleet)
+    assert fleet.alarms() == set()
+    claim(fleet.site)
+    settled(fleet)
+    assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
+
+
+def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    for _ in range(2):
+        for _ in range(vain_claims.MOST_REVERTED - 1):
+            _claim_in_vain(chain, provider, fleet)
+        scheduled_jobs(chain, provider, 1)
+        claim(fleet.site)
+        settled(fleet)
+    assert fleet.alarms() == set()
 
 
 def test_drained__nothing_new_is_claimed__cancellations_are(chain: Chain, provider: Account, fleet: Fleet) -> None:

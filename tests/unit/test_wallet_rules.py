@@ -30,6 +30,7 @@ from supervisor_tasks.chain.remedies import (
     remedy,
 )
 from supervisor_tasks.chain.signed import mark_of, marked, read
+from supervisor_tasks.journey import vain_claims
 
 GWEI = 10**9
 CAP = 1000 * GWEI
@@ -293,3 +294,8 @@ def test_alone__others_that_stand_still__are_behind() -> None:
     for _ in range(2 * LOOKS_ALONE):
         alone = alone.seen_again(100)
     assert not alone.disbelieved
+
+
+@pytest.mark.parametrize(("in_a_row", "wait_s"), [(0, 0), (2, 0), (3, 4), (5, 16), (7, 60), (5000, 60)])
+def test_claims_in_vain__ever_longer_waits(in_a_row: int, wait_s: float) -> None:
+    assert vain_claims.wait_s(in_a_row) == wait_s

@@ -1,0 +1,73 @@
+"""Claims that pass the estimate and revert when they are mined: each is paid for, and the contract goes on asking for the next.
+
+They are counted by the tracker's looks at which claims of a kind were mined and none has succeeded. From the third in a row on
+the operator is called, and one is sent at a time and ever more rarely, until one succeeds.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from supervisor_tasks.chain.book import Mined
+from supervisor_tasks.chain.estimates import RevertedError
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Ledger
+
+PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
+MOST_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
+LONGEST_WAIT_S = 60.0
+QUIET_S = 3600.0  # what was not seen again for so long is over
+ADVICE = (
+    "each of these transactions is paid for: look at the error, and at `supervisor transactions`; `supervisor drain on` stops"
+    " the claiming of new jobs. One is tried a minute, and this is over when one succeeds"
+)
+
+
+def wait_s(in_a_row: int) -> float:
+    """For how long none is sent after so many in a row have reverted. Pure."""
+    return 0.0 if in_a_row < MOST_REVERTED else min(2.0 ** min(in_a_row - 1, 10), LONGEST_WAIT_S)
+
+
+def at_once(ledger: Ledger, purpose: str, wanted: int) -> int:
+    """How many of the wanted claims may be under way now."""
+    if wanted <= 0:
+        return 0
+    in_a_row, ago_s = _reverted(ledger, purpose)
+    if in_a_row < MOST_REVERTED:
+        return wanted
+    return 0 if ago_s < wait_s(in_a_row) else 1
+
+
+def count(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
+    """What became of claims. Who dies before it is through has counted one look too few."""
+    for purpose in PURPOSES:
+        results = [entry for entry in mined if entry.sent.purpose == purpose]
+        if any(entry.success for entry in results):
+            _succeeded(ledger, purpose)
+        elif results:
+            _in_vain(ledger, purpose, str(reverted[results[-1].sent.id]))
+
+
+def _succeeded(ledger: Ledger, purpose: str) -> None:
+    in_a_row, _ = _reverted(ledger, purpose)
+    if in_a_row:
+        ledger.sweeps.forget(_fact(purpose), str(in_a_row))
+        if all(_reverted(ledger, other)[0] < MOST_REVERTED for other in PURPOSES):
+            ledger.alarms.off(AlarmName.CLAIMS_REVERT)
+
+
+def _in_vain(ledger: Ledger, purpose: str, error: str) -> None:
+    in_a_row = _reverted(ledger, purpose)[0] + 1
+    ledger.sweeps.learn(_fact(purpose), str(in_a_row))
+    if in_a_row >= MOST_REVERTED:
+        about = {"in_a_row": in_a_row, "error": error, "next_in_s": wait_s(in_a_row), "seen_s": round(time.time())}
+        ledger.alarms.on(AlarmName.CLAIMS_REVERT, purpose=purpose, **about, advice=ADVICE)
+
+
+def _reverted(ledger: Ledger, purpose: str) -> tuple[int, float]:
+    """How many in a row, and how many seconds ago the last was."""
+    known = ledger.sweeps.fact(_fact(purpose))
+    return (0, 0.0) if known is None or known[1] > QUIET_S else (int(known[0]), known[1])
+
+
+def _fact(purpose: str) -> str:
+    return f"in vain: {purpose}"
