@@ -7,7 +7,9 @@ from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The contract gave us the job (ClaimJobEvent)."""
+    """The contract gave us the job (ClaimJobEvent). `signed_here`: the ledger remembers that it wrote the claim. Of one that it
+    does not (it was restored from a backup, or took another ledger's over, or a person wrote it) SLURM may have the job.
+    """
 
     job_id: JobId
     customer: Address
@@ -16,6 +18,7 @@ class Claimed:
     definition: Definition
     time_limit_min: int
     at: tuple[int, int] = (0, 0)
+    signed_here: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -38,23 +39,26 @@ def by_whom(
 ) -> tuple[list[Happened], list[OthersClaim]]:
     """What happened, without the claims of other ledgers; and those. A claim that bears our mark, or one that was taken over,
     is ours even when the ledger has forgotten it (a backup was restored); one without any mark was made by hand, and somebody
-    has to run the job. Of `old` ones a node may have forgotten the bytes.
+    has to run the job. None of these is `signed_here`. Of `old` ones a node may have forgotten the bytes.
     """
     book = Book(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
-    unknown = sorted(claims - book.ours(claims)) if claims else []
+    unknown = claims - book.ours(claims) if claims else set()
     if not unknown:
         return list(happened), []
     ours = {None, book.mark(), *ledger.others.taken()}
-    strange = {tx_hash: mark for tx_hash, mark in _marks(contract, unknown, old).items() if mark not in ours}
-    log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=unknown[0])
+    strange = {tx_hash: mark for tx_hash, mark in _marks(contract, sorted(unknown), old).items() if mark not in ours}
+    log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=min(unknown))
     kept, others = list[Happened](), list[OthersClaim]()
     for entry in happened:
-        mark = strange.get(entry.tx_hash)
-        if mark is not None and isinstance(entry.event, Claimed):
-            others.append(OthersClaim(mark, entry.event))
-        else:
+        if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
+            continue
+        claim, mark = replace(entry.event, signed_here=False), strange.get(entry.tx_hash)
+        if mark is None:
+            kept.append(replace(entry, event=claim))
+        else:
+            others.append(OthersClaim(mark, claim))
     return kept, others
 
 

@@ -3,8 +3,8 @@
 Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
 has a few seconds to run sbatch; later it will not (slurm/once.py). Whoever finds a job in that state does not know whether
 SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that was sent
-can arrive any more. What another ledger claimed (journey/ours.py), that ledger may have submitted, and what we gave back and
-claim again, we may have: it is looked for first.
+can arrive any more. What the ledger does not know to have claimed (journey/ours.py), another one may have submitted, or it has
+forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
 """
 
 from collections.abc import Mapping
@@ -84,18 +84,18 @@ def find(site: Site, job: Job) -> list[Seen]:
 
 
 def _earlier_submission(site: Site, job: Job) -> SlurmId | None:
-    """What SLURM has, or had, of the job from before it was claimed: from another ledger, whose claim was taken over, nothing
-    before that claim; from us, when we gave the job back after its submission had begun. Raises PermanentError when SLURM
-    may have had it and has forgotten it, and TransientError while it may still arrive.
+    """What SLURM has, or had, of the job from before the ledger heard of its claim: where it does not know that claim for its
+    own, nothing before it; from us, when we gave the job back after its submission had begun. Raises PermanentError when
+    SLURM may have had it and has forgotten it, and TransientError while it may still arrive.
     """
     ago_s = site.ledger.journal.earlier_submission_s(job.job_id)
     if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
-    others = site.ledger.others.claim_of(job.job_id)
-    if others is not None:
-        ago_s = max(ago_s or 0.0, seconds_since(site.sweep.contract_of(job.provider).rpc, others.at[0]))
+    block = site.ledger.journal.unknown_claim(job.job_id)
+    if block is not None:
+        ago_s = max(ago_s or 0.0, seconds_since(site.sweep.contract_of(job.provider).rpc, block))
     return None if ago_s is None else _submitted_since(site, job, ago_s)
 
 

@@ -72,6 +72,15 @@ class Journal:
             found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == Claimed.__name__))
         return found
 
+    def unknown_claim(self, job_id: JobId) -> int | None:
+        """The block of the job's last claim, if the ledger does not remember that it wrote it."""
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == Claimed.__name__
+        columns = EVENTS.c.details["at"][0].as_integer(), EVENTS.c.details["signed_here"].as_boolean()
+        query = select(*columns).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
+        with asking(self._engine) as connection:
+            last = connection.execute(query).first()
+        return int(last[0]) if last is not None and last[1] is False else None
+
     def times(self, job_id: JobId, event: type[Event]) -> int:
         """How often that has happened to the job."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__

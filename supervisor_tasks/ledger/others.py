@@ -59,13 +59,6 @@ class Others:
         with asking(self._engine) as connection:
             return Counter(mark for row in connection.scalars(query) if (mark := bytes(row)) not in taken)
 
-    def claim_of(self, job_id: JobId) -> Claimed | None:
-        """How another ledger claimed the job, if one did."""
-        here = CLAIMS.c.cluster == self._cluster, CLAIMS.c.job_id == job_id
-        with asking(self._engine) as connection:
-            found = connection.scalar(select(CLAIMS.c.claim).where(*here))
-        return None if found is None else _claim(found)
-
     def forget(self, job_ids: Sequence[JobId]) -> None:
         """These are over."""
         any_of = CLAIMS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))

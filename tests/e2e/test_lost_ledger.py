@@ -1,5 +1,5 @@
-"""A ledger that is lost as a whole, while its jobs run, wait and end: the new one leaves them alone and calls the operator, and
-when that gives the word, takes them in as they are.
+"""A ledger that is lost while its jobs run, wait and end. When all of it is, the new one leaves them alone and calls the
+operator, and when that gives the word, takes them in as they are. One from a backup knows by itself that they are its.
 """
 
 import signal
@@ -49,18 +49,24 @@ def stop_fleet(grid: Grid) -> None:
         grid.processes.kill(grid.fleet.find(name))
 
 
-def lose_ledger(grid: Grid) -> str:
-    """The fleet gets an empty database under the old name. The URL of the old one, for the audit."""
+def with_databases(grid: Grid, *statements: str) -> None:
+    """Of a fleet that is stopped; {name} is its own database's."""
     url = make_url(grid.environment["DATABASE_URL"])
     engine = create_engine(url.set(database="template1"), isolation_level="AUTOCOMMIT")
     try:
         with engine.connect() as connection:
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
             connection.execute(text(ended), {"name": url.database})
-            connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO {LOST}'))
-            connection.execute(text(f'CREATE DATABASE "{url.database}"'))
+            for statement in statements:
+                connection.execute(text(statement.format(name=url.database)))
     finally:
         engine.dispose()
+
+
+def lose_ledger(grid: Grid) -> str:
+    """The fleet gets an empty database under the old name. The URL of the old one, for the audit."""
+    with_databases(grid, f'ALTER DATABASE "{{name}}" RENAME TO {LOST}', 'CREATE DATABASE "{name}"')
+    url = make_url(grid.environment["DATABASE_URL"])
     return url.set(database=LOST).render_as_string(hide_password=False)
 
 
@@ -161,3 +167,37 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     wait_until(lambda: not rows(grid, undone), "nothing to be left to do", PATIENCE_S, 0.2)
     found = audit(gather(grid.folder, old_ledger))
     assert violations([entry for entry in found if entry.check.name not in OF_ONE_LEDGER]) == []
+
+
+def test_ledger_restored_from_a_backup__jobs_claimed_since_then__are_not_submitted_again(
+    grid: Grid, customer: Account
+) -> None:
+    """One that runs, one that waits, and one that waits under a name of its owner's."""
+    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has a mark
+    stop_fleet(grid)
+    with_databases(grid, 'CREATE DATABASE backup TEMPLATE "{name}"')
+    grid.fleet.start(flower=False)
+    runs = grid.submit_script(customer, LONG)
+    running(grid, runs)
+    scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
+    waits, hidden = grid.submit_script(customer, SHORT), grid.submit_script(customer, SHORT)
+    before = {job_id: id_of(grid, job_id) for job_id in (runs, waits, hidden)}
+    as_customer(grid, customer, "scontrol", "update", f"JobId={before[hidden]}", "JobName=mine", "Comment=mine")
+    stop_fleet(grid)
+    with_databases(grid, 'DROP DATABASE "{name}"', 'ALTER DATABASE backup RENAME TO "{name}"')
+    known = all_in_slurm(grid)
+    grid.fleet.start(flower=False)
+
+    def ids() -> dict[str, int]:
+        found = rows(grid, "SELECT job_id, slurm_id FROM jobs WHERE slurm_id IS NOT NULL")
+        return {row.job_id: row.slurm_id for row in found if row.job_id in before}
+
+    wait_until(lambda: ids().keys() == before.keys(), "the jobs to be taken in", PATIENCE_S, 0.2)
+    assert (ids(), all_in_slurm(grid)) == (before, known)
+    scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
+    for job_id in (waits, hidden):
+        assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    grid.chain.cancel_job(customer, runs)
+    assert wait_for_end(grid, runs, PATIENCE_S).status is ChainStatus.CANCELLED
+    assert all_in_slurm(grid) == known
+    assert parked(grid) == []

@@ -176,7 +176,6 @@ def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_
     others.keep([first, second])
     others.keep([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
-    assert (others.claim_of(job_id(1)), others.claim_of(job_id(3))) == (claim(1), None)
     others.take_over(b"first---")
     others.take_over(b"first---")
     assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
