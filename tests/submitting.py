@@ -133,7 +133,7 @@ class World:
                 connection.execute(text(change), {"job": job})
 
     def lease_runs_out(self, job: JobId) -> None:
-        """As after two minutes."""
+        """As after LEASE_S."""
         change = text(
             "UPDATE effects SET lease_until = now() - interval '1 s' WHERE job_id = :job AND lease IS NOT NULL"
         )

@@ -426,7 +426,7 @@ def test_suspect__while_it_is_carried_out__its_holder_takes_nothing_else_and_oth
 def test_suspect__that_takes_too_long_while_its_worker_lives__is_parked_whatever_else_it_held(
     ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "LEASE_S", 0.2)  # nobody waits for two minutes here
+    monkeypatch.setattr(effects, "LEASE_S", 0.2)  # nobody waits for minutes here
     monkeypatch.setattr(effects, "ALONE_FOR_S", 0.1)
     bring_to_queued(ledger, 1)
     for number in range(2, TRIES_OF_THE_UNFORESEEN + 2):

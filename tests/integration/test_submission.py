@@ -4,7 +4,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,15 +13,18 @@ from sqlalchemy import text
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
-from supervisor_tasks.events import ChainSaw, Claimed, ScriptFetched, SubmitRejected, SubmitStarted
+from supervisor_tasks.events import ChainSaw, Claimed, ScriptFetched, SubmitNotFound, SubmitRejected, SubmitStarted
 from supervisor_tasks.job import ChainStatus, JobId, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
 from supervisor_tasks.journey.submit import STRANGE_ANSWERS, find
 from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
+from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, CUT_LATER_S, Ssh
 from tests.submitting import CUSTOMER, PATHS, PATIENCE_S, World
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces
@@ -330,6 +333,39 @@ def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: World, 
     assert world.until_queued(site, job).slurm_id == first
     wait_until(lambda: world.field(second, "State") == "CANCELLED", "the second to be cancelled", PATIENCE_S)
     assert world.field(first, "State") in ("PENDING", "RUNNING")
+
+
+def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_is(
+    world: World, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command may take as long as its time-out: who is only slow is not parked."""
+    sacct = world.processes.folder / "sacct"
+    sacct.write_text("#!/bin/sh\n")  # knows nothing
+    sacct.chmod(0o755)
+    cluster = site.slurm.cluster
+    searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
+    job = world.new_job(searching)
+    searching.ledger.record(Change(job, SubmitStarted(10)), Change(job, SubmitNotFound()))
+    suspect = world.new_job(searching, LONG)
+    slurm_id = world.carry_out(searching, suspect).slurm_id
+    assert slurm_id is not None
+    world.set(slurm_id, Name=job)
+    with world.engine.begin() as connection:  # no other of ours, as far as the ledger knows
+        connection.execute(text("UPDATE jobs SET slurm_id = NULL WHERE job_id = :job"), {"job": suspect})
+    world.a_minute_passes(job)
+    asked, run = list[float](), Ssh.run
+
+    def timed(ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
+        asked.append(timeout_s + CUT_LATER_S)
+        return run(ssh, user, argv, stdin, timeout_s)
+
+    monkeypatch.setattr(Ssh, "run", timed)
+    assert world.carry_out(searching, job).state is State.READY
+    searching.ledger.holder.close()
+    assert len(asked) >= 5  # the list, the script of what calls itself ours, those of all others, accounting, the log
+    besides_s = CONTROLLER_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S  # which SLURM it is, two clocks, and the list once more
+    logins_s = 2 * 3 * CONNECT_TIMEOUT_S
+    assert ALONE_WITHIN_S + logins_s + besides_s + sum(asked) < LEASE_S
 
 
 def test_list_all__hostile_names__forge_nothing(world: World, site: Site) -> None:
