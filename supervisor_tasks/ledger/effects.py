@@ -22,8 +22,8 @@ from supervisor_tasks.ledger.rows import storable
 
 log = structlog.get_logger()
 
-# Longer than any step takes, also the longest search for a job in a SLURM that needs all of each command's time-out: who is only
-# slow is not parked. The lease of a dead holder is free at once.
+# Longer than any step takes, also the longest search for a job in a SLURM that needs all of each command's time-out: who is
+# only slow is not parked. The lease of a dead holder is free at once.
 LEASE_S = 420.0
 WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator

@@ -254,6 +254,25 @@ def test_looks__the_latest_first_and_none_from_long_ago(ledger: Ledger, engine: 
     assert all(0 <= ago_s < 600 for _, ago_s in looks[job_id(1)])
 
 
+def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back(
+    ledger: Ledger, engine: Engine
+) -> None:
+    bring_to_queued(ledger, 1)
+    ended = Outcome(status=ChainStatus.FAILED, reason="exit code 1")
+    ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(1), SlurmEnded(ended)))
+    (step,) = rows(engine, "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'tell_user'")
+    site = Site(ledger, GridLogger(Channels().open), None, None)
+    lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM jobs%'"
+    with ThreadPoolExecutor(1) as pool, engine.connect() as other:
+        other.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
+        working = pool.submit(carry_out, site, step.id)
+        wait_until(lambda: bool(rows(engine, lose)), "the step to read its job", 60.0, 0.05)
+        other.rollback()
+        working.result(60.0)
+    (left,) = rows(engine, f"SELECT lease, unforeseen, last_error FROM effects WHERE id = {step.id}")  # noqa: S608
+    assert (left.lease, left.unforeseen, "the ledger's database" in left.last_error) == (None, 0, True)
+
+
 def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
     effects = ledger.effects.lease([Kind.WITNESS])

@@ -355,7 +355,9 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     world.a_minute_passes(job)
     asked, run = list[float](), Ssh.run
 
-    def timed(ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
+    def timed(
+        ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Answer:
         asked.append(timeout_s + CUT_LATER_S)
         return run(ssh, user, argv, stdin, timeout_s)
 
