@@ -144,14 +144,13 @@ class Evidence:
         ]
 
     def ended_by_slurm(self, job_id: str) -> bool:
-        """Whether SLURM ended the job by itself: its node was lost, or could not launch it, or it was cancelled though nobody
-        had asked for that (by a slurmctld that took for waiting, after it was killed, what had run).
+        """Whether SLURM ended the job by itself: its node was lost, or had it cancelled as it could not launch it, or it was
+        cancelled though nobody had asked for that. (A slurmctld that was killed takes for waiting what has run.)
         """
         known = self.slurm_jobs(job_id)
         return bool(known) and all(
             job.state in OF_A_NODE
-            or (job.state == "CANCELLED" and job.slurm_id not in self.asked_to_end)
-            or (job.state == "CANCELLED" and job.slurm_id in self.unlaunched and not self.marks.get(job_id))
+            or (job.state == "CANCELLED" and (job.slurm_id in self.unlaunched or job.slurm_id not in self.asked_to_end))
             for job in known
         )
 
