@@ -104,6 +104,10 @@ def _chain(snapshot: Snapshot) -> Iterator[Metric]:
     for stream, block in snapshot.cursors.items():
         blocks.add_metric([stream], block)
     yield blocks
+    endpoints = _family("rpc_endpoint_alive", "Whether an RPC endpoint answers and is used.", "endpoint")
+    for name, health in snapshot.endpoints.items():
+        endpoints.add_metric([name], int(health == "alive"))
+    yield endpoints
     if snapshot.wallet is not None:
         nonce = _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address")
         nonce.add_metric([snapshot.wallet.address], snapshot.wallet.next_nonce)

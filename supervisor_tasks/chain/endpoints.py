@@ -26,6 +26,8 @@ LEAST_SHARE_S = 5.0  # of the time for a request, that each of several endpoints
 BEHIND_BLOCKS = 5  # looks are not taken at the same moment
 LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for somebody else's look: to connect, and to be answered
 LOOKS_ALONE = 30  # so often in a row may an endpoint be alone far ahead of others; then they are believed
+REFUSES_S = 60.0  # so long one that refused what others answered is asked after them
+MENDED_S = 90.0  # so long after that it must have refused nothing more to be well
 MEMORY_S = 60.0  # so long the head of an endpoint that is gone counts for what the others should have
 
 
@@ -36,8 +38,13 @@ class Health(StrEnum):
     ALIVE = "alive"
     BEHIND = "behind"
     AHEAD = "ahead"
+    REFUSES = "refuses"
     UNREACHABLE = "unreachable"
     WRONG_CHAIN = "wrong chain"
+
+
+ORDER = (Health.ALIVE, Health.REFUSES, Health.UNKNOWN, Health.UNREACHABLE)  # of being asked
+TOLD = (Health.ALIVE, Health.REFUSES, Health.BEHIND)  # of what is broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Seen:
     head: int = 0
     head_age_s: float = 0.0
     disbelieved: bool = False  # see Alone
+    refused: bool = False  # lately, what others answered
 
 
 def healths(seen: Sequence[Seen], chain_id: int) -> list[Health]:
@@ -96,7 +104,9 @@ def _health(look: Seen, chain_id: int, best: int) -> Health:
         return Health.WRONG_CHAIN
     if look.disbelieved:
         return Health.AHEAD
-    return Health.BEHIND if look.head < best - BEHIND_BLOCKS else Health.ALIVE
+    if look.head < best - BEHIND_BLOCKS:
+        return Health.BEHIND
+    return Health.REFUSES if look.refused else Health.ALIVE
 
 
 class Endpoint:
@@ -111,13 +121,15 @@ class Endpoint:
         self._answered: bool | None = None
         self._chain_id = 0
         self._head = 0
-        self._looked_s = self._head_s = float("-inf")
+        self._looked_s = self._head_s = self._refused_s = float("-inf")
+        self.away_since_s: float | None = None
         self.error = ""
 
     def seen(self) -> Seen:
         """The last look."""
         head_age_s = time.monotonic() - self._head_s
-        return Seen(self._answered, self._chain_id, self._head, head_age_s, self.alone.disbelieved)
+        refused = self._refused_ago_s() < REFUSES_S
+        return Seen(self._answered, self._chain_id, self._head, head_age_s, self.alone.disbelieved, refused)
 
     def due(self, chain_id: int) -> bool:
         """Whether it is time to look again, and nobody does."""
@@ -135,7 +147,9 @@ class Endpoint:
         try:
             chain_id, head = map(require, self._looker.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
             self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
-            self._answered, self.error = True, ""
+            self._answered = True
+            if self._refused_ago_s() > MENDED_S:
+                self.error = ""
         except (RpcUnavailableError, RpcError) as error:  # whatever its words: a node that lives answers these
             self.failed(error)
         finally:
@@ -145,6 +159,21 @@ class Endpoint:
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
         """It did not answer; before it is used again it is looked at."""
         self._answered, self.error = False, str(error)
+
+    def refused(self, error: RpcError) -> None:
+        """It refused what another one has answered."""
+        self._refused_s, self.error = time.monotonic(), str(error)
+        log.warning("endpoint_refused", endpoint=self.name, error=self.error)
+
+    def note(self, health: Health) -> None:
+        """Remember since when it has been of no use. One of another chain is told otherwise."""
+        if health in (Health.ALIVE, Health.WRONG_CHAIN) and self._refused_ago_s() > MENDED_S:
+            self.away_since_s = None
+        elif health not in (Health.ALIVE, Health.WRONG_CHAIN, Health.UNKNOWN) and self.away_since_s is None:
+            self.away_since_s = time.monotonic()
+
+    def _refused_ago_s(self) -> float:
+        return time.monotonic() - self._refused_s
 
 
 class Endpoints(Rpc):
@@ -160,26 +189,37 @@ class Endpoints(Rpc):
         found = healths([endpoint.seen() for endpoint in self._endpoints], self._chain_id)
         return {endpoint.name: health for endpoint, health in zip(self._endpoints, found, strict=True)}
 
+    def away(self) -> dict[str, tuple[float, str]]:
+        """Those that are of no use, by name: for how many seconds, as often as this was asked, and what is wrong."""
+        health = list(self.health().values())
+        for endpoint, is_ in zip(self._endpoints, health, strict=True):
+            endpoint.note(is_)
+        return {
+            endpoint.name: (time.monotonic() - endpoint.away_since_s, f"{is_}: {endpoint.error}".rstrip(": "))
+            for endpoint, is_ in zip(self._endpoints, health, strict=True)
+            if endpoint.away_since_s is not None
+        }
+
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         self._look()
         asked: list[Endpoint] = []
-        refused: list[tuple[Endpoint, list[Any], RpcError]] = []
-        while (endpoint := self._next(asked, only_alive=bool(refused))) is not None:
+        refusals: dict[Endpoint, tuple[RpcError, list[Any]]] = {}
+        while (endpoint := self._next(asked, only_alive=bool(refusals))) is not None:
             asked.append(endpoint)
             try:
                 answers = endpoint.rpc._post(calls)
             except RpcUnavailableError as error:
                 _fail(endpoint, error)
-            else:
-                refusal = _refusal(calls, answers)
-                if refusal is None:
-                    for other, _, why in refused:  # it is that endpoint, and not the question
-                        _fail(other, why)
-                    self._spread(calls, asked)
-                    return answers
-                refused.append((endpoint, answers, refusal))
-        if refused:
-            return refused[0][1]
+                continue
+            refusal = _refusal(calls, answers)
+            if refusal is None:
+                self._spread(calls, asked)
+                for other, (why, _) in refusals.items():  # it is that endpoint, and not the question
+                    other.refused(why)
+                return answers
+            refusals[endpoint] = refusal, answers
+        if refusals:
+            return next(answers for _, answers in refusals.values())
         told = "; ".join(self._told(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
         raise RpcUnavailableError(f"no RPC endpoint can be used: {told}")
 
@@ -198,16 +238,17 @@ class Endpoints(Rpc):
         endpoint.alone = endpoint.alone.seen_again(far_behind(self._endpoints.index(endpoint), seen, self._chain_id))
 
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
-        """The best that was not asked yet. Those that did not answer last time come last, and have to say first which
-        chain they serve; also one that somebody else's look has just found alive is taken. Nobody waits for these where there
-        is an answer, and only a second opinion is wanted.
+        """The best that was not asked yet. Those that refuse come later. Those that did not answer last time come last, and
+        have to say first which chain they serve; also one that somebody else's look has just found alive is taken. Nobody
+        waits for these where there is an answer, and only a second opinion is wanted.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
-        for usable in (Health.ALIVE,) if only_alive else (Health.ALIVE, Health.UNKNOWN, Health.UNREACHABLE):
+        for usable in (Health.ALIVE,) if only_alive else ORDER:
             for endpoint in left:
-                if usable is not Health.ALIVE and self._health_of(endpoint) is usable:
+                if usable in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is usable:
                     endpoint.look()
-                if self._health_of(endpoint) is Health.ALIVE:
+                health = self._health_of(endpoint)
+                if health is Health.ALIVE or health is usable is Health.REFUSES:
                     return endpoint
         return None
 
@@ -220,7 +261,7 @@ class Endpoints(Rpc):
         if any(method != "eth_sendRawTransaction" for method, _ in calls):
             return
         for endpoint in self._endpoints:
-            if endpoint not in asked and self._health_of(endpoint) in (Health.ALIVE, Health.BEHIND):
+            if endpoint not in asked and self._health_of(endpoint) in TOLD:
                 threading.Thread(
                     target=_tell, args=(endpoint, calls), name=f"tell {endpoint.name}", daemon=True
                 ).start()
@@ -237,7 +278,7 @@ def _tell(endpoint: Endpoint, calls: Sequence[Call]) -> None:
         _fail(endpoint, error)
 
 
-def _fail(endpoint: Endpoint, error: RpcUnavailableError | RpcError) -> None:
+def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
     endpoint.failed(error)
     log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
 

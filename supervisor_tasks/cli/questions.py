@@ -39,6 +39,8 @@ def _facts(snapshot: Snapshot, complaints: Sequence[str]) -> dict[str, object]:
         "unread callbacks": sum(snapshot.unread_callbacks.values()),
         "open transactions": f"{sum(snapshot.transactions.values())}, the oldest {snapshot.oldest_transaction_s:.1f} s",
         "wallet": "unused" if wallet is None else f"{wallet.address}, next nonce {wallet.next_nonce}",
+        "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
+        or "none was asked",
         "last sweep": "none" if snapshot.last_sweep is None else f"ended {snapshot.since_sweep_s:.0f} s ago",
         "chain read up to": ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items()),
     }

@@ -1,7 +1,8 @@
 """What the operator is called for about the chain and the wallet."""
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import WalletEmptyError
 from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.sweeps import ENDPOINTS
 from supervisor_tasks.site import Site
 
 ANSWERED = "chain"  # the tick that is there when the chain has answered
@@ -19,6 +21,8 @@ SILENT_S = 60.0  # a node that is started anew is no alarm
 OLDEST_OPEN = "oldest open transaction"  # the fact that all others wait behind it
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
+AWAY_S = 180.0  # one of several endpoints; the others do its work
+AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
 QUIET_S = {  # what was not seen again for so long is over
     AlarmName.FOREIGN_WRITER: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
@@ -70,6 +74,27 @@ def _watch_endpoints(site: Site) -> None:
         alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=site.chain.contract.chain_id)
     elif Health.ALIVE in health.values():
         alarms.off(AlarmName.WRONG_CHAIN)
+    if Health.UNKNOWN not in health.values():
+        _tell_health(site, health)
+        if len(health) > 1:
+            _watch_away(site, rpc.away())
+
+
+def _tell_health(site: Site, health: Mapping[str, Health]) -> None:
+    """For the metrics, whose process asks no node."""
+    told, known = json.dumps(health), site.ledger.sweeps.fact(ENDPOINTS)
+    if known is None or known[0] != told:
+        site.ledger.sweeps.learn(ENDPOINTS, told)
+
+
+def _watch_away(site: Site, away: Mapping[str, tuple[float, str]]) -> None:
+    """One that was away for long is told until all are well: each worker has its own view, and may be younger."""
+    longest_s = max((away_s for away_s, _ in away.values()), default=0.0)
+    if longest_s > AWAY_S:
+        why = {name: error[:200] for name, (_, error) in away.items()}
+        site.ledger.alarms.on(AlarmName.ENDPOINT_AWAY, endpoints=why, for_s=round(longest_s), advice=AWAY_ADVICE)
+    elif not away:
+        site.ledger.alarms.off(AlarmName.ENDPOINT_AWAY)
 
 
 def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:

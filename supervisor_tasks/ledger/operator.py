@@ -27,6 +27,7 @@ class AlarmName(StrEnum):
     SLURM_FORGOT = "slurm_forgot"
     NODES_NOT_SEEN = "nodes_not_seen"
     CHAIN_NOT_ANSWERING = "chain_not_answering"
+    ENDPOINT_AWAY = "endpoint_away"  # one of several
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
     TRANSACTION_STUCK = "transaction_stuck"

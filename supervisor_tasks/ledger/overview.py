@@ -2,8 +2,9 @@
 nothing.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 from supervisor_tasks.job import ChainStatus
 from supervisor_tasks.ledger.operator import Alarm, Alarms, Switch, Switches
 from supervisor_tasks.ledger.provider import STANDING
-from supervisor_tasks.ledger.sweeps import Sweeps, Swept
+from supervisor_tasks.ledger.sweeps import ENDPOINTS, Sweeps, Swept
 from supervisor_tasks.registration import Standing
 
 Row = dict[str, Any]
@@ -65,6 +66,7 @@ class Snapshot:
     last_sweep: Swept | None
     since_sweep_s: float
     standing: Standing | None = None
+    endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
 
 
 class Overview:
@@ -93,6 +95,7 @@ class Overview:
                 ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
                 alarms=Alarms(self._engine, self._cluster).all(),
                 standing=next((Standing(row["value"]) for row in self._rows(connection, _STANDING)), None),
+                endpoints=next((json.loads(row["value"]) for row in self._rows(connection, _ENDPOINTS)), {}),
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
                 held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_HELD),
                 last_sweep=last_sweep,
@@ -183,6 +186,8 @@ _TICKS = """
     FROM ticks WHERE cluster = :cluster ORDER BY name"""
 
 _STANDING = f"SELECT value FROM facts WHERE cluster = :cluster AND name = '{STANDING}'"  # noqa: S608  our own word
+
+_ENDPOINTS = f"SELECT value FROM facts WHERE cluster = :cluster AND name = '{ENDPOINTS}'"  # noqa: S608  our own word
 
 _JOB_LIST = """
     SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, elapsed_s, created_at, updated_at,

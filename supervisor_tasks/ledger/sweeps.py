@@ -21,6 +21,7 @@ FACTS = FactRow.metadata.tables["facts"]
 KEPT = 500  # reports: five days
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
+ENDPOINTS = "rpc endpoints"  # their health by name, as JSON
 SLURM_BOOT = "slurmctld runs since"
 SLURM_SILENT = (
     "slurmctld silent before"  # a start of slurmctld, the seconds of silence that ended when it was found, its first id

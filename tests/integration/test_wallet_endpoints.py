@@ -6,7 +6,7 @@ import socketserver
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,8 +30,11 @@ from supervisor_tasks.chain.refusals import Refusal, meaning
 from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
 from supervisor_tasks.chain.wallet import Wallet, Write
 from supervisor_tasks.job import ChainStatus, JobId
+from supervisor_tasks.journey.chain_watch import AWAY_S
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.overview import Overview
+from supervisor_tasks.metrics import LedgerMetrics
 from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
 
 DEADLINE_S = 1.0
@@ -292,7 +295,7 @@ def _really(chain: Chain, calls: list[Call]) -> list[Any]:
     return answers
 
 
-def refusing(chain: Chain, *methods: str, code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
+def refusing(chain: Chain, methods: Sequence[str], code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
     """A node that answers all methods but these."""
     error = {"code": code, "message": "this node does not feel like it"}
 
@@ -321,7 +324,7 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     chain: Chain, provider: Account, engine: Engine, code: int
 ) -> None:
     scheduled_jobs(chain, provider, 1)
-    with refusing(chain, *READS, code=code) as (_, url):
+    with refusing(chain, READS, code=code) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
         fleet = Fleet.of(chain, provider, engine, rpc)
         claim(fleet.site)
@@ -331,19 +334,18 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
 
 
 def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(chain: Chain, provider: Account) -> None:
-    with refusing(chain, "eth_getBalance") as (_, url):
+    with refusing(chain, ["eth_getBalance"]) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
         head, balance = rpc.batch([("eth_blockNumber", ()), ("eth_getBalance", (provider.address, "latest"))])
         assert int(head, 16) == chain.block_number()
         assert int(balance, 16) > 0
-        assert rpc.health()[rpc._endpoints[0].name] is Health.UNREACHABLE
-        assert "does not feel like it" in rpc._endpoints[0].error
+        assert list(rpc.health().values()) == [Health.REFUSES, Health.ALIVE]
 
 
 def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: Chain, provider: Account) -> None:
     with (
-        refusing(chain, "eth_maxPriorityFeePerGas") as (_, one),
-        refusing(chain, "eth_maxPriorityFeePerGas") as (_, two),
+        refusing(chain, ["eth_maxPriorityFeePerGas"]) as (_, one),
+        refusing(chain, ["eth_maxPriorityFeePerGas"]) as (_, two),
     ):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         tip, head = rpc.batch([("eth_maxPriorityFeePerGas", ()), ("eth_blockNumber", ())])
@@ -355,7 +357,7 @@ def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: 
 def test_what_the_contract_refuses_and_what_is_wrong_with_a_transaction__is_no_fault_of_the_node(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
-    with refusing(chain) as (_, one), refusing(chain) as (asked, two):
+    with refusing(chain, []) as (_, one), refusing(chain, []) as (asked, two):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         asked.clear()
         wallet = Fleet.of(chain, provider, engine, rpc).wallet
@@ -365,6 +367,80 @@ def test_what_the_contract_refuses_and_what_is_wrong_with_a_transaction__is_no_f
         wallet.send(claims(1))
         wallet.send_again(wallet.open_transactions())  # that it is known, the first one says
         wait_until(lambda: asked.count("eth_sendRawTransaction") == 2, "both broadcasts to be spread", 30.0)
+        assert set(rpc.health().values()) == {Health.ALIVE}
+
+
+def _for_long(rpc: Endpoints, seconds: float) -> None:
+    """As when that much time has passed since the endpoints were last well, or have refused."""
+    for endpoint in rpc._endpoints:
+        endpoint._refused_s -= seconds
+        if endpoint.away_since_s is not None:
+            endpoint.away_since_s -= seconds
+
+
+def _shown(fleet: Fleet) -> list[float]:
+    """The gauges of the endpoints, in their order."""
+    metrics = LedgerMetrics(Overview(fleet.engine, "here").snapshot, lambda _: True).collect()
+    (family,) = (found for found in metrics if found.name == "supervisor_rpc_endpoint_alive")
+    assert [sample.labels["endpoint"].rpartition("#")[2] for sample in family.samples] == ["1", "2"]
+    assert not [sample for sample in family.samples if "s3cret" in str(sample.labels)]
+    return [sample.value for sample in family.samples]
+
+
+def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    with proxied(chain) as (proxy, url):
+        rpc = _all_alive(Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID))
+        fleet = Fleet.of(chain, provider, engine, rpc)
+
+        def looked(well: int) -> bool:
+            claim(fleet.site)
+            return _shown(fleet) == [1, well]
+
+        assert looked(1)
+        proxy.fault(Fault.REFUSE)
+        wait_until(lambda: looked(0), "the second endpoint to be looked at", 60.0, 0.1)
+        assert fleet.alarms() == set()
+        _for_long(rpc, AWAY_S)
+        claim(fleet.site)
+        (alarm,) = fleet.site.ledger.alarms.all()
+        assert alarm.name is AlarmName.ENDPOINT_AWAY
+        (why,) = alarm.details["endpoints"].values()
+        assert why.startswith("unreachable: the RPC endpoint does not answer")
+        younger = Fleet.of(
+            chain, provider, engine, Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
+        )
+        claim(younger.site)
+        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
+        proxy.fault(None)
+        wait_until(lambda: looked(1), "the second endpoint to be back", 60.0, 0.1)
+        assert fleet.alarms() == set()
+
+
+def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    methods = list(READS)
+    with refusing(chain, methods) as (asked, url):
+        rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
+        fleet = Fleet.of(chain, provider, engine, rpc)
+        claim(fleet.site)
+        refusals = asked.count("eth_getBalance")
+        claim(fleet.site)
+        assert asked.count("eth_getBalance") == refusals  # it is asked after the other one
+        for _ in range(3):  # and from time to time first
+            _for_long(rpc, endpoints.REFUSES_S + 1)
+            claim(fleet.site)
+        assert asked.count("eth_getBalance") == refusals + 3
+        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
+        methods.clear()
+        _for_long(rpc, endpoints.REFUSES_S + 1)
+        claim(fleet.site)
+        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
+        _for_long(rpc, endpoints.MENDED_S)
+        claim(fleet.site)
+        assert fleet.alarms() == set()
         assert set(rpc.health().values()) == {Health.ALIVE}
 
 
