@@ -1,7 +1,7 @@
-"""A small disk of its own for Postgres, which can be filled.
+"""Small disks of their own for Postgres and for the spool, which can be filled.
 
-It is a tmpfs in a mount namespace that one process holds and that Postgres enters: nobody else sees it, and it is gone with
-these processes, whoever dies how. So no mount can be left behind.
+Each is a tmpfs in a mount namespace that one process holds: nobody else sees it, and it is gone with that process, whoever dies
+how. So no mount can be left behind. Postgres enters the namespace; the spool, which many work with, is a link into it.
 """
 
 import errno
@@ -12,6 +12,7 @@ from devgrid.process import Processes
 from supervisor_tasks.embedded import Server
 
 HOLDER = "postgres-disk"
+SPOOL_HOLDER = "spool-disk"
 FILLER = "filler"
 STEP_BYTES = 4096
 SMALL_WAL = "max_wal_size = 64MB\nmin_wal_size = 32MB\n"
@@ -22,6 +23,13 @@ mount -t tmpfs -o size="$3",mode=755 tmpfs "$2"
 cp -a "$1" "$2/data"
 mount --bind "$2/data" "$1"
 touch "$4"
+exec sleep infinity
+"""
+HOLD_EMPTY = """
+set -e
+mkdir "$1"
+mount -t tmpfs -o size="$2",mode=700 tmpfs "$1"
+touch "$1/../$0-ready"
 exec sleep infinity
 """
 
@@ -40,6 +48,14 @@ def start_disk(processes: Processes, server: Server, size_mb: int) -> list[str]:
     return [*enter, *drop, *server.argv]
 
 
+def start_spool_disk(processes: Processes, spool: Path, size_mb: int) -> None:
+    """Make the spool a disk of that size."""
+    folder, ready = spool.with_name(SPOOL_HOLDER), spool.with_name(f"{SPOOL_HOLDER}-ready")
+    hold = ("unshare", "--mount", "/bin/sh", "-c", HOLD_EMPTY, SPOOL_HOLDER, folder, f"{size_mb}m")
+    holder = processes.start(SPOOL_HOLDER, hold, ready=ready.exists)
+    spool.symlink_to(f"/proc/{holder.pid}/root{folder}")
+
+
 def data_of(processes: Processes) -> Path:
     """The data of the grid's Postgres, on its own disk if it has one."""
     data = processes.folder / "postgres" / "data"
@@ -50,9 +66,9 @@ def data_of(processes: Processes) -> Path:
     return Path(f"/proc/{holder.pid}/root{data}")
 
 
-def fill(processes: Processes) -> None:
-    """Take all the room that is left."""
-    filler = os.open(data_of(processes) / FILLER, os.O_CREAT | os.O_WRONLY)
+def fill(folder: Path) -> None:
+    """Take all the room that is left on a folder's disk."""
+    filler = os.open(folder / FILLER, os.O_CREAT | os.O_WRONLY)
     try:
         space = os.fstatvfs(filler)
         taken, step = os.fstat(filler).st_size, space.f_bfree * space.f_bsize
@@ -68,6 +84,6 @@ def fill(processes: Processes) -> None:
         os.close(filler)
 
 
-def make_room(processes: Processes) -> None:
+def make_room(folder: Path) -> None:
     """Give back what was taken."""
-    (data_of(processes) / FILLER).unlink()
+    (folder / FILLER).unlink()

@@ -17,7 +17,7 @@ from typing import Literal
 
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.disk import start_disk
+from devgrid.disk import start_disk, start_spool_disk
 from devgrid.fleet import REPOSITORY, Fleet
 from devgrid.ldap import Ldap
 from devgrid.process import Processes, Running, answers, free_port
@@ -71,20 +71,23 @@ class Grid:
         nodes: int = 4,
         gpus_per_node: int = 2,
         postgres_disk_mb: int | None = None,
+        spool_disk_mb: int | None = None,
         registered: bool = True,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
         supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
         more lines of that file. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
-        database lies on a disk of that size, which can be filled. Unless it is `registered` already, the provider is unknown
-        to the grid, and the supervisor is to measure and register it.
+        database lies on a disk of that size, which can be filled, and with `spool_disk_mb` the spool. Unless it is `registered`
+        already, the provider is unknown to the grid, and the supervisor is to measure and register it.
         """
         processes = Processes(new_state_folder())
         try:
             more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
             more |= overrides or {}
             about_slurm = accounting, min_job_age_s, hooks, slurm_conf, nodes, gpus_per_node
-            return _start(processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb, registered)
+            return _start(
+                processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb, spool_disk_mb, registered
+            )
         except BaseException:
             stop(processes)
             raise
@@ -189,12 +192,16 @@ def _start(
     tell: Callable[[str], None],
     overrides: dict[str, str],
     postgres_disk_mb: int | None,
+    spool_disk_mb: int | None,
     registered: bool,
 ) -> Grid:
     folder = processes.folder
     users, certificates = Users(folder), make_certificates(folder / "tls")
     spool, public = folder / "spool", f"127.0.0.1:{free_port()}"
-    spool.mkdir()
+    if spool_disk_mb is None:
+        spool.mkdir()
+    else:
+        start_spool_disk(processes, spool, spool_disk_mb)
     with ThreadPoolExecutor(4) as pool:
         tell("starting SLURM, the chain, Postgres, Redis and sshd")
         waits_slurm = pool.submit(

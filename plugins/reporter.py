@@ -239,6 +239,7 @@ class Reporter:
         now_s = time.monotonic()
         if now_s - self._cared_at_s >= CARE_EVERY_S:
             self._cared_at_s = now_s
+            spool.keep_reserve(self._folder)
             for abandoned in spool.take_abandoned(self._folder):
                 self.figures["adopted"] += abandoned.adopted
                 what = "taken over" if abandoned.adopted else "not whole, removed"

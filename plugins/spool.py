@@ -6,6 +6,7 @@ lost                                  a line for each event that could not be wr
 rejected/                             what nobody will ever take
 """
 
+import ctypes
 import fcntl
 import os
 import re
@@ -22,6 +23,8 @@ DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
 LOST_LINE = re.compile(r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*")
 GREATEST_FILE_BYTES = 4096
 KEPT_REJECTED = 1000
+RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
+KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
 
 # A draft that old is nobody's any more: a hook that hangs ends after a minute. Process ids are used again, so that a
 # living process is respected for an hour and not for ever.
@@ -205,4 +208,22 @@ def clear_lost(folder: Path, length: int) -> bool:
         if os.fstat(lost.fileno()).st_size != length:
             return False
         lost.truncate(0)
+        _reserve(lost.fileno())
         return True
+
+
+def keep_reserve(folder: Path) -> None:
+    """Take room for `lost` while there is some, as the hooks do: the disk may be full before the first of them comes, and what
+    is cleared gives its room back. Without a reserve they try all the same.
+    """
+    lost = os.open(folder / "lost", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(lost).st_blocks * 512 < RESERVE_BYTES:
+            _reserve(lost)
+    finally:
+        os.close(lost)
+
+
+def _reserve(lost: int) -> None:
+    """Python's own posix_fallocate would make the file longer."""
+    ctypes.CDLL(None).fallocate(lost, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(RESERVE_BYTES))

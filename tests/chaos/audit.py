@@ -234,7 +234,9 @@ def none_left(evidence: Evidence) -> Looked:
 # --- I4, I8: the callbacks ------------------------------------------------------------------------------------------------
 
 
-HOOKS_HEARD = "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool"
+HOOKS_HEARD = (
+    "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool, or noted as lost"
+)
 
 
 @check("I8", HOOKS_HEARD)
@@ -245,7 +247,7 @@ def hooks_heard(evidence: Evidence) -> Looked:
     for seen in evidence.completed:
         if seen.job_id:
             said = TOLD_OF.get(seen.state, 8), seen.elapsed_s, _told_exit(seen)
-            heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled
+            heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled | evidence.lost_ends
             about = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {said})"
             yield None if heard else f"{about} is neither in the inbox nor spooled"
 

@@ -79,7 +79,8 @@ class Transaction:
 class Evidence:
     """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
     start, and had no memory of; `unsaved` are the ends that it announced and had no memory of. `unlaunched` are the SLURM ids
-    that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel.
+    that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel; `lost_ends` those
+    whose end a hook could not write, and noted as lost.
     """
 
     provider: str
@@ -104,6 +105,7 @@ class Evidence:
     unsaved: list[UnsavedEnd] = field(default_factory=list)
     unlaunched: set[int] = field(default_factory=set)
     asked_to_end: set[int] = field(default_factory=set)
+    lost_ends: set[int] = field(default_factory=set)
 
     @cached_property
     def ours(self) -> list[OnChain]:
@@ -190,6 +192,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         unsaved=unsaved_ends(slurm_records.slurmctld_log(folder).splitlines()),
         unlaunched=slurm_records.unlaunched(folder),
         asked_to_end=slurm_records.asked_to_end(folder),
+        lost_ends=_lost_ends(folder),
     )
 
 
@@ -336,6 +339,13 @@ def _files(spool: Path, pattern: str = r"\d+-\d+-(start|end)") -> list[str]:
     if not spool.exists():
         return []
     return sorted(file.name for file in spool.iterdir() if re.fullmatch(pattern, file.name))
+
+
+def _lost_ends(folder: Path) -> set[int]:
+    """By SLURM id: what the spool's `lost` says, or the reporter's log said of it before it was cleared."""
+    said = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
+    lines = "".join(file.read_text(errors="replace") for file in said if file.exists())
+    return {int(number) for number in re.findall(r"(?m)(?:^|lost: ')\d+ end 0x[0-9a-f]{64} (\d+) ", lines)}
 
 
 def _marks(folder: Path) -> dict[str, set[int]]:

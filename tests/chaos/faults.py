@@ -33,6 +33,7 @@ RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
 SLOW_GOING_S = 0.05
 POSTGRES_DISK_MB = 256
+SPOOL_DISK_MB = 16
 LONGEST_SEGMENTS = 100
 SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # what only a sweep heals is healed within a test's time
 
@@ -51,7 +52,8 @@ class Target:
     def start(cls, **options: Any) -> Iterator["Target"]:
         """A grid (as Grid.start makes it) and its fleet."""
         overrides = SWEEPS | options.pop("overrides", {})
-        grid = Grid.start(postgres_disk_mb=POSTGRES_DISK_MB, overrides=overrides, **options)
+        options |= {"postgres_disk_mb": POSTGRES_DISK_MB, "spool_disk_mb": SPOOL_DISK_MB, "overrides": overrides}
+        grid = Grid.start(**options)
         try:
             with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
                 grid.environment["METASCHEDULER_ENDPOINT_RPC"] = f"http://{rpc.address}"
@@ -159,15 +161,22 @@ def _disk_full(target: Target) -> Callable[[], None]:
     processes = target.grid.processes
     database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
     with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it lets nobody new in
-        disk.fill(processes)
+        disk.fill(disk.data_of(processes))
         _use_up_segments(connection)
 
     def end() -> None:
-        disk.make_room(processes)
+        disk.make_room(disk.data_of(processes))
         if all(running.name != "postgres" for running in processes.running()):
             start_again(target.grid, "postgres")  # as a site's keeper of processes does
 
     return end
+
+
+def _spool_full(target: Target) -> Callable[[], None]:
+    """There is room for no event of SLURM's; what the hooks keep for `lost` is theirs already."""
+    spool = target.grid.folder / "spool"
+    disk.fill(spool)
+    return lambda: disk.make_room(spool)
 
 
 def _use_up_segments(connection: psycopg.Connection) -> None:
@@ -248,6 +257,7 @@ ALL = (
     Fault("redis out of memory", _redis_full),
     Fault("redis connections lost", _connections_lost),
     Fault("postgres' disk full", _disk_full),
+    Fault("spool's disk full", _spool_full),
     Fault("two beats", _two_beats),
     Fault("two workers", _two_workers),
     clock_off("worker", 1),

@@ -310,6 +310,13 @@ def test_heard_and_acknowledged__so_much_was_said_of_the_job_that_no_more_is_kep
     assert wrong(replace(short, acknowledged=[said(*about)])) >= {"hooks_heard", "acknowledged"}
 
 
+def test_heard__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence) -> None:
+    silent = without_rows(evidence, "callbacks")
+    assert "hooks_heard" in wrong(silent)
+    noted = replace(silent, lost_ends={seen.slurm_id for seen in evidence.completed})
+    assert "hooks_heard" not in wrong(noted)
+
+
 Doctored = Callable[[Evidence], Evidence]
 DOCTORED: dict[str, list[Doctored]] = {
     "ended": [lambda e: with_job(e, status="RUNNING")],

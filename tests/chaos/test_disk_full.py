@@ -1,4 +1,6 @@
-"""The disk of the ledger's Postgres is full: nothing is stored, nothing that is not stored is acknowledged, and all goes on."""
+"""A disk is full. The ledger's: nothing is stored, nothing that is not stored is acknowledged, and all goes on. The spool's:
+SLURM goes on, and what its hooks could not write is told and found.
+"""
 
 import time
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ from tests.chaos import faults, jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.chaos.liars import tell
-from tests.watching import parked, wait_for_end
+from tests.watching import parked, rows, wait_for_end
 
 LASTS_S = 4.0
 FULL = faults.BY_NAME["postgres' disk full"]
+SPOOL_FULL = faults.BY_NAME["spool's disk full"]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,26 @@ def test_disk_full__callbacks_and_jobs_under_way__nothing_acknowledged_is_lost_a
     for job_id in job_ids:
         wait_for_end(grid, job_id, 90.0)
     jobs.wait_for_rest(grid, 90.0)
+    assert parked(grid) == []
+    found = violations(audit(gather(grid.folder)))
+    assert found == [], tail(grid.folder / "log" / "worker.log", 60)
+
+
+@pytest.mark.timeout(300)
+def test_spools_disk_full__jobs_start_and_end__slurm_goes_on_and_what_is_lost_is_told_and_found(
+    target: faults.Target,
+) -> None:
+    grid = target.grid
+    customer = grid.new_customer()
+    under_way = [jobs.finishing(grid, customer, 2.0) for _ in range(3)]
+    with SPOOL_FULL.on(target):
+        job_ids = [*under_way, jobs.failing(grid, customer), *(jobs.finishing(grid, customer) for _ in range(3))]
+        for job_id in job_ids:
+            wait_for_end(grid, job_id, 90.0)
+    ids = {row.slurm_id for row in rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)", ids=job_ids)}
+    jobs.wait_for_rest(grid, 90.0)
+    wait_until(lambda: not (grid.folder / "spool" / "lost").stat().st_size, "the reporter to tell what is lost", 60.0)
+    assert gather(grid.folder).lost_ends & ids
     assert parked(grid) == []
     found = violations(audit(gather(grid.folder)))
     assert found == [], tail(grid.folder / "log" / "worker.log", 60)

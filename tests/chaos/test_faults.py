@@ -28,6 +28,7 @@ IN_TURN = [
     *(faults.killed(part) for part in (*faults.OURS, *faults.THEIRS)),
     *(faults.stopped(part) for part in (*faults.OURS, *faults.THEIRS)),
     *(faults.BY_NAME[name] for name in ("redis flushed", "redis out of memory", "redis connections lost", "two beats")),
+    faults.BY_NAME["spool's disk full"],
     *faults.RPC,
 ]
 

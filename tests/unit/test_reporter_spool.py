@@ -203,6 +203,18 @@ def test_read_lost__lines_of_hooks__are_one_hint_a_job(tmp_path: Path) -> None:
     assert record.hints == [spool.SpooledEvent(JOB_ID, 7, spool.RUNNING)]
 
 
+def test_lost__room_for_it_is_taken_before_the_first_event_and_kept_when_it_is_cleared(tmp_path: Path) -> None:
+    lost = tmp_path / "lost"
+    spool.keep_reserve(tmp_path)
+    assert (lost.stat().st_size, lost.stat().st_mode & 0o777) == (0, 0o600)
+    assert lost.stat().st_blocks * 512 >= spool.RESERVE_BYTES
+    with lost.open("a") as file:
+        file.write("a line\n")
+    assert spool.clear_lost(tmp_path, 7)
+    assert lost.stat().st_size == 0
+    assert lost.stat().st_blocks * 512 >= spool.RESERVE_BYTES
+
+
 def test_clear_lost__grown_in_the_meantime__is_kept(tmp_path: Path) -> None:
     (tmp_path / "lost").write_text("a line\n")
     assert not spool.clear_lost(tmp_path, 3)
