@@ -54,10 +54,13 @@ def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
     waiting = _submit(slurm, name_of(4), "true", "--hold")
     stranger = _submit(slurm, name_of(5), "true", "--comment=benchmark 127.0.0.1:1")
     named = _submit(slurm, f"{name_of(6)}\nevent=ended\nstate=COMPLETED", "true")
+    renamed = _submit(slurm, name_of(7), "true", "--hold", f"--output={name_of(7)}.log")
+    slurm.run("scontrol", "update", f"JobId={renamed}", "JobName=its-owners-word")
+    slurm.run("scontrol", "release", str(renamed))
     slurm.run("scancel", str(waiting))
-    for job in (done, failed, killed, waiting, stranger, named):
+    for job in (done, failed, killed, waiting, stranger, named, renamed):
         wait_until(partial(_has_ended, slurm, job), f"job {job} to end", 60.0)
-    wait_until(lambda: len(events(spool)) == 8, f"the hooks to have written 8 events: {events(spool)}", 60.0)
+    wait_until(lambda: len(events(spool)) == 10, f"the hooks to have written 10 events: {events(spool)}", 60.0)
     with serving(port) as (supervisor, _):
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
     assert supervisor.told(done) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
@@ -66,6 +69,7 @@ def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
     assert supervisor.told(waiting) == [(JOB_STATUS_CANCELLED, 0)]
     assert supervisor.told(stranger) == [(JOB_STATUS_FINISHED, 0)]  # the completion hook is not told the comment
     assert supervisor.told(named) == []
+    assert supervisor.told(renamed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
     durations = [call.duration for _, call in supervisor.calls if call.id == done]
     assert durations[0] == 0
     assert durations[1] in (2, 3)
