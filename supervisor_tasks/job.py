@@ -1,6 +1,6 @@
 """A job: its definition, its states, what may be left to do for it, and what the contract shall hear of it. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
@@ -150,7 +150,7 @@ class Job:
     (block, log index) of the contract's last word on the job: an earlier word that comes later is void. `heard_block` is
     the highest block from which anything was heard of the job: what a reorganisation of that block puts in question. What
     it took away may come back until the block `doubt_until`. `applied_limit_min` is the limit that SLURM was last given,
-    `looks` counts the looks since the last news.
+    `looks` counts the looks since the last news. The script itself is kept by the ledger alone: it may be long.
     """
 
     job_id: JobId
@@ -164,7 +164,7 @@ class Job:
     chain_at: tuple[int, int] = (0, 0)
     heard_block: int = 0
     doubt_until: int | None = None
-    script: str | None = field(default=None, repr=False)
+    has_script: bool = False
     grid_logger_url: str = ""
     slurm_id: SlurmId | None = None
     slurm_submit_s: int | None = None

@@ -97,7 +97,7 @@ def _claimed(job: Job | None, event: Claimed) -> Next:
 def _script_fetched(job: Job, event: ScriptFetched) -> Next:
     if job.state is not State.CLAIMED:
         return job, ()
-    ready = replace(job, state=State.READY, script=event.script, grid_logger_url=event.grid_logger_url)
+    ready = replace(job, state=State.READY, has_script=True, grid_logger_url=event.grid_logger_url)
     return ready, (Effect(Kind.SUBMIT),)
 
 

@@ -49,7 +49,7 @@ def claimed_again(job: Job, event: Claimed) -> Next:
 
 def _never_begun(job: Job) -> bool:
     """Whether it ended because nobody gave us its script: the service does not know who has lost the claim."""
-    unknown = job.script is None and job.slurm_id is None and not job.cancel_requested
+    unknown = not job.has_script and job.slurm_id is None and not job.cancel_requested
     return unknown and unfit(job.definition, job.time_limit_min) is None
 
 
@@ -121,7 +121,7 @@ def _where_it_was(job: Job) -> Job:
         return replace(job, state=State.ENDED)
     if job.slurm_id is not None:
         return replace(job, state=State.QUEUED, looks=0)
-    return replace(job, state=State.CLAIMED if job.script is None else State.SUBMITTING, looks=0)
+    return replace(job, state=State.SUBMITTING if job.has_script else State.CLAIMED, looks=0)
 
 
 def _rejected(job: Job) -> bool:

@@ -50,13 +50,14 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     cluster = site.slurm.cluster
     if (known := _earlier_submission(site, job)) is not None:
         return Adopted(known)
+    script = site.ledger.script(job.job_id)
     clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
     job = site.ledger.record(Change(job.job_id, SubmitStarted(job.limit_min)), held=effect)[job.job_id]
-    if job.state is not State.SUBMITTING or job.script is None:
+    if job.state is not State.SUBMITTING or script is None:
         return SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
     limit_min = job.applied_limit_min or job.limit_min
-    request = Request(definition=job.definition, limit_min=limit_min, script=job.script)
+    request = Request(definition=job.definition, limit_min=limit_min, script=script)
     try:
         slurm_id = cluster.submit(job.customer, job.job_id, request, clock, begun_s)
     except SlurmRejectedError as error:

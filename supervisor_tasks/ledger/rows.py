@@ -34,7 +34,7 @@ def storable_json(value: Any) -> Any:
 
 
 def job_from_row(row: RowMapping) -> Job:
-    """The job of a row of `jobs`."""
+    """The job of a row of `jobs`, in which `has_script` stands for the script."""
     return Job(
         job_id=JobId(row["job_id"]),
         customer=Address(row["customer"]),
@@ -47,7 +47,7 @@ def job_from_row(row: RowMapping) -> Job:
         chain_at=(row["chain_block"], row["chain_log_index"]),
         heard_block=row["heard_block"],
         doubt_until=row["doubt_until"],
-        script=row["script"],
+        has_script=row["has_script"],
         grid_logger_url=row["grid_logger_url"],
         slurm_id=None if row["slurm_id"] is None else SlurmId(row["slurm_id"]),
         slurm_submit_s=row["slurm_submit_s"],
@@ -62,7 +62,7 @@ def job_from_row(row: RowMapping) -> Job:
 
 
 def row_from_job(job: Job) -> dict[str, Any]:
-    """The columns of `jobs` for a job, but for the cluster and the times."""
+    """The columns of `jobs` for a job, but for the cluster, the script and the times."""
     outcome = job.outcome
     return {
         "job_id": job.job_id,
@@ -77,7 +77,6 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "chain_log_index": job.chain_at[1],
         "heard_block": job.heard_block,
         "doubt_until": job.doubt_until,
-        "script": job.script,
         "grid_logger_url": whole(job.grid_logger_url),
         "slurm_id": job.slurm_id,
         "slurm_submit_s": job.slurm_submit_s,

@@ -7,11 +7,11 @@ effect that was carried out are one transaction. Messages are sent after the com
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, bindparam, func, select
+from sqlalchemy import Connection, Engine, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
-from supervisor_tasks.events import Claimed, Event, OperatorForgot, SubmitUnclear
+from supervisor_tasks.events import Claimed, Event, OperatorForgot, ScriptFetched, SubmitUnclear
 from supervisor_tasks.job import Effect, Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
@@ -29,6 +29,8 @@ from supervisor_tasks.ledger.ticks import Ticks
 from supervisor_tasks.life import advance
 
 JOBS = JobRow.metadata.tables["jobs"]
+HAS_SCRIPT = JOBS.c.script.is_not(None).label("has_script")
+A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
 
 OVER = (State.ENDED, State.REFUSED, State.SETTLED)  # SLURM is done with the job
 
@@ -43,6 +45,7 @@ class Change:
 
 
 Also = Callable[[Connection], object]
+Jobs = Mapping[JobId, Job]
 
 
 class Ledger:
@@ -77,6 +80,7 @@ class Ledger:
             after, happened, wanted = _play(before, changes)
             changed = [job for job_id, job in after.items() if before.get(job_id) != job]
             self._store(connection, changed)
+            self._store_scripts(connection, before, after, happened)
             self.journal.write(connection, happened)
             done = [change.done for change in changes if change.done is not None]
             again = self.effects.end(connection, done, wanted)
@@ -95,7 +99,7 @@ class Ledger:
             connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"claims of {self.cluster}"))))
         job_ids = sorted({change.job_id for change in changes})
         mine = JOBS.c.cluster == self.cluster, JOBS.c.job_id == func.any(bindparam("job_ids", job_ids))
-        query = select(JOBS).where(*mine).order_by(JOBS.c.job_id).with_for_update()
+        query = select(*A_JOB).where(*mine).order_by(JOBS.c.job_id).with_for_update()
         return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(query).mappings()}
 
     def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
@@ -105,12 +109,32 @@ class Ledger:
             columns = {name: new.excluded[name] for name in rows[0]} | {"updated_at": func.now()}
             connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=columns), rows)
 
+    def _store_scripts(
+        self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]
+    ) -> None:
+        """Only what has come, or is void because the job began anew."""
+        void = [job_id for job_id, job in before.items() if job.has_script and not after[job_id].has_script]
+        scripts: dict[JobId, str | None] = dict.fromkeys(void)
+        for job, event in happened:
+            if isinstance(event, ScriptFetched) and after[job.job_id].has_script:
+                scripts[job.job_id] = event.script
+        for job_id, script in scripts.items():
+            this = JOBS.c.cluster == self.cluster, JOBS.c.job_id == job_id
+            connection.execute(update(JOBS).where(*this).values(script=script))
+
     def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
         """The jobs that the ledger knows among these."""
         wanted = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         with asking(self.engine) as connection:
-            rows = connection.execute(select(JOBS).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
+            rows = connection.execute(select(*A_JOB).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
+
+    def script(self, job_id: JobId) -> str | None:
+        """The script of a job, if the ledger has it."""
+        with asking(self.engine) as connection:
+            query = select(JOBS.c.script).where(JOBS.c.cluster == self.cluster, JOBS.c.job_id == job_id)
+            script: str | None = connection.scalar(query)
+        return script
 
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id
@@ -135,9 +159,7 @@ class Ledger:
             return int(connection.scalar(query) or 0)
 
 
-def _play(
-    before: dict[JobId, Job], changes: Sequence[Change]
-) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], Wanted]:
+def _play(before: Jobs, changes: Sequence[Change]) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], Wanted]:
     """Let the jobs live through the changes: jobs after, what is to be journalled, and the effects wanted."""
     after, happened, wanted = dict(before), [], Wanted()
     for change in changes:

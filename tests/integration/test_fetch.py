@@ -139,7 +139,7 @@ def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_l
     wait_until(refused, "the service not to know its challenge any more", 60.0)
     fetching.before_answer = lambda: None
     wait_until(lambda: fetching.try_once(job_id).state is State.READY, "the script", 60.0)
-    assert fetching.site.ledger.jobs([job_id])[job_id].script == SCRIPT
+    assert fetching.site.ledger.script(job_id) == SCRIPT
 
 
 def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fetching: Fetching) -> None:

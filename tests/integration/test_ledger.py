@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -37,6 +38,7 @@ from supervisor_tasks.ledger.effects import WORKER_ENDED, LeaseLostError, OpenEf
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder, single_flight
 from supervisor_tasks.ledger.store import Change, Ledger
 
+LONG = 2**20  # bytes of a script
 JOB = JobId("0x" + "5" * 64)
 CLAIM = Claimed(
     job_id=JOB,
@@ -122,6 +124,28 @@ def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> N
     assert changed[JOB].outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why")
     assert changed[JOB].chain_at == (9, 1)
     assert changed[JOB].slurm_submit_s == 1795285056
+
+
+def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledger: Ledger) -> None:
+    script = "x" * LONG
+    jobs = [JobId(f"0x{number:064x}") for number in range(5)]
+    begun = [
+        Change(job, event)
+        for job in jobs
+        for event in (replace(CLAIM, job_id=job), ScriptFetched(script, ""), SubmitStarted(10), Submitted(SlurmId(7)))
+    ]
+    ledger.record(*begun)
+    tracemalloc.start()
+    try:
+        read = ledger.jobs(jobs)
+        written = ledger.record(*(Change(job, SlurmWaiting("PENDING")) for job in jobs))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < LONG  # not one of them
+    assert {job.looks for job in read.values()} == {0}
+    assert {job.looks for job in written.values()} == {1}
+    assert {ledger.script(job) for job in jobs} == {script}
 
 
 def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:
@@ -267,6 +291,8 @@ def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) 
     ledger.record(Change(JOB, ChainSaw(ChainStatus.PENDING, (8, 0))))
     job = ledger.record(Change(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
     assert (job.state, job.slurm_id) == (State.CLAIMED, None)
+    assert ledger.jobs([JOB]) == {JOB: job}
+    assert ledger.script(JOB) is None
     assert "fetch" in open_kinds(engine)
 
 
