@@ -1,5 +1,6 @@
 """What a sweep looks at: the ledger first, then SLURM, the contract, and of what is missing accounting and whatever is left."""
 
+import random
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.known_slurm import require_known
-from supervisor_tasks.journey.submit import find, traces_since
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.journal import Submission
@@ -19,14 +19,16 @@ from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
 from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.cluster import UndecidedError
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.identity import CLOCKS_APART_S
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.slurm.recognise import Sought
 from supervisor_tasks.view import Trace, View, claimed, live, marked_names, missing, unexplained, unlisted, waited
 
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
+CUSTOMERS_AT_ONCE = 10  # whose homes are looked at in one sweep: a login and a command each
+SILENT_AT_MOST = 3  # questions that are not answered, each of which may take half a minute
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
 FORGOTTEN_AT_MOST = 3  # times that a job is submitted again because slurmctld forgot it
 SHOWN_TEXT = 500
@@ -98,7 +100,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
-            view = replace(view, traces=_traces(site, view, boot[0] if boot else ""))
+            view = replace(view, traces=_traces(site, view, boot[0] if boot else "", report))
     return view, read_since
 
 
@@ -186,31 +188,71 @@ def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
 
-def _traces(site: Site, view: View, booted: str) -> dict[JobId, Trace]:
-    """Whether anything was ever seen of jobs that waited, and that SLURM has lost."""
-    absent = [job.job_id for job in waited(view)[:TRACED_AT_ONCE]]
+def _traces(site: Site, view: View, booted: str, report: Report) -> dict[JobId, Trace]:
+    """Whether anything was ever seen of jobs that waited, and that SLURM has lost; of too many for one sweep, some by lot."""
+    lost = [job.job_id for job in waited(view)]
+    absent = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
     if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just begun anew: another time
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
     submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
-    return {
-        job_id: Trace.UNSURE if job_id in (view.saved or ()) else _trace(site, job, submissions.get(job_id), booted_s)
+    times = site.ledger.journal.ages(absent, SubmissionForgotten)
+    traces = {
+        job_id: Trace.UNSURE
+        if job_id in (view.saved or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
+        else None
+        for job_id in jobs
+    }
+    # slurmctld forgets what waits only when it is killed: then it began anew after it had taken the job.
+    kept = {
+        job_id
         for job_id, job in jobs.items()
+        if job_id not in submissions or _taken_s(job, submissions[job_id]) > booted_s
+    }
+    traces |= dict.fromkeys(kept - set(view.saved or ()), Trace.SOME)
+    rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
+    return {
+        job_id: trace for job_id, trace in (traces | _looked_for(site, view, rest, report)).items() if trace is not None
     }
 
 
-def _trace(site: Site, job: Job, submission: Submission | None, booted_s: int) -> Trace:
-    """slurmctld forgets what waits only when it is killed: then it began anew after it had taken the job."""
-    if submission is None or _taken_s(job, submission) > booted_s:
-        return Trace.SOME
-    if site.ledger.journal.times(job.job_id, SubmissionForgotten) >= FORGOTTEN_AT_MOST:
-        return Trace.UNSURE
-    try:
-        found = find(site, job)
-    except UndecidedError:
-        return Trace.UNSURE
-    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    return Trace.SOME if found or ago_s is None or traces_since(site, job, ago_s) else Trace.NONE
+def _looked_for(site: Site, view: View, jobs: Mapping[JobId, Job], report: Report) -> dict[JobId, Trace | None]:
+    """What is left of these jobs in SLURM's list, in accounting, in the inbox and in their customers' homes; None is that it
+    was not looked for everywhere.
+    """
+    if not jobs:
+        return {}
+    ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(jobs, SubmitStarted).items()}
+    heard_s = site.ledger.inbox.last_heard_s(jobs)
+    traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also where the journal knows of no submission
+    silent = {job_id: jobs[job_id] for job_id in ago_s if heard_s.get(job_id, float("inf")) > ago_s[job_id]}
+    listed = view.slurm or {}
+    owners = site.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
+    sought = [Sought(job_id, job.customer, ago_s[job_id], owners) for job_id, job in silent.items()]
+    had = site.slurm.cluster.had(sought, listed)
+    traces |= {job_id: Trace.UNSURE for job_id, found in had.items() if found is None}
+    nowhere = {job_id: jobs[job_id].customer for job_id, found in had.items() if found is False}
+    return traces | _logs(site, nowhere, ago_s, report)
+
+
+def _logs(
+    site: Site, customers: Mapping[JobId, Address], ago_s: Mapping[JobId, float], report: Report
+) -> dict[JobId, Trace | None]:
+    """Whether a log was written: each customer has to be asked for that. Who is asked at this sweep is drawn by lot."""
+    traces: dict[JobId, Trace | None] = dict.fromkeys(customers)
+    users, silent = sorted(set(customers.values())), 0
+    for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
+        asked = {job_id: ago_s[job_id] for job_id, customer in customers.items() if customer == user}
+        try:
+            written = site.slurm.cluster.left_logs(user, asked)
+        except TransientError as error:  # one whose account is broken keeps no other from being looked for
+            report.unseen["logs"] = str(error)[:SHOWN_TEXT]
+            silent += 1
+            if silent >= SILENT_AT_MOST:
+                break
+            continue
+        traces |= {job_id: Trace.SOME if job_id in written else Trace.NONE for job_id in asked}
+    return traces
 
 
 def _taken_s(job: Job, submission: Submission) -> float:
@@ -237,7 +279,7 @@ def _remembered(site: Site, view: View) -> dict[JobId, SlurmId]:
     scripts = cluster.scripts(list(rows.values()))
     renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
     rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
-    found = cluster.histories(rest, _claimed_ago_s(site, view, rest)) if rest else {}
+    found = cluster.histories(rest, dict.fromkeys(rest, _claimed_ago_s(site, view, rest))) if rest else {}
     ran = {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }

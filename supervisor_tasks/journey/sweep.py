@@ -13,11 +13,11 @@ import structlog
 
 from supervisor_tasks.comparison import Finding, compare, doubts, held_now
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
-from supervisor_tasks.journey.sight import SHOWN_TEXT, Report, look
+from supervisor_tasks.journey.sight import SHOWN_TEXT, SILENT_AT_MOST, Report, look
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
@@ -30,7 +30,6 @@ SOON_S = 60.0  # when something could not be seen
 MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
-SILENT_AT_MOST = 3  # questions to a SLURM that does not answer, each of which may take half a minute
 SHOWN_REFUSED = 5  # in a line of the log
 SHOWN = 200  # findings in a report
 FORGOT = "SLURM does not know"  # so begins the reason of a sweep's hold
@@ -91,24 +90,32 @@ def _read_again(ledger: Ledger, view: View, findings: Sequence[Finding]) -> None
 
 
 def _cancel(site: Site, view: View, findings: Sequence[Finding], report: Report) -> None:
-    """Each is tried, whatever became of the others; those that came to nothing in the last sweep come last. A SLURM that does
-    not answer time and again is asked no more.
+    """Those of one user in one command. Each is tried, whatever became of the others; those that came to nothing in the last
+    sweep come last. A SLURM that does not answer time and again is asked no more.
     """
     before = _last(site.ledger, "not_cancelled")
     doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
     doomed.sort(key=lambda each: str(each[1]) in before)
+    found = {slurm_id: finding for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]}
+    of_users = dict[str, list[SlurmId]]()
+    for slurm_id in found:
+        of_users.setdefault((view.slurm or {})[slurm_id].user, []).append(slurm_id)
     silent = 0
-    for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]:
+    for user, slurm_ids in of_users.items():
         try:
-            site.slurm.cluster.cancel(slurm_id, Address((view.slurm or {})[slurm_id].user))
+            refused = site.slurm.cluster.cancel_all(slurm_ids, user)
         except SupervisorError as error:
-            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = str(error)[:SHOWN_TEXT]
+            refused = dict.fromkeys(slurm_ids, str(error))
             silent += isinstance(error, TransientError)
-            if silent >= SILENT_AT_MOST:
-                break
-        else:
+        for slurm_id in slurm_ids:
+            if slurm_id in refused:
+                report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[slurm_id][:SHOWN_TEXT]
+                continue
+            finding = found[slurm_id]
             log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
             report.cancelled += 1
+        if silent >= SILENT_AT_MOST:
+            break
     if report.not_cancelled:
         some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)

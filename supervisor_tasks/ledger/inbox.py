@@ -98,6 +98,14 @@ class Inbox:
                 found[JobId(row.job_id)].append(_callback(row))
         return found
 
+    def last_heard_s(self, job_ids: Collection[str]) -> dict[JobId, float]:
+        """How many seconds ago the last callback about each of these jobs came, under whatever SLURM id."""
+        age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
+        mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with asking(self._engine) as connection:
+            rows = connection.execute(select(CALLBACKS.c.job_id, age).where(*mine).group_by(CALLBACKS.c.job_id))
+            return {JobId(row.job_id): float(row.age_s) for row in rows}
+
     def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
         """All that plugins said of a job in the last seconds, under whatever SLURM id."""
         young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -81,11 +81,16 @@ class Journal:
             last = connection.execute(query).first()
         return int(last[0]) if last is not None and last[1] is False else None
 
-    def times(self, job_id: JobId, event: type[Event]) -> int:
-        """How often that has happened to the job."""
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+    def ages(self, job_ids: Collection[str], event: type[Event]) -> dict[JobId, list[float]]:
+        """How many seconds ago that happened to each of these jobs, every time; the last time first."""
+        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at).label("age_s")
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        query = select(EVENTS.c.job_id, age).where(*about, EVENTS.c.name == event.__name__).order_by(EVENTS.c.id.desc())
+        found = dict[JobId, list[float]]()
         with asking(self._engine) as connection:
-            return int(connection.scalar(select(func.count()).select_from(EVENTS).where(*about)) or 0)
+            for row in connection.execute(query):
+                found.setdefault(JobId(row.job_id), []).append(float(row.age_s))
+        return found
 
     def strange_answers(self, job_id: JobId) -> list[str]:
         """What sbatch said of a job since it was claimed that nobody understands; the latest last."""

@@ -137,19 +137,22 @@ class Ledger:
         return script
 
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
-        """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one. SLURM may give an id
-        a second time, also that of a job which it has lost and which is hot still: where the time is known, it tells.
+        """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one."""
+        return {slurm_id for slurm_id, owners in self.owners(submit_s).items() if owners - {job_id}}
+
+    def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
+        """Which jobs of ours these SLURM jobs are (with the time that SLURM got each). SLURM may give an id a second time, also
+        that of a job which it has lost and which is hot still: where the time is known, it tells.
         """
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
-        query = select(JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
-        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.job_id != job_id)
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
+        query = query.where(JOBS.c.cluster == self.cluster, asked)
+        found = dict[SlurmId, set[JobId]]()
         with asking(self.engine) as connection:
-            rows = list(connection.execute(query))
-        return {
-            SlurmId(row.slurm_id)
-            for row in rows
-            if row.slurm_submit_s == submit_s[row.slurm_id] or (row.slurm_submit_s is None and not row.over)
-        }
+            for row in connection.execute(query):
+                if row.slurm_submit_s == submit_s[row.slurm_id] or (row.slurm_submit_s is None and not row.over):
+                    found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return found
 
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""

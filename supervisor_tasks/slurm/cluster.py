@@ -21,23 +21,27 @@ from supervisor_tasks.slurm.output import (
     boot_time,
     has_accounting,
     next_id,
+    not_cancelled,
     require_done,
     seen_jobs,
     submitted_id,
 )
 from supervisor_tasks.slurm.recognise import (
     MOST_SCRIPTS,
+    Sought,
     calls_itself,
     histories,
-    last_write,
+    last_writes,
     marked_job,
     named_in,
     read_scripts,
+    recognised,
     sacct_histories,
     sacct_history,
     script_heads,
     submitted_as,
     worth_reading,
+    written_at,
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
 from supervisor_tasks.slurm.which import Which, which
@@ -45,7 +49,6 @@ from supervisor_tasks.slurm.which import Which, which
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 DAY_S = 86_400.0
 CONTROLLER_TIMEOUT_S = 15.0  # who waits longer to hear that slurmctld runs learns late that it is back
-LONGEST_TIME = 12  # digits of seconds since the epoch
 
 Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
 
@@ -176,31 +179,62 @@ class Cluster:
         """What accounting, where there is any, has of the submissions of our job since then, whatever its owner calls it."""
         if not self.paths.sacct:
             return []
-        minutes, mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark()
-        return submitted_as(self._ask(sacct_history(self.paths.sacct, user, minutes, mark)), mark, job_id)
+        mark = _new_mark()
+        asked = sacct_history(self.paths.sacct, user, _minutes(begun_s_ago), mark)
+        return submitted_as(self._ask(asked), mark, job_id)
 
-    def histories(self, users: Mapping[JobId, Address], begun_s_ago: float) -> dict[JobId, list[Seen]]:
-        """The same of many jobs of many customers, in one command."""
+    def histories(self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]) -> dict[JobId, list[Seen]]:
+        """The same of many jobs of many customers, in one command; of each customer since the first of his jobs began."""
         if not (users and self.paths.sacct):
             return {}
-        minutes, mark, user_mark = int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1, _new_mark(), _new_mark()
-        asked = sorted(set(users.values()))
-        answer = self._ask(sacct_histories(self.paths.sacct, asked, minutes, mark, user_mark))
+        mark, user_mark = _new_mark(), _new_mark()
+        minutes = {user: _minutes(begun_s_ago[job_id]) for job_id, user in users.items()}
+        for job_id, user in users.items():
+            minutes[user] = max(minutes[user], _minutes(begun_s_ago[job_id]))
+        answer = self._ask(sacct_histories(self.paths.sacct, minutes, mark, user_mark))
         told = histories(answer, user_mark)
         return {job_id: submitted_as(told[user], mark, job_id) for job_id, user in users.items() if user in told}
 
     def scripts(self, jobs: Sequence[Listed]) -> dict[SlurmId, JobId]:
         """Which job of ours each of these is by its batch script; the others are left out. One command for 500 jobs."""
-        marks: dict[SlurmId, str] = {}
+        marks = self._all_script_marks(jobs)
+        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := marked_job(line)) is not None}
+
+    def had(self, wanted: Sequence[Sought], listed: Mapping[SlurmId, Listed]) -> dict[JobId, bool | None]:
+        """Whether SLURM or accounting has, or had, what `find` looks for, of many jobs; None is that nobody can tell. A few
+        commands for all of them: slurmctld's whole list is at hand, 500 scripts are read at once, accounting is asked once.
+        """
+        now_s = self.clock(self.admin).at(our_clock_s())
+        of_users = dict[str, list[Listed]]()
+        for row in listed.values():
+            of_users.setdefault(row.user, []).append(row)
+        suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
+        rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MOST_SCRIPTS for row in some}
+        marks = self._all_script_marks(list(rows.values()))
+        unread = rows.keys() - marks.keys()
+        unread &= self.list_all().keys() if unread else set()  # and not forgotten in between
+        ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], marks, unread) for one in wanted}
+        rest = {one.job_id: one for one in wanted if ours[one.job_id] is False}
+        users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
+        return ours | {job_id: bool(told) for job_id, told in self.histories(users, ago_s).items()}
+
+    def _all_script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
+        marks = dict[SlurmId, str]()
         for first in range(0, len(jobs), MOST_SCRIPTS):
             marks |= self._script_marks(jobs[first : first + MOST_SCRIPTS])
-        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := marked_job(line)) is not None}
+        return marks
 
     def left_a_log(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
         """Whether a job of ours wrote where its output goes since then, as far as the login node can see."""
-        written = self._ask(last_write(f"{job_id}.log"), user=user).stdout.rpartition("written ")[2].strip()
-        since_s = self.clock(user).at(our_clock_s() - begun_s_ago) - CLOCKS_DIFFER_S
-        return written.isdecimal() and len(written) < LONGEST_TIME and int(written) >= since_s
+        return job_id in self.left_logs(user, {job_id: begun_s_ago})
+
+    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
+        """The same of several jobs of one customer, in one command."""
+        now_s = self.clock(self.admin).at(our_clock_s())
+        answer = self._ask(last_writes(f"{job_id}.log" for job_id in begun_s_ago), user=user)
+        written = {job_id: written_at(answer, f"{job_id}.log") for job_id in begun_s_ago}
+        since_s = {job_id: now_s - ago_s - CLOCKS_DIFFER_S for job_id, ago_s in begun_s_ago.items()}
+        return {job_id for job_id, at_s in written.items() if at_s is not None and at_s >= since_s[job_id]}
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
         """All jobs (of one user) that slurmctld remembers, with what their owners may have written, in one question."""
@@ -247,7 +281,12 @@ class Cluster:
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job of this user, and nobody else's; one that has ended is fine."""
         with around(Point.SCANCEL):
-            require_done(self._ask(commands.scancel(self.paths.scancel, slurm_id, user)), "scancel")
+            require_done(self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)), "scancel")
+
+    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
+        """The same of several jobs of this user, in one command; returns those that SLURM refused to end, and why."""
+        with around(Point.SCANCEL):
+            return not_cancelled(self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit; one that has ended is fine."""
@@ -275,6 +314,10 @@ class Cluster:
             return self.ssh.run(user or self.admin, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
+
+
+def _minutes(begun_s_ago: float) -> int:
+    return int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1
 
 
 def _ids(wanted: Iterable[Wanted]) -> list[str]:

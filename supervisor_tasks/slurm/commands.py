@@ -94,9 +94,9 @@ def sacct_since(path: str, name: str, user: str, minutes: int) -> list[str]:
     return [*_sacct(path), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
 
 
-def scancel(path: str, slurm_id: SlurmId, user: str) -> list[str]:
-    """Cancel one job if it is this user's: the id may be another's by now."""
-    return [path, f"--user={user}", str(slurm_id)]
+def scancel(path: str, slurm_ids: Sequence[SlurmId], user: str) -> list[str]:
+    """Cancel jobs as far as they are this user's: an id may be another's by now."""
+    return [path, f"--user={user}", *map(str, slurm_ids)]
 
 
 def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:

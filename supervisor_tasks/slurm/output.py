@@ -1,7 +1,7 @@
 """What SLURM's commands print. Pure; the samples in tests/data/slurm name the version that printed them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
@@ -264,6 +264,17 @@ def require_done(answer: Answer, what: str) -> bool:
         return False
     kind: type[SupervisorError] = SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else SlurmRejectedError
     raise kind(f"{what} ended with status {answer.status}: {said}")
+
+
+def not_cancelled(answer: Answer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+    """Which of several jobs scancel could not cancel, and why; those that SLURM does not know, or that have ended, are fine.
+    The others were cancelled. Raises SlurmUnavailableError or SlurmRejectedError when it does not say of which jobs it speaks.
+    """
+    named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
+    said = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
+    if not said:
+        require_done(answer, "scancel")
+    return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not _is_unknown_job(why)}
 
 
 def elapsed_s(shown: str) -> int:

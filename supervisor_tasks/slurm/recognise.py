@@ -6,9 +6,11 @@ back (`scontrol write batch_script`). Where there is accounting, the line that s
 Tried with SLURM 22.05.8; samples: tests/data/slurm/*batch-script*, sacct-submit-lines*.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
@@ -19,9 +21,28 @@ _HEADS = (
     ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
 )
 _HISTORIES = (
-    'm=$1; users=$2; shift 2; for user in $users; do echo "$m $user"; "$@" "--user=$user" || exit; done; echo "$m end"'
+    'm=$1; users=$2; shift 2; for each in $users; do user=${each%%:*}; echo "$m $user";'
+    ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
 )
 _HISTORY_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "SubmitLine")
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A job of ours that SLURM may have under another name or id. `ago_s` is how long ago its submission began, `owners` are
+    the jobs of ours that SLURM's jobs are known to be.
+    """
+
+    job_id: JobId
+    user: Address
+    ago_s: float
+    owners: Mapping[SlurmId, Collection[JobId]]
+
+    def suspects(self, users: Iterable[Listed], now_s: float) -> list[Listed]:
+        """The user's jobs that may be this one: what calls itself so, and what SLURM got since then."""
+        theirs = [job for job in users if {*self.owners.get(job.slurm_id, ())} <= {self.job_id}]
+        young = {job.slurm_id for job in worth_reading(theirs, now_s - self.ago_s)}
+        return [job for job in theirs if job.slurm_id in young or calls_itself(job, self.job_id)]
 
 
 def calls_itself(job: Listed, job_id: JobId) -> bool:
@@ -60,11 +81,12 @@ def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
     ]
 
 
-def sacct_histories(path: str, users: Sequence[str], minutes: int, mark: str, user_mark: str) -> list[str]:
-    """The histories of several users, in one command: behind each user's mark and name."""
-    asked, *options = sacct_history(path, "", minutes, mark)
-    shape = [option for option in options if not option.startswith("--user=")]
-    return ["/bin/sh", "-c", _HISTORIES, "histories", user_mark, " ".join(users), asked, *shape]
+def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str, user_mark: str) -> list[str]:
+    """The histories of several users, each of its own last minutes, in one command: behind each user's mark and name."""
+    asked, *options = sacct_history(path, "", 0, mark)
+    shape = [option for option in options if not option.startswith(("--user=", "--starttime="))]
+    users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
+    return ["/bin/sh", "-c", _HISTORIES, "histories", user_mark, users, asked, *shape]
 
 
 def histories(answer: Answer, user_mark: str) -> dict[str, Answer]:
@@ -103,9 +125,29 @@ def worth_reading(listed: Iterable[Listed], since_s: float) -> list[Listed]:
     return [job for job in listed if job.batch and job.submit_s >= since_s and not was_rejected(job.seen)]
 
 
-def last_write(file: str) -> list[str]:
-    """When a file in the home folder was last written: prints `written <Unix time>`, or nothing when it is not there."""
-    return ["/bin/sh", "-c", 'test -e "$1" && echo "written $(stat -c %Y -- "$1")"', "log", file]
+def last_writes(files: Iterable[str]) -> list[str]:
+    """When files in the home folder were last written: prints `written <Unix time> <file>` for those that are there."""
+    written = 'for i; do test -e "$i" && echo "written $(stat -c %Y -- "$i") $i"; done; true'
+    return ["/bin/sh", "-c", written, "logs", *files]
+
+
+def written_at(answer: Answer, file: str) -> int | None:
+    """The time that `last_writes` printed for one of the files; what start-up files print besides is not looked at."""
+    found = re.findall(rf"written ([0-9]{{1,12}}) {re.escape(file)}$", answer.stdout, re.MULTILINE)
+    return int(found[-1]) if found else None
+
+
+def recognised(
+    job_id: JobId, suspects: Sequence[Listed], marks: Mapping[SlurmId, str], unread: Collection[SlurmId]
+) -> bool | None:
+    """Whether one of the suspects is our job, by the marks of their scripts; None when one may be: `unread` are the jobs whose
+    scripts SLURM does not show. A rejected job has no script; of one whose script cannot be read, its word is taken.
+    """
+    words = {job.slurm_id: marks.get(job.slurm_id) for job in suspects}
+    hinted = {job.slurm_id for job in suspects if calls_itself(job, job_id)}
+    if any(mark == script_mark(job_id) or (mark is None and slurm_id in hinted) for slurm_id, mark in words.items()):
+        return True
+    return None if len(suspects) > MOST_SCRIPTS or words.keys() & unread else False
 
 
 def was_rejected(seen: Seen) -> bool:

@@ -31,11 +31,18 @@ ENDS_AT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\nexit 5\n"
 
 # A site's own scancel, which refuses what its list names.
 PICKY_SCANCEL = """#!/bin/bash
-if grep -qxs "${{@: -1}}" {refused}; then
-    echo "scancel: error: Kill job error on job id ${{@: -1}}: Access/permission denied" >&2
-    exit 1
-fi
-exec /usr/bin/scancel "$@"
+status=0 words=()
+for word; do
+    if grep -qxs "$word" {refused}; then
+        echo "scancel: error: Kill job error on job id $word: Access/permission denied" >&2
+        status=1
+    else
+        words+=("$word")
+    fi
+done
+[[ "${{words[-1]}}" == --* ]] && exit $status
+/usr/bin/scancel "${{words[@]}}" || status=$?
+exit $status
 """
 
 

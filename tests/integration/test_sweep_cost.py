@@ -1,17 +1,30 @@
 """What a sweep and the witness ask of SLURM and of the chain does not grow with the number of jobs."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from devgrid.grid import Grid
-from tests.load.sweep import measure
+from supervisor_tasks.journey.sight import CUSTOMERS_AT_ONCE
+from tests.load.sweep import forget_waiting_jobs, measure, prepare
 
 JOBS, MISSING, CALLBACKS = 700, 50, 200
+# squeue, accounting by id and by customer, scontrol show config (twice when a minute has passed), the login node's clock
+WHATEVER_THE_JOBS = 6
 
 
-def test_many_jobs__few_commands_and_requests() -> None:
-    grid = Grid.start(block_time_s=0.25)
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(block_time_s=0.25)
     try:
-        sweeps, witness = measure(grid, JOBS, MISSING, CALLBACKS, sweeps=1)
+        prepare(running)
+        yield running
     finally:
-        grid.stop()
+        running.stop()
+
+
+def test_many_jobs__few_commands_and_requests(grid: Grid) -> None:
+    sweeps, witness = measure(grid, JOBS, MISSING, CALLBACKS, sweeps=1)
     all_well, some_missing = sweeps
     assert (all_well.commands, some_missing.commands) == (
         1,
@@ -19,3 +32,12 @@ def test_many_jobs__few_commands_and_requests() -> None:
     )  # slurmctld, and accounting for those that it does not list
     assert max(all_well.requests, some_missing.requests) <= 20
     assert witness.commands == 1
+
+
+def test_many_jobs_forgotten__few_commands_and_one_for_each_customer_of_a_few_at_a_time(grid: Grid) -> None:
+    each, others = 4, 2
+    (commands, found), (later, found_later) = forget_waiting_jobs(grid, CUSTOMERS_AT_ONCE + others, each)
+    assert found == {"forgotten": each * CUSTOMERS_AT_ONCE, "missing": each * others}
+    assert found_later == {"forgotten": each * others}
+    assert commands <= WHATEVER_THE_JOBS + CUSTOMERS_AT_ONCE
+    assert later <= WHATEVER_THE_JOBS + others

@@ -18,15 +18,20 @@ from eth_utils.crypto import keccak
 from sqlalchemy import text
 
 from devgrid.grid import Grid
+from devgrid.process import wait_until
 from supervisor_tasks.chain.rpc import Call, Rpc
 from supervisor_tasks.job import ChainStatus, JobId
+from supervisor_tasks.journey.known_slurm import learn_start
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.ledger.sweeps import PROVIDER, Swept
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.slurm.commands import LOOK_FIELDS
 from supervisor_tasks.slurm.listing import FIELDS
+from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.ssh import Ssh
 from supervisor_tasks.wiring import Work, build
+from tests.ledgers import emptied
 from tests.load.figures import Figure, tell
 
 JOBS = 10_000
@@ -46,6 +51,29 @@ SACCT = """#!/bin/sh
 # Has no record of any job.
 echo called >> '{folder}/slurm-calls'
 """
+
+
+WAITING_JOBS = (
+    """
+    INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
+        chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups, cancel_requested, looks,
+        message)
+    SELECT :cluster, '0x' || lpad(to_hex(:first + n), 64, '0'),
+        (CAST(:users AS text[]))[n % :customers + 1], :provider, 'claim:' || n,
+        '{"gpus": 0, "mem_per_cpu_mb": 1, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 60,
+        'QUEUED', 2, 1, 0, 'true', '', :first + n, 1700000000, '[]', false, 0, ''
+    FROM generate_series(0, :jobs - 1) AS n
+    """,
+    """
+    INSERT INTO effects (cluster, job_id, kind, due_at)
+    SELECT cluster, job_id, 'witness', now() + interval '10 minutes' FROM jobs
+    """,
+    """
+    INSERT INTO events (cluster, job_id, name, details, state)
+    SELECT cluster, job_id, event.name, '{}', 'QUEUED'
+    FROM jobs, unnest(CAST(ARRAY['SubmitStarted', 'Submitted'] AS text[])) AS event(name)
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +98,7 @@ def figures() -> list[Figure]:
     """What the sweep and the witness take and ask, at their worst."""
     grid = Grid.start()
     try:
+        prepare(grid)
         sweeps, witness = measure(grid)
     finally:
         grid.stop()
@@ -93,16 +122,20 @@ def figures() -> list[Figure]:
     ]
 
 
+def prepare(grid: Grid) -> None:
+    """An empty ledger. Of the fleet only the gRPC process is started, which sshd asks for keys."""
+    grid.fleet.migrate()
+    grid.fleet.start_callbacks()
+
+
 def measure(
     grid: Grid, jobs: int = JOBS, missing: int = MISSING, callbacks: int = CALLBACKS, sweeps: int = 3
 ) -> tuple[list[Measured], Witnessed]:
     """Make the jobs and sweep some times, the last time with some missing; then the witness, which has heard of the end of
-    others. Of the fleet only the gRPC process is started, which sshd asks for keys.
+    others.
     """
     job_ids = [JobId(f"0x{number:064x}") for number in range(1, jobs + 1)]
     customer, provider = grid.new_customer().address, grid.chain.account("provider").address
-    grid.fleet.migrate()
-    grid.fleet.start_callbacks()
     put_on_chain(grid, job_ids, customer, provider)
     record_slurm(grid, job_ids, customer)
     calls = grid.folder / "slurm-calls"
@@ -130,6 +163,49 @@ def one_sweep(work: Work, calls: Path) -> Measured:
     swept: Swept = work._site.ledger.sweeps.last()[0]
     took_s = (swept.finished_at - swept.begun_at).total_seconds()
     return Measured(took_s, called(calls) - before, len(requests), swept.report)
+
+
+def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tuple[int, dict[str, int]]]:
+    """Jobs that waited, that slurmctld was killed before it had saved, and that left nothing anywhere: the sweeps that see so
+    for the second and the third time, with how many commands each ran on the login node and what it found.
+    """
+    provider, first = grid.chain.account("provider").address, 5000
+    record_slurm(grid, [], "")
+    users = [f"0x{number:040x}" for number in range(1, customers + 1)]
+    job_ids = [JobId(f"0x{number:064x}") for number in range(first, first + customers * jobs_each)]
+    for place, user in enumerate(users):
+        grid.users.add(user)
+        put_on_chain(grid, job_ids[place::customers], user, provider, ChainStatus.SCHEDULED)
+    paths = {"SLURM_SACCT_PATH": str(grid.folder / "sacct"), "SLURM_ACCOUNTING": "true", "SWEEP_GRACE_S": "1"}
+    settings = load(Need.SSH, environment=grid.environment | paths | {"LOG_LEVEL": "warning"})
+    work = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+    try:
+        ledger = work._site.ledger
+        emptied(ledger.engine)
+        ledger.sweeps.learn(PROVIDER, provider)
+        learn_start(ledger, work._site.slurm.cluster.controller(), 0.0)
+        where = {
+            "cluster": ledger.cluster,
+            "first": first,
+            "jobs": len(job_ids),
+            "users": users,
+            "customers": customers,
+        }
+        with ledger.engine.begin() as connection:
+            ledger.cursors.set(connection, STREAM, grid.chain.block_number(), "")
+            for statement in WAITING_JOBS:
+                connection.execute(text(statement), where | {"provider": provider})
+        work.sweep("the first sight")
+        found = []
+        for sight in ("second", "third"):
+            wait_until(lambda: ledger.sweeps.begin("doubts").suspects != {}, "doubts", 30.0)
+            wait_until(lambda: min(ledger.sweeps.begin("ages").suspects.values()) > 1.1, "the doubts to be older", 30.0)
+            with counted_commands() as commands:
+                work.sweep(f"the {sight} sight")
+            found.append((len(commands), ledger.sweeps.last()[0].report["found"]))
+        return found
+    finally:
+        work.close()
 
 
 def called(calls: Path) -> int:
@@ -168,6 +244,22 @@ def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str)
 
 
 @contextmanager
+def counted_commands() -> Iterator[list[Sequence[str]]]:
+    """The commands that are run on the login node meanwhile."""
+    run, commands = Ssh.run, list[Sequence[str]]()
+
+    def counted(self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any) -> Answer:
+        commands.append(argv)
+        return run(self, user, argv, *args, **kwargs)
+
+    Ssh.run = counted  # type: ignore
+    try:
+        yield commands
+    finally:
+        Ssh.run = run  # type: ignore[method-assign]
+
+
+@contextmanager
 def counted_requests() -> Iterator[list[int]]:
     """The sizes of the HTTP requests that are made meanwhile."""
     request, sizes = Rpc._request, list[int]()
@@ -183,18 +275,24 @@ def counted_requests() -> Iterator[list[int]]:
         Rpc._request = request  # type: ignore[method-assign]
 
 
-def put_on_chain(grid: Grid, job_ids: Sequence[JobId], customer: str, provider: str) -> None:
-    """Running jobs, written into the contract's storage: the id; status and customer in one word; the provider."""
+def put_on_chain(
+    grid: Grid,
+    job_ids: Sequence[JobId],
+    customer: str,
+    provider: str,
+    status: ChainStatus = ChainStatus.RUNNING,
+) -> None:
+    """Jobs of this status, written into the contract's storage: the id; status and customer in one word; the provider."""
     calls = []
     for job_id in job_ids:
         first = int.from_bytes(keccak(bytes.fromhex(job_id[2:]) + JOBS_SLOT.to_bytes(32, "big")), "big")
-        status_and_customer = int(customer, 16) << 8 | ChainStatus.RUNNING
+        status_and_customer = int(customer, 16) << 8 | status
         for place, word in enumerate((int(job_id, 16), status_and_customer, int(provider, 16))):
             slot = (grid.chain.addresses.jobs, hex(first + place), f"0x{word:064x}")
             calls.append(("anvil_setStorageAt", slot))
     grid.chain.rpc.batch(calls, AT_ONCE)
     job = grid.chain.job(job_ids[-1])
-    if (job.status, job.customer, job.provider) != (ChainStatus.RUNNING, customer, provider):
+    if (job.status, job.customer, job.provider) != (status, customer, provider):
         raise RuntimeError(f"the contract keeps its jobs elsewhere: {job}")
 
 

@@ -85,7 +85,12 @@ def test_sacct__by_id__asks_for_the_same_fields_of_whole_jobs() -> None:
 
 
 def test_scancel__names_one_job_and_whose_it_must_be() -> None:
-    assert commands.scancel("/usr/bin/scancel", SlurmId(7), "0xab") == ["/usr/bin/scancel", "--user=0xab", "7"]
+    assert commands.scancel("/usr/bin/scancel", [SlurmId(7), SlurmId(8)], "0xab") == [
+        "/usr/bin/scancel",
+        "--user=0xab",
+        "7",
+        "8",
+    ]
 
 
 def test_show_config__asks_the_controller() -> None:

@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.output import (
     accounted_jobs,
     elapsed_s,
     has_accounting,
+    not_cancelled,
     require_done,
     seen_jobs,
     submitted_id,
@@ -127,6 +128,27 @@ def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the
     lines = "7|COMPLETED|INVALID|0|None|0xabab|1795285686|0|\n8|COMPLETED|0:05|0|None|0xabab|1795285686|0|\n"
     jobs = seen_jobs(Answer(0, lines, ""))
     assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
+
+
+def several(name: str, status: int) -> Answer:
+    return Answer(status, "", (DATA / f"scancel-several-{name}-slurm-22.05.8.stderr.txt").read_text())
+
+
+def test_not_cancelled__of_several__only_what_was_refused() -> None:
+    ids = [SlurmId(number) for number in (1, 3, 999, 4, 2)]
+    assert not_cancelled(Answer(0, "", ""), ids) == {}
+    assert not_cancelled(several("ended", 1), ids) == {}
+    refused = not_cancelled(several("one-refused", 210), [SlurmId(4), SlurmId(5)])
+    assert refused == {5: "scancel said: Access/permission denied"}
+
+
+def test_not_cancelled__nothing_is_said_of_any_of_them__is_an_error() -> None:
+    with pytest.raises(SlurmRejectedError):
+        not_cancelled(several("one-refused", 210), [SlurmId(4)])
+    with pytest.raises(SlurmUnavailableError):
+        not_cancelled(
+            Answer(1, "", "scancel: error: Unable to contact slurm controller (connect failure)"), [SlurmId(4)]
+        )
 
 
 def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None:

@@ -2,18 +2,22 @@
 
 import pytest
 
-from supervisor_tasks.job import JobId, SlurmId
+from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.listing import Listed, listed_jobs
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.recognise import (
+    MOST_SCRIPTS,
+    Sought,
     calls_itself,
     histories,
     marked_job,
+    recognised,
     script_heads,
     submitted_as,
     was_rejected,
     worth_reading,
+    written_at,
 )
 from tests.unit.test_slurm_listing import DATA
 
@@ -77,6 +81,35 @@ def test_histories__of_several_users__each_has_its_own() -> None:
 def test_histories__cut_off_or_failed__is_an_error(answer: Answer) -> None:
     with pytest.raises(SlurmUnavailableError):
         histories(answer, "USERMARK")
+
+
+def sought(job_id: JobId = OURS, **owners: JobId) -> Sought:
+    user = Address("0x" + "ab" * 20)
+    return Sought(job_id, user, 100.0, {SlurmId(int(number[1:])): {owner} for number, owner in owners.items()})
+
+
+def test_suspects__what_calls_itself_so_and_what_came_since__but_no_other_job_of_ours() -> None:
+    rows, late = listing().values(), listing()[SlurmId(9)].submit_s + 100.0
+    assert {job.slurm_id for job in sought().suspects(rows, late)} == {3, 9, 10}
+    assert {job.slurm_id for job in sought(_3=OURS, _9=OTHER).suspects(rows, late)} == {3, 10}
+    assert {job.slurm_id for job in sought(OTHER).suspects(rows, late)} == {9, 10}
+
+
+def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none() -> None:
+    jobs = [listing()[SlurmId(number)] for number in (3, 9)]
+    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OURS), SlurmId(9): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(9): script_mark(OURS), SlurmId(3): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True  # it calls itself so, and has no script
+    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OTHER), SlurmId(9): "true"}, set()) is False
+    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # nobody knows what 9 is
+    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
+    assert recognised(OTHER, jobs * MOST_SCRIPTS, {}, set()) is None
+
+
+def test_written_at__each_file_its_own_time__whatever_start_up_files_print() -> None:
+    answer = Answer(0, "welcome\nwritten 17 0xa.log.old\nnot written 19 0xa.log\nwritten 1700000000 0xa.log\n", "")
+    assert written_at(answer, "0xa.log") == 1_700_000_000
+    assert written_at(answer, "0xb.log") is None
 
 
 def test_marked_job__only_our_own_line() -> None:
