@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from supervisor_tasks.events import Adopted, ChainSaw, Event, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
+from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.states import Phase
 from supervisor_tasks.view import (
@@ -113,8 +114,9 @@ def _by_contract(job: Known, standing: OnChain | None, view: View) -> Iterator[F
     if standing is None:
         yield Finding(Found.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
-        again = view.again(Found.NOT_OURS, job.job_id)
-        yield Finding(Found.NOT_OURS, job.job_id, events=(ChainSaw(ChainStatus.PENDING),) if again else ())
+        given_back = ChainSaw(ChainStatus.PENDING, at=(view.block, LAST_LOG))
+        again = view.again(Found.NOT_OURS, job.job_id) and view.scanned
+        yield Finding(Found.NOT_OURS, job.job_id, events=(given_back,) if again else ())
     elif standing.status.cold:
         yield Finding(Found.COLD_ON_CHAIN, job.job_id, job.slurm_id, (ChainSaw(standing.status),))
     elif standing.status > job.chain_status or is_behind(job, view):

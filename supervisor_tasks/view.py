@@ -56,12 +56,13 @@ class Trace(StrEnum):
 class View:
     """What was seen. `jobs` are the ledger's hot jobs and those that SLURM's list points to, `claims` are old ones that were
     read from the chain's logs, or taken over; `others` are those of other ledgers, with the ledger's mark. None stands for a
-    side that did not answer. `saved` are jobs that SLURM does not list, and that slurmctld had on its disk when it was
-    started; None when that was not looked up. `asked` is what SLURM and accounting said when asked for those that SLURM does
-    not list: None is that nobody knows it, and a job of which nothing could be said is left out. `traces` are those of jobs
-    that `waited`, as far as they were looked for. `remembered` is what scripts and accounting say of those that are
-    `unlisted`; None when they did not answer. `suspects` are earlier doubts with the seconds since then, `steady_s` is how
-    long slurmctld has been up, `first_id` the id with which it began, or 0.
+    side that did not answer. `scanned`: the scan goes on, and would have told of blocks that are lost. `saved` are jobs that
+    SLURM does not list, and that slurmctld had on its disk when it was started; None when that was not looked up. `asked` is
+    what SLURM and accounting said when asked for those that SLURM does not list: None is that nobody knows it, and a job of
+    which nothing could be said is left out. `traces` are those of jobs that `waited`, as far as they were looked for.
+    `remembered` is what scripts and accounting say of those that are `unlisted`; None when they did not answer. `suspects` are
+    earlier doubts with the seconds since then, `steady_s` is how long slurmctld has been up, `first_id` the id with which it
+    began, or 0.
     """
 
     provider: Address
@@ -71,6 +72,7 @@ class View:
     others: Mapping[JobId, str] = field(default_factory=dict)
     chain: Mapping[JobId, OnChain] | None = None
     block: int = 0
+    scanned: bool = True
     slurm: Mapping[SlurmId, Listed] | None = None
     saved: Collection[JobId] | None = None
     asked: Mapping[JobId, Seen | None] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.journal import Submission
+from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
@@ -29,6 +30,7 @@ ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
 CUSTOMERS_AT_ONCE = 10  # whose homes are looked at in one sweep: a login and a command each
 SILENT_AT_MOST = 3  # questions that are not answered, each of which may take half a minute
+SCANNED_WITHIN_S = 60.0  # a scan is made every few seconds, and as soon as there is a block
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
 FORGOTTEN_AT_MOST = 3  # times that a job is submitted again because slurmctld forgot it
 SHOWN_TEXT = 500
@@ -138,13 +140,20 @@ def _look_at_chain(site: Site, view: View, report: Report) -> tuple[View, int | 
     strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
     chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
-    view = replace(view, block=block, chain=chain)
+    view = replace(view, block=block, chain=chain, scanned=_scanned(site.ledger))
     _remember(site.ledger, others, view)
     return replace(
         view,
         claims={job_id: claims[job_id] for job_id in unknown & claims.keys()},
         others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
     ), read_since
+
+
+def _scanned(ledger: Ledger) -> bool:
+    """Whether the scan goes on, and has come upon no lost blocks that the operator has to decide on."""
+    ago_s = ledger.ticks.age_s("scan")
+    too_deep = any(alarm.name is AlarmName.REORGANISED_TOO_DEEP for alarm in ledger.alarms.all())
+    return ago_s is not None and ago_s < SCANNED_WITHIN_S and not too_deep
 
 
 def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: View) -> None:

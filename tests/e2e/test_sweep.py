@@ -246,6 +246,26 @@ def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, c
     assert "ChainSaw" in journal(grid, job_id)
 
 
+def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
+    services = grid.processes.find("services")
+    scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, LONG)
+    wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.1)
+    grid.processes.kill(grid.fleet.find("worker"))
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)  # nobody gives it to us again
+    try:
+        grid.chain.send(grid.chain.account("provider"), "MetaScheduler", "refuseJob", bytes.fromhex(job_id[2:]))
+        skip_logs(grid)
+        grid.fleet.start_worker()
+        wait_until(lambda: bool(sweep(grid)) and state(grid, job_id) == "REFUSED", "the second sight", 90.0, GRACE_S)
+        wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
+        assert grid.chain.job(job_id).status is ChainStatus.PENDING
+        grid.chain.cancel_job(customer, job_id)
+    finally:
+        scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
+        grid.processes.kill(services, signal.SIGCONT, wait=False)
+
+
 def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid: Grid, customer: Account) -> None:
     job_id = running_job(grid, customer)
     execute(grid, "UPDATE jobs SET state = 'SETTLED', chain_status = 8 WHERE job_id = :id", id=job_id)

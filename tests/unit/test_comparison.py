@@ -8,9 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.comparison import Finding, compare, doubts, held_now
-from supervisor_tasks.events import Adopted, ChainSaw, Claimed, Overlooked, SlurmLost, SubmissionForgotten
+from supervisor_tasks.events import (
+    Adopted,
+    ChainSaw,
+    Claimed,
+    Overlooked,
+    ScriptFetched,
+    SlurmLost,
+    SlurmStarted,
+    SubmissionForgotten,
+    SubmitStarted,
+    Submitted,
+)
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain, earlier_limits
+from supervisor_tasks.life import advance
+from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.view import FEW, Found, Trace, View, missing, never_seen, unexplained, unlisted, waited
@@ -125,7 +138,25 @@ def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight()
         first = only(view)
         assert (first.kind, first.events) == (Found.NOT_OURS, ())
         again = replace(view, suspects=dict.fromkeys(doubts(view, [first]), GRACE_S))
-        assert only(again).events == (ChainSaw(ChainStatus.PENDING),)
+        assert only(replace(again, scanned=False)).events == ()  # its claim may be in a lost block
+        assert only(again).events == (ChainSaw(ChainStatus.PENDING, at=(100, LAST_LOG)),)
+
+
+def test_given_back__whatever_slurm_does_with_it__is_not_ours_and_slurm_is_stopped() -> None:
+    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    (event,) = only(replace(view, suspects=dict.fromkeys(doubts(view, compare(view)), GRACE_S))).events
+    job, _ = advance(None, CLAIM)
+    for before in (ScriptFetched("true", ""), SubmitStarted(10), Submitted(SlurmId(1)), SlurmStarted()):
+        job, _ = advance(job, before)
+        after, effects = advance(job, event)
+        assert job is not None
+        assert after is not None
+        assert (after.state, after.chain_status) == (State.REFUSED, ChainStatus.PENDING)
+        assert {effect.kind for effect in effects} == (set() if job.state is State.READY else {Kind.CANCEL})
+    assert job is not None
+    after, effects = advance(replace(job, chain_status=ChainStatus.PENDING, doubt_until=120), event)
+    assert after is not None
+    assert (after.state, after.doubt_until, effects) == (State.RUNNING, 120, ())  # its claim may come back until then
 
 
 def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
