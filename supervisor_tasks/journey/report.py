@@ -23,7 +23,7 @@ Plans = dict[OpenEffect, list[Write]]
 FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # when no transaction of a report was seen mined by then
-UNEXPLAINED = 3  # refusals in a row that what the contract says does not explain; a node may be between two blocks
+UNEXPLAINED = 3  # refusals that what the contract says does not explain; a node may be between two blocks
 MOST_REVERTED = 3  # transactions of one step that were mined and reverted; each was paid for
 # A step that follows one which is not mined yet cannot be estimated.
 FOLLOWING_GAS = 250_000
@@ -59,10 +59,10 @@ def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
 
 
 def _reverted(site: Site, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
-    """How often the next transaction of each was mined and reverted, and was paid for in vain. What has not failed since the
+    """How often the next transaction of each was mined and reverted, and was paid for in vain. What was not refused since the
     operator's word is left out: it is tried once more.
     """
-    again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.unforeseen}
+    again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.refusals}
     intents = {write.intent: write.job_id or "" for write in again.values() if write}
     times = site.chain.wallet.book.reverted(intents) if intents else {}
     found = {effect: times.get(write.intent, 0) for effect, write in again.items() if write}
@@ -146,6 +146,7 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
     seen_block = max(jobs[effect.job_id].chain_at[0] for effect, _ in refused)
     statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
     for effect, error in refused:
+        refusals = effect.refusals + 1
         before = after = jobs[effect.job_id]
         status, _ = statuses.get(effect.job_id, (None, ""))  # none: its request was in a block that is lost
         if status is not None:
@@ -153,14 +154,13 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
         on_chain = None if status is None else status.name
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
         taken_back = status is None or status < before.chain_status
-        if taken_back and site.chain.confirmations and effect.attempts < TRIES_BEFORE_A_FORK_SHOWS:
-            site.ledger.effects.postpone(
-                [effect], FORK_SHOWS_WITHIN_S, str(error)
-            )  # a block may be lost; the scan finds that
+        if taken_back and site.chain.confirmations and refusals < TRIES_BEFORE_A_FORK_SHOWS:
+            # a block may be lost; the scan finds that
+            site.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
         elif after != before:
             site.ledger.effects.postpone([effect], 0.0)
-        elif effect.attempts < UNEXPLAINED:
-            site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error))
+        elif refusals < UNEXPLAINED:
+            site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error), refused=True)
         else:
             wanted = [step.status.name for step in path_to_goal(before)]
             park(site, effect, str(error), on_chain=on_chain, wanted=wanted)

@@ -65,6 +65,7 @@ class OpenEffect:
     holder: int = 0
     taking: int = 0
     woken: bool = False
+    refusals: int = 0  # by the contract, with nothing that worked in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,11 @@ class Effects:
         *,
         unforeseen: bool = False,
         waits: bool = False,
+        refused: bool = False,
     ) -> None:
         """Give effects back, to be tried again in a while. Failures are counted from the first one in a row; without an
         error nothing has failed. What `waits` has not failed, but nothing progresses either, and the error says what for.
+        What was `refused` by the contract is counted by itself, too.
         """
         if not effects:
             return
@@ -145,6 +148,7 @@ class Effects:
             "error": None if error is None else storable(error),
             "unforeseen": unforeseen,
             "waits": waits,
+            "refused": refused,
         }
         with around(Point.POSTPONE):
             rows = self._give_back(outbox.POSTPONE, parameters)
@@ -162,8 +166,8 @@ class Effects:
             raise
 
     def hurry(self, job_ids: Sequence[str], kinds: Iterable[Kind], error: str | None = None) -> None:
-        """Bring effects forward that wait for something which will not come; the clock wakes them. With an error it has come
-        to nothing in a way that nobody foresaw.
+        """Bring effects forward that wait for something which will not come; the clock wakes them. With an error the
+        contract has refused it.
         """
         parameters = {
             "cluster": self._cluster,
@@ -291,6 +295,7 @@ def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
             getattr(row, "holder", 0),
             getattr(row, "taking", 0),
             getattr(row, "woken", False),
+            getattr(row, "refusals", 0),
         )
         for row in rows
     ]

@@ -102,8 +102,9 @@ class EffectRow(Base):
 
     `wakes` counts the demands: one that arrives while the effect is being carried out keeps it open. `lease` is the
     holder (see leases.py) that carries it out, `takings` how often it was ever leased, `woken_at` when a message was last
-    sent for it. `failing_since` is when the failures in a row began, `unforeseen` counts those in a row that nobody foresaw,
-    and `evidence` is what was seen when the effect was parked.
+    sent for it. `failing_since` is when the failures in a row began, `unforeseen` counts those in a row that nobody
+    foresaw, `refusals` those that were the contract's, with nothing that worked in between, and `evidence` is what was seen
+    when the effect was parked.
     """
 
     __tablename__ = "effects"
@@ -125,6 +126,7 @@ class EffectRow(Base):
     parked_at: Mapped[datetime | None]
     evidence: Mapped[dict[str, Any] | None]
     unforeseen: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    refusals: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     failing_since: Mapped[datetime | None]
 
     __table_args__ = (

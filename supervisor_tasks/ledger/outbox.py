@@ -34,7 +34,7 @@ HELD = text(
 END = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
-        unforeseen = 0, failing_since = NULL, evidence = NULL,
+        unforeseen = 0, refusals = 0, failing_since = NULL, evidence = NULL,
         done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
         due_at = CASE WHEN effects.wakes = ended.wakes
             THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
@@ -86,7 +86,7 @@ _LEASE = """
         )
         SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
     )
-    RETURNING id, job_id, kind, wakes, attempts, unforeseen, lease AS holder, takings AS taking
+    RETURNING id, job_id, kind, wakes, attempts, unforeseen, refusals, lease AS holder, takings AS taking
     """
 LEASE = text(_LEASE.format(locked="SKIP LOCKED"))
 
@@ -157,12 +157,15 @@ FORGOTTEN = text(
 
 # Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
 # nothing has failed, and the count of failures begins anew; that of those that nobody foresaw does also when this one was
-# foreseen. What waits is not counted, but for how long it has.
+# foreseen. What waits is not counted, but for how long it has. Refusals are counted whatever else fails between them, until
+# there is no failure (one that came while the effect was held is none of the past).
 POSTPONE = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
         attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
         unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 ELSE 0 END,
+        refusals = CASE WHEN :refused THEN refusals + 1
+            WHEN CAST(:error AS text) IS NULL AND effects.wakes = given.wakes THEN 0 ELSE refusals END,
         failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.wakes = given.wakes
             THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
@@ -206,7 +209,8 @@ TROUBLE = text(
 # Lets parked effects, or open ones that wait for their next try, begin anew: all, of one job, or the one with that id.
 RETRY = text(
     """
-    UPDATE effects SET parked_at = NULL, due_at = now(), woken_at = NULL, attempts = 0, unforeseen = 0, failing_since = NULL
+    UPDATE effects SET parked_at = NULL, due_at = now(), woken_at = NULL, attempts = 0, unforeseen = 0, refusals = 0,
+        failing_since = NULL
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
@@ -222,7 +226,7 @@ HURRY = text(
     """
     UPDATE effects SET due_at = LEAST(due_at, now()), wakes = wakes + 1, woken_at = NULL,
         last_error = COALESCE(CAST(:error AS text), last_error),
-        unforeseen = CASE WHEN CAST(:error AS text) IS NULL THEN unforeseen ELSE unforeseen + 1 END,
+        refusals = CASE WHEN CAST(:error AS text) IS NULL THEN refusals ELSE refusals + 1 END,
         failing_since = CASE WHEN CAST(:error AS text) IS NULL THEN failing_since ELSE COALESCE(failing_since, now()) END
     WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
     """

@@ -14,10 +14,11 @@ from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.signed import marked
 from supervisor_tasks.chain.wallet import Write
+from supervisor_tasks.errors import TransientError
 from supervisor_tasks.events import ScriptFetched, SlurmStarted, SubmitStarted, Submitted
-from supervisor_tasks.job import ChainStatus, JobId, Report, SlurmId
+from supervisor_tasks.job import ChainStatus, JobId, Kind, Report, SlurmId
 from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.journey.drain import watch_effects
+from supervisor_tasks.journey.drain import given_back_on_failure, watch_effects
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
@@ -86,6 +87,15 @@ def reported(fleet: Fleet) -> None:
     settled(fleet)
 
 
+def nobody_answers(fleet: Fleet) -> None:
+    """As when the node goes away while a batch of reports is written."""
+    due(fleet)
+    leased = fleet.site.ledger.effects.lease([Kind.REPORT])
+    if leased:
+        with given_back_on_failure(fleet.site.ledger, leased):
+            raise TransientError("the node is away")
+
+
 def test_reverted__of_a_job_that_the_contract_does_not_have__holds_up_nobody(chain: Chain, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
@@ -121,6 +131,7 @@ BUT_FOR = (
     "6000600036600073{code}5af43d600060003e6059573d6000fd5b3d6000f3"
     "5b{end}"
 )
+NO_ESTIMATE, REFUSED = "fe", "60006000fd"  # an invalid opcode; a revert without a word
 ELSEWHERE = "0x" + "e1" * 20
 
 
@@ -157,6 +168,35 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain
         assert attempts >= 5
     reported(fleet)
     assert chain.job(stuck).status is ChainStatus.RUNNING
+
+
+def test_report__refused_in_the_dry_run__is_parked_at_the_third_refusal_whatever_else_failed(
+    chain: Chain, fleet: Fleet
+) -> None:
+    job_id = started(fleet, provider_of(fleet))
+    alarms = list[set[AlarmName]]()
+    for end in (NO_ESTIMATE, NO_ESTIMATE, NO_ESTIMATE, REFUSED, REFUSED, NO_ESTIMATE, REFUSED):
+        with broken_for(chain, job_id[2:], end):
+            reported(fleet)
+        alarms.append(fleet.alarms())
+    assert alarms == [*[set[AlarmName]()] * 6, {AlarmName.EFFECT_PARKED}]
+    fleet.site.ledger.effects.retry(job_id=job_id)
+    reported(fleet)
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
+def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(chain: Chain, fleet: Fleet) -> None:
+    started(fleet, provider_of(fleet))
+    code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
+    try:
+        chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR)
+        for _ in range(5):
+            reported(fleet)
+            nobody_answers(fleet)
+    finally:
+        chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
+    assert fleet.states() == ["MINED", *["REVERTED"] * 3]
+    assert fleet.alarms() == {AlarmName.EFFECT_PARKED}
 
 
 def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: Fleet) -> None:
