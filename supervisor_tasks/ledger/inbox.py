@@ -5,22 +5,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, exists, func, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import Callback
+from supervisor_tasks.ledger.models import Callback, FactRow
 from supervisor_tasks.ledger.ticks import Ticks
 
 CALLBACKS = Callback.metadata.tables["callbacks"]
+FACTS = FactRow.metadata.tables["facts"]
 
-STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick
+STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick, and the fact up to which id they were looked at
 FORGET_EVERY_S = 3600.0
 STRANGE_KEPT_S = 86_400.0
 MOST = 1000  # that are read at a time
 
+# The first one, behind those that were looked at before, that was not read long enough ago.
+_FIRST_YOUNG = text(
+    """
+    SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
+        AND (read_at IS NULL OR read_at >= now() - :kept_s * interval '1 second')
+    ORDER BY id LIMIT 1
+    """
+)
+_LAST = text("SELECT id FROM callbacks WHERE id > :behind ORDER BY id DESC LIMIT 1")
+# The first that is kept for a job of which nobody knows yet what SLURM will call it: it is looked at again.
+_FIRST_UNDECIDED = text(
+    """
+    SELECT min(callbacks.id) FROM callbacks JOIN jobs USING (cluster, job_id)
+    WHERE cluster = :cluster AND callbacks.id > :behind AND callbacks.id < :young
+        AND jobs.slurm_id IS NULL AND jobs.state NOT IN ('SETTLED', 'REFUSED')
+    """
+)
 _STRANGE = text(
     """
-    DELETE FROM callbacks WHERE cluster = :cluster AND read_at < now() - :kept_s * interval '1 second'
+    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind AND id < :young
         AND NOT EXISTS (
             SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
                 AND (jobs.slurm_id = callbacks.slurm_id
@@ -77,14 +96,22 @@ class Inbox:
             return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
 
     def forget_strange(self) -> int:
-        """Once an hour: what was read a day ago and is about no job of ours under its SLURM id was a stranger's. Returns how
-        many went.
+        """Once an hour: what was read a day ago and is about no job of ours under its SLURM id was a stranger's. Each callback
+        is looked at once, up to the first that is younger, or again while nobody knows yet. Returns how many went.
         """
         ago_s = self._ticks.age_s(STRANGE_FORGOTTEN)
         if ago_s is not None and ago_s < FORGET_EVERY_S:
             return 0
         with self._engine.begin() as connection:
-            gone = connection.execute(_STRANGE, {"cluster": self._cluster, "kept_s": STRANGE_KEPT_S}).rowcount
+            looked_at = FACTS.c.cluster == self._cluster, FACTS.c.name == STRANGE_FORGOTTEN
+            behind = int(connection.scalar(select(FACTS.c.value).where(*looked_at)) or 0)
+            where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
+            young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
+            gone = connection.execute(_STRANGE, where | {"young": young}).rowcount
+            last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
+            known = insert(FACTS).values(cluster=self._cluster, name=STRANGE_FORGOTTEN, value=str(last_id))
+            value = {"value": known.excluded.value}
+            connection.execute(known.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
         self._ticks.leave(STRANGE_FORGOTTEN)
         return gone
 

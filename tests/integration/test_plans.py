@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.state import private_processes
+from grpc_callbacks import inbox as callbacks_inbox
 from supervisor_tasks import embedded
 from supervisor_tasks.chain import book
 from supervisor_tasks.chain.rpc import Rpc
@@ -19,8 +20,10 @@ from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
 from supervisor_tasks.job import JobId, Kind, SlurmId
 from supervisor_tasks.journey.claim import WAITING
+from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.inbox import STRANGE_FORGOTTEN
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.load.million import HOT, SETTLED, fill
@@ -85,20 +88,30 @@ def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
         event.remove(engine, "before_cursor_execute", explain)
 
 
-def nodes(plan: dict[str, Any], most: float = float("inf")) -> Iterator[dict[str, Any]]:
-    """All nodes of a plan; one right below a Limit brings no more rows than that."""
-    yield plan | {"Plan Rows": min(plan["Plan Rows"], most)}
+def nodes(plan: dict[str, Any], most: float = float("inf"), loops: float = 1.0) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan, with the rows of all their runs; one right below a Limit brings no more rows than that. What is
+    inside a nested loop is run for each row of its outside, and a SubPlan for each row of what it belongs to.
+    """
+    rows = min(plan["Plan Rows"], most)
+    yield plan | {"Plan Rows": rows * loops, "Loops": loops}
+    within = loops
     for below in plan.get("Plans", ()):
-        yield from nodes(below, plan["Plan Rows"] if plan["Node Type"] == "Limit" else float("inf"))
+        relation = below["Parent Relationship"]
+        again = relation == "SubPlan" or (relation == "Inner" and plan["Node Type"] == "Nested Loop")
+        limited = rows if plan["Node Type"] == "Limit" else float("inf")
+        yield from nodes(below, limited, within if relation == "Inner" and again else loops * rows if again else loops)
+        if relation == "Outer":
+            within = loops * max(below["Plan Rows"], 1)
 
 
 def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
     """What reads a big table whole, or expects very many rows of it."""
     return [
-        f"{node['Node Type']} on {node['Relation Name']} ({node['Plan Rows']} rows): {statement}"
+        f"{node['Node Type']} on {node.get('Relation Name')} ({node['Plan Rows']} rows): {statement}"
         for statement, plan in found
         for node in nodes(plan)
-        if node.get("Relation Name") in BIG and (node["Node Type"] == "Seq Scan" or node["Plan Rows"] > FEW)
+        if (node.get("Relation Name") in BIG and node["Node Type"] == "Seq Scan")
+        or (node["Plan Rows"] > FEW and (node.get("Relation Name") in BIG or node["Loops"] > 1))
         if node["Node Type"] != "ModifyTable"
     ]
 
@@ -111,6 +124,47 @@ def taken_back(ledger: Ledger) -> None:
     """As in a reorganisation; nothing of it stays."""
     with ledger.engine.connect() as connection:
         blocks(ledger).take_back(connection, FORK)
+
+
+def execute(ledger: Ledger, *statements: str, **parameters: object) -> None:
+    """Before or behind what is measured, over a connection of its own."""
+    engine = create_engine(ledger.engine.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement), parameters)
+    engine.dispose()
+
+
+def callbacks_said(ledger: Ledger) -> None:
+    """What each batch of callbacks asks, and what is asked of one for which there is no room."""
+    given = [{"job_id": f"0x{n:064x}", "slurm_id": n} for n in range(1, callbacks_inbox.BATCH)]
+    said = {"cluster": CLUSTER, "status": 7, "duration_s": 61, "exit_code": 0, "most": callbacks_inbox.MOST}
+    said |= {"job_ids": [one["job_id"] for one in given], "slurm_ids": [one["slurm_id"] for one in given]}
+    with ledger.engine.connect() as connection:
+        connection.execute(callbacks_inbox.FULL, said).all()
+        connection.execute(callbacks_inbox.NEEDLESS, said | given[0]).all()
+
+
+def free_leases(ledger: Ledger) -> None:
+    """Of a worker that is gone and held all that is open."""
+    leased = "UPDATE effects SET lease = 7, lease_until = now() + interval '1 hour' WHERE done_at IS NULL"
+    execute(ledger, leased, "ANALYZE effects")
+    ledger.effects.forgotten()
+    left = "UPDATE effects SET lease = NULL, lease_until = NULL, unforeseen = 0, failing_since = NULL WHERE done_at IS NULL"
+    execute(ledger, left, "ANALYZE effects")
+
+
+def alone(ledger: Ledger) -> None:
+    with ledger.engine.connect() as connection:
+        connection.execute(outbox.ALONE, {"cluster": CLUSTER, "holder": 7, "id": 7}).all()
+
+
+def forget_strange(ledger: Ledger) -> None:
+    """An hour after the last time, with a million callbacks that were looked at then."""
+    old = "UPDATE callbacks SET read_at = now() - interval '2 days' WHERE id > :looked_at AND id <= :looked_at + 500"
+    looked_at = "INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, CAST(:looked_at AS text))"
+    execute(ledger, old, looked_at, cluster=CLUSTER, name=STRANGE_FORGOTTEN, looked_at=SETTLED - BATCH)
+    ledger.inbox.forget_strange()
 
 
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
@@ -141,6 +195,10 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
     "heard": lambda ledger, _: ledger.inbox.heard([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
+    "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
+    "leases of the dead": lambda ledger, _: free_leases(ledger),
+    "alone": lambda ledger, _: alone(ledger),
+    "forget_strange": lambda ledger, _: forget_strange(ledger),
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
@@ -169,6 +227,15 @@ def test_hot_query__with_a_million_settled_jobs__reads_only_what_it_needs(
         HOT_QUERIES[name](ledger, wallet)
     assert found, "no statement was run"
     assert costly(found) == []
+
+
+def test_costly__nested_loop_over_many_and_many__is_found(engine: Engine) -> None:
+    with plans(engine) as found, engine.connect() as connection:
+        connection.exec_driver_sql("SET enable_hashjoin = off; SET enable_mergejoin = off")
+        connection.exec_driver_sql(
+            "SELECT * FROM jobs AS a, jobs AS b WHERE a.state = 'RUNNING' AND b.state = 'RUNNING' AND a.looks + b.looks = 1"
+        )
+    assert costly(found)
 
 
 def test_costly__query_without_an_index__is_found(engine: Engine) -> None:
