@@ -1,1 +1,1 @@
-"""The process that SLURM's plugins and sshd call: it writes the inbox, and nothing else."""
+"""The process that SLURM's plugins and sshd call: it writes the inbox, and signs of life."""

@@ -1,4 +1,4 @@
-"""The inbox: what plugins said, on disk before it is acknowledged.
+"""The inbox: what plugins said, on disk before it is acknowledged; and, beside it, signs of life of those who tell.
 
 One thread writes, and commits all that is waiting at once. Callers wait for it no longer than TIMEOUT_S, whatever the
 database does: one that hangs must not hold the threads that answer sshd, nor the end of the process.
@@ -20,12 +20,15 @@ from grpc_callbacks.validation import StatusReport
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.models import Callback
+from supervisor_tasks.ledger.tellers import CALLBACKS as THIS_PROCESS
+from supervisor_tasks.ledger.tellers import REPORTER, leave_signs
 
 log = structlog.get_logger()
 
 CALLBACKS = Callback.metadata.tables["callbacks"]
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
 BATCH = 200
+SIGN_EVERY_S = 2.0
 
 # A database whose host is gone without a word is noticed by the kernel (libpq; no effect on Unix sockets).
 CONNECT = {
@@ -85,6 +88,8 @@ class Inbox:
         self._insert = insert(CALLBACKS).on_conflict_do_nothing(constraint="callbacks_content")
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
+        self._reporter_heard = threading.Event()
+        self._signed_s = float("-inf")
         self._thread = threading.Thread(target=self._write_on, name="inbox", daemon=True)
         self._thread.start()
 
@@ -112,6 +117,10 @@ class Inbox:
             return False
         return True
 
+    def hear_reporter(self) -> None:
+        """The reporter has let itself be heard: the ledger is told with the next sign of life of this process. Never waits."""
+        self._reporter_heard.set()
+
     def close(self) -> None:
         """Write what is waiting, and close the connection. A database that hangs is left behind."""
         self._waiting.put(None)
@@ -137,7 +146,6 @@ class Inbox:
             self._busy_since_s = time.monotonic()
             refused = list[Row]()
             failure = self._try_to_commit([row for row, _ in wanted if row is not None], refused)
-            self._busy_since_s = None
             for row, done in wanted:
                 if failure is not None:
                     done.set_exception(failure)
@@ -145,6 +153,9 @@ class Inbox:
                     done.set_exception(InboxFullError(f"more than {self._most} callbacks about one job"))
                 else:
                     done.set_result(None)
+            if failure is None:
+                self._leave_signs()
+            self._busy_since_s = None
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
@@ -168,6 +179,21 @@ class Inbox:
             closed = InboxClosedError(f"the callbacks could not be stored: {type(error).__name__}")
             closed.__cause__ = error
             return closed
+
+    def _leave_signs(self) -> None:
+        """Tell the ledger that callbacks are taken, and whether the reporter was heard. Nobody waits for that: what comes in
+        between is told of later.
+        """
+        if time.monotonic() - self._signed_s < SIGN_EVERY_S:
+            return
+        names = [THIS_PROCESS, *([REPORTER] if self._reporter_heard.is_set() else [])]
+        self._reporter_heard.clear()
+        try:
+            with self._engine.begin() as connection:
+                leave_signs(connection, self._cluster, names)
+            self._signed_s = time.monotonic()
+        except Exception:
+            log.exception("sign_of_life_failed")  # the ledger takes us for away, which calls the operator
 
     def _commit(self, rows: list[Row], refused: list[Row]) -> SQLAlchemyError | None:
         """What went wrong, if anything; `refused` gets those for which there is no room. A connection that was kept over a

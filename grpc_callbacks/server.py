@@ -18,7 +18,8 @@ from supervisor_tasks.crash import Point, after, before
 log = Sparing(structlog.get_logger())
 
 THREADS = 16
-SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI")
+REPORTER_ASKS = "plugins.reporter"  # as which service; nobody else asks for the health of that one
+SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_ASKS)
 HEALTH_EVERY_S = 2.0
 
 
@@ -72,6 +73,22 @@ class SshApi(services.SshAPIServicer):
         return self._answer
 
 
+class Health(health.HealthServicer):
+    """The standard health service, by which the reporter lets itself be heard."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__()
+        self._inbox = inbox
+
+    def Check(
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """How a service stands; NOT_FOUND for one that is none of ours."""
+        if request.service == REPORTER_ASKS:
+            self._inbox.hear_reporter()
+        return super().Check(request, context)
+
+
 class Server:
     """The process's server; it listens once it is made."""
 
@@ -79,7 +96,7 @@ class Server:
         self, address: str, credentials: grpc.ServerCredentials | None, inbox: Inbox, bell: Bell, authorized_keys: str
     ) -> None:
         self._inbox = inbox
-        self._health = health.HealthServicer()
+        self._health = Health(inbox)
         self._server = grpc.server(
             futures.ThreadPoolExecutor(THREADS, thread_name_prefix="grpc"), options=[("grpc.so_reuseport", 0)]
         )

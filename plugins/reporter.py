@@ -2,7 +2,8 @@
 
 `python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE]`, beside slurmctld (and on the nodes where the
 SPANK plugin writes). An event's file is removed when the supervisor has answered OK, and not before; one that the supervisor
-calls malformed goes to `rejected/`; everything else is tried again. Needs grpcio, protobuf and watchfiles.
+calls malformed goes to `rejected/`; everything else is tried again. Where ends are delivered, the supervisor hears
+every few seconds that the reporter is there. Needs grpcio, grpcio-health-checking, protobuf and watchfiles.
 """
 
 import argparse
@@ -15,8 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from watchfiles import watch
 from watchfiles._rust_notify import WatchfilesRustInternalError
 
@@ -35,15 +39,20 @@ LOOK_ANYWAY_MS = 500  # for what came before the kernel was asked to tell
 ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
+HEARD_EVERY_S = 5.0
+HEARD_AS = "plugins.reporter"  # the service for whose health only a reporter asks (grpc_callbacks/server.py)
 
 
 class Reporter:
     """Delivers one spool to one supervisor. `figures` are what its log tells every minute."""
 
-    def __init__(self, folder: Path, stub: JobAPIStub) -> None:
+    def __init__(self, folder: Path, stub: JobAPIStub, health: HealthStub) -> None:
         self.figures: Counter[str] = Counter(delivered=0, failed=0, rejected=0, adopted=0, lost=0)
         self._folder = folder
         self._stub = stub
+        self._health: Any = health  # whose methods its types leave out
+        self._heard_at_s, self._unheard = float("-inf"), ""
+        self._told_an_end = False
         self._stopping = threading.Event()
         self._failures: Counter[int] = Counter()  # by SLURM's job id
         self._failed_in_a_row = 0
@@ -122,6 +131,8 @@ class Reporter:
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._look_after()
+            self._be_heard()
+        self._be_heard()
 
     def _round(self) -> bool:
         """One try for each event; False when one was not answered. Jobs go side by side, a job's own events in order; jobs
@@ -181,6 +192,7 @@ class Reporter:
                 raise
             return error.details() or "INVALID_ARGUMENT"
         self.figures["delivered"] += 1
+        self._told_an_end |= event.status != spool.RUNNING
         return None
 
     def _failed(self, why: str) -> bool:
@@ -193,6 +205,27 @@ class Reporter:
         log.error("rejected %s: %r", file.name, reason)
         for dropped in spool.reject(file):
             log.error("rejected/ is full: %s is gone", dropped)
+
+    # --- that it is there -------------------------------------------------------------------------------------------
+
+    def _be_heard(self) -> None:
+        """Let the supervisor know that what waits here reaches it. Only where ends were ever delivered: they are what is
+        waited for. The spool was read just before, so one that cannot be read is not heard of.
+        """
+        now_s, mark = time.monotonic(), self._folder / "ends"
+        if now_s - self._heard_at_s < HEARD_EVERY_S or not (self._told_an_end or mark.exists()):
+            return
+        self._heard_at_s = now_s
+        try:
+            self._health.Check(HealthCheckRequest(service=HEARD_AS), timeout=TIMEOUT_S)
+            self._unheard = ""
+        except grpc.RpcError as error:
+            why = error.code().name
+            if why != self._unheard:
+                log.warning("the supervisor does not hear that this is at work: %s: %r", why, error.details())
+            self._unheard = why
+        if not mark.exists():
+            mark.touch()
 
     # --- what hooks could not do ------------------------------------------------------------------------------------
 
@@ -265,7 +298,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     with open_channel(options.supervisor, options.ca) as channel:
-        reporter = Reporter(options.spool, JobAPIStub(channel))
+        reporter = Reporter(options.spool, JobAPIStub(channel), HealthStub(channel))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.stop())
         try:

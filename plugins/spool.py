@@ -3,6 +3,7 @@
 0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
 .0001795242441000000000-7-end.4711    a draft of the process 4711
 lost                                  a line for each event that could not be written
+ends                                  empty; there once an end was delivered, by which a reporter knows that it is waited for
 rejected/                             what nobody will ever take
 """
 

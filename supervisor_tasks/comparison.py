@@ -172,14 +172,16 @@ def _absent(job: Known, view: View) -> Iterator[Finding]:
         else:
             again = view.again(Found.MISSING, job.job_id)
             yield Finding(Found.CONTRADICTED if again else Found.MISSING, job.job_id, job.slurm_id)
-    elif is_certain(job, view):
+    elif is_certain(job, view) and job.job_id not in view.told:
         yield _gone(job, view)
     else:
         yield Finding(Found.MISSING, job.job_id, job.slurm_id, (Overlooked(Kind.WITNESS),))
 
 
 def _gone(job: Known, view: View) -> Finding:
-    """For good. What never ran is submitted again."""
+    """For good, unless its end may be in a spool that nobody delivers. What never ran is submitted again."""
+    if view.in_touch_s is None:
+        return Finding(Found.HELD, job.job_id, job.slurm_id)
     if never_ran(job) and job.slurm_id is not None:
         trace = view.traces.get(job.job_id)
         if trace is None:

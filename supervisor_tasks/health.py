@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor_tasks.ledger.operator import finished_tick
+from supervisor_tasks.ledger.tellers import CALLBACKS
 from supervisor_tasks.queues import QUEUE_OF_TASK, Queue
 
 MISSED = 10  # so many intervals without a tick are an illness
@@ -45,6 +46,8 @@ def complaints(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_du
         f" {work.queue.value}"
         for work in stale
     ]
+    if ticks_s.get(CALLBACKS, float("inf")) > LEAST_S:
+        found.append("the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log")
     if oldest_due_s > OVERDUE_S:
         found.append(
             f"an effect has been due for {oldest_due_s:.0f} s, expected at most {OVERDUE_S:g} s: no worker takes it"

@@ -92,6 +92,10 @@ def _sweep(last: Swept, since_s: float) -> Iterator[Metric]:
         if isinstance(number, int | float):
             found.add_metric([what], number)
     yield found
+    unseen = _family("sweep_unseen_seconds", "For how long sweeps have not seen a side, up to the last one.", "side")
+    for side, began_s in last.report.get("blind_since_s", {}).items():
+        unseen.add_metric([side], last.begun_at.timestamp() - began_s)
+    yield unseen
 
 
 def _chain(snapshot: Snapshot) -> Iterator[Metric]:

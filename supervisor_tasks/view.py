@@ -33,7 +33,7 @@ class Found(StrEnum):
     MISSING = "missing"  # SLURM does not know it; asked again in a while
     LOST = "lost"  # SLURM did not know it before either: panicked
     FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
-    HELD = "held"  # too many are lost at once, or SLURM knows nothing at all: the operator decides
+    HELD = "held"  # too many are lost at once, SLURM knows nothing at all, or who tells of ends is away: the operator decides
     CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
     ADOPTED = "adopted"  # SLURM had it before the ledger knew
     ANOTHERS = "anothers"  # another ledger claimed it with our key: the operator may take it over
@@ -59,7 +59,9 @@ class View:
     side that did not answer. `scanned`: the scan goes on, and would have told of blocks that are lost. `saved` are jobs that
     SLURM does not list, and that slurmctld had on its disk when it was started; None when that was not looked up. `asked` is
     what SLURM and accounting said when asked for those that SLURM does not list: None is that nobody knows it, and a job of
-    which nothing could be said is left out. `traces` are those of jobs that `waited`, as far as they were looked for.
+    which nothing could be said is left out. `traces` are those of jobs that `waited`, as far as they were looked for. `told`
+    are jobs of which an end came in meanwhile, or not long ago: the witness has the word. `in_touch_s` is for how long those who
+    tell of ends have been heard without a gap, None while they are away, and endless where accounting can be asked.
     `remembered` is what scripts and accounting say of those that are `unlisted`; None when they did not answer. `suspects` are
     earlier doubts with the seconds since then, `steady_s` is how long slurmctld has been up, `first_id` the id with which it
     began, or 0.
@@ -77,6 +79,8 @@ class View:
     saved: Collection[JobId] | None = None
     asked: Mapping[JobId, Seen | None] = field(default_factory=dict)
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
+    told: Collection[JobId] = frozenset()
+    in_touch_s: float | None = float("inf")
     remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
     suspects: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
@@ -154,8 +158,11 @@ def never_ran(job: Known) -> bool:
 
 
 def is_certain(job: Known, view: View) -> bool:
-    """Whether it was missed long enough, by a slurmctld that has had the time to hear from its nodes, and they from it."""
-    return view.again(Found.MISSING, job.job_id) and view.steady_s >= view.grace_s
+    """Whether it was missed long enough, by a slurmctld that has had the time to hear from its nodes, and they from it; and
+    those who may have its end in their spool have had the time to tell, if they are there.
+    """
+    heard_out = view.in_touch_s is None or view.in_touch_s >= view.grace_s
+    return view.again(Found.MISSING, job.job_id) and view.steady_s >= view.grace_s and heard_out
 
 
 def never_seen(view: View) -> list[JobId]:

@@ -32,6 +32,7 @@ from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.journey.sweep import sweep
 from supervisor_tasks.journey.track import track
+from supervisor_tasks.journey.watch_tellers import watch_tellers
 from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
@@ -138,6 +139,7 @@ class Work:
         """Call the operator for effects that are parked or late."""
         with ticking(self._site.ledger, "watch"):
             watch_effects(self._site.ledger)
+            watch_tellers(self._site.ledger)
             gone = self._site.ledger.inbox.forget_strange()
             if gone:
                 log.info("strange_callbacks_forgotten", callbacks=gone)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
 from devgrid.fleet import REPOSITORY
 from devgrid.process import Processes, Running
@@ -32,13 +34,14 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import (
 KEY = "restrict,pty ssh-ed25519 AAAA supervisor\n"
 
 
-class Supervisor(JobAPIServicer, SshAPIServicer):
+class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
     """Writes down what it is told. `refusals` are given first, one a call; `always` holds for a job."""
 
     def __init__(self) -> None:
         self.calls: deque[tuple[float, SetJobStatusRequest]] = deque()
         self.refusals: deque[grpc.StatusCode] = deque()
         self.always: dict[int, grpc.StatusCode] = {}  # by SLURM's id
+        self.health_asked: deque[str] = deque()  # the services
         self.under_way = self.most_under_way = 0
         self.hold = threading.Event()
         self.hold.set()
@@ -66,6 +69,10 @@ class Supervisor(JobAPIServicer, SshAPIServicer):
     ) -> FetchAuthorizedKeysResponse:
         return FetchAuthorizedKeysResponse(authorized_keys=KEY)
 
+    def Check(self, request: HealthCheckRequest, context: object) -> HealthCheckResponse:  # noqa: ARG002, N802
+        self.health_asked.append(request.service)
+        return HealthCheckResponse(status=HealthCheckResponse.SERVING)
+
     def told(self, slurm_id: int) -> list[tuple[int, int]]:
         """Status and exit code of each call about a job, in order."""
         return [(call.status, call.exit_code) for _, call in self.calls if call.id == slurm_id]
@@ -76,6 +83,7 @@ def serving(port: int = 0, certificates: Certificates | None = None) -> Iterator
     server, service = grpc.server(ThreadPoolExecutor(16)), Supervisor()
     add_JobAPIServicer_to_server(service, server)
     add_SshAPIServicer_to_server(service, server)
+    add_HealthServicer_to_server(service, server)
     if certificates is None:
         port = server.add_insecure_port(f"127.0.0.1:{port}")
     else:

@@ -8,6 +8,7 @@ import click
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.sweeps import PROVIDER, REWIND
+from supervisor_tasks.ledger.tellers import forget_reporter
 
 POLL_S = 0.2
 
@@ -50,6 +51,16 @@ def sweep(desk: Desk, wait_s: float, as_json: bool) -> None:
             )
         time.sleep(POLL_S)  # the report is a row, which wakes nobody
     desk.shown.rows("sweep", [asdict(found[0])], as_json)
+
+
+@click.command("forget-reporter")
+@WITHOUT_QUESTION
+@click.pass_obj
+def forget_the_reporter(desk: Desk, yes: bool) -> None:
+    """Wait no more for a reporter that the site has given up: ends are told without a spool, and what is lost is lost."""
+    ask(yes, "No reporter delivers ends any more, and none is coming back with a spool. Is that right?")
+    forget_reporter(desk.ledger.ticks)
+    click.echo("nobody waits for a reporter until one is heard again")
 
 
 @click.command("take-over")
@@ -116,4 +127,4 @@ def rewind(desk: Desk, to_block: int | None, yes: bool) -> None:
     click.echo("asked; `supervisor alarms` and the log of the chain queue's worker tell what came of it")
 
 
-COMMANDS = (drain, sweep, take_over, chain)
+COMMANDS = (drain, sweep, forget_the_reporter, take_over, chain)

@@ -11,6 +11,7 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
+from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
@@ -19,12 +20,24 @@ from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
+from supervisor_tasks.ledger.tellers import in_touch_s
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.identity import CLOCKS_APART_S
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.recognise import Sought
-from supervisor_tasks.view import Trace, View, claimed, live, marked_names, missing, unexplained, unlisted, waited
+from supervisor_tasks.view import (
+    Trace,
+    View,
+    claimed,
+    is_certain,
+    live,
+    marked_names,
+    missing,
+    unexplained,
+    unlisted,
+    waited,
+)
 
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
@@ -83,6 +96,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot[1] if boot else 0.0,
+            in_touch_s=float("inf") if cluster.paths.sacct else in_touch_s(ledger.ticks.ages_s()),
         )
     with report.asking("slurm"):
         require_known(site)
@@ -103,6 +117,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
             view = replace(view, traces=_traces(site, view, boot[0] if boot else "", report))
+        view = replace(view, told=_told(ledger, view))
     return view, read_since
 
 
@@ -195,6 +210,14 @@ def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:
     absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
     sights = look_at(site, site.ledger.jobs(absent).values(), view.slurm) if absent else {}
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
+
+
+def _told(ledger: Ledger, view: View) -> frozenset[JobId]:
+    """The missing jobs of which an end has come in since the ledger was read, or not long before: whether it can be true, the
+    witness says, which a liar may have slowed down.
+    """
+    absent = {job.job_id: job.slurm_id for job in missing(view) if job.slurm_id is not None and is_certain(job, view)}
+    return frozenset(ledger.inbox.told_of(absent, ENDED, view.grace_s)) if absent else frozenset()
 
 
 def _traces(site: Site, view: View, booted: str, report: Report) -> dict[JobId, Trace]:

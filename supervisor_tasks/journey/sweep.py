@@ -15,6 +15,7 @@ from supervisor_tasks.comparison import Finding, compare, doubts, held_now
 from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.journey import history
+from supervisor_tasks.journey.blind import alarm_of_blindness, blind_since
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.journey.sight import SHOWN_TEXT, SILENT_AT_MOST, Report, look
@@ -63,7 +64,10 @@ def _sweep(site: Site, why: str) -> bool:
     _alarm(site.ledger, view, findings, held)
     _hold(site.ledger, view)
     _wake(site, report)
-    told = _told(site, report, view, findings) | {"held": held}
+    now_s = begun.at.timestamp()
+    since_s = blind_since(report.unseen, _last(site.ledger, "blind_since_s"), now_s)
+    alarm_of_blindness(site.ledger, report.unseen, since_s, now_s)
+    told = _told(site, report, view, findings) | {"held": held, "blind_since_s": since_s}
     site.ledger.sweeps.keep(begun, told, doubts(view, findings))
     log.info("swept", **{name: told[name] for name in IN_THE_LOG})
     return False
@@ -129,11 +133,16 @@ def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
 
 def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mapping[JobId, SlurmId | None]) -> None:
     if held:
+        first = (
+            "look at slurmctld's state"
+            if view.in_touch_s is not None
+            else "their ends may wait in the hooks' spool: see callbacks_away"
+        )
         ledger.alarms.on(
             AlarmName.SWEEP_CONTRADICTION,
             jobs=len(held),
             some=list(held)[:20],
-            advice="SLURM does not know jobs that it should have: look at slurmctld's state, then confirm that they are lost",
+            advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
         )
     elif not any(doubt.startswith(Found.MISSING) for doubt in doubts(view, findings)):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)

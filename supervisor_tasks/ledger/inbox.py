@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, exists, func, select, text, tuple_, update
+from sqlalchemy import Connection, Engine, bindparam, exists, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import JobId, SlurmId
@@ -132,6 +132,19 @@ class Inbox:
         with asking(self._engine) as connection:
             rows = connection.execute(select(CALLBACKS.c.job_id, age).where(*mine).group_by(CALLBACKS.c.job_id))
             return {JobId(row.job_id): float(row.age_s) for row in rows}
+
+    def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
+        """Of which of these jobs, under these SLURM ids, a plugin has said one of the statuses that nobody has read, or that
+        came in the last seconds.
+        """
+        about = (
+            CALLBACKS.c.cluster == self._cluster,
+            tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items())),
+        )
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        fresh = CALLBACKS.c.status.in_(list(statuses)), or_(CALLBACKS.c.read_at.is_(None), young)
+        with asking(self._engine) as connection:
+            return {JobId(name) for name in connection.scalars(select(CALLBACKS.c.job_id).where(*about, *fresh))}
 
     def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
         """All that plugins said of a job in the last seconds, under whatever SLURM id."""

@@ -26,6 +26,7 @@ class AlarmName(StrEnum):
     SLURM_IS_ANOTHER = "slurm_is_another"
     SLURM_FORGOT = "slurm_forgot"
     NODES_NOT_SEEN = "nodes_not_seen"
+    CALLBACKS_AWAY = "callbacks_away"
     CHAIN_NOT_ANSWERING = "chain_not_answering"
     ENDPOINT_AWAY = "endpoint_away"  # one of several
     WRONG_CHAIN = "wrong_chain"
@@ -44,6 +45,7 @@ class AlarmName(StrEnum):
     DIRECTORY_REFUSES = "directory_refuses"
     DIRECTORY_AWAY = "directory_away"
     SWEEP_CONTRADICTION = "sweep_contradiction"
+    SWEEP_BLIND = "sweep_blind"
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"

@@ -41,6 +41,13 @@ class Ticks:
         with self._engine.begin() as connection:
             connection.execute(delete(TICKS).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
 
+    def ages_s(self) -> dict[str, float]:
+        """How old all ticks are, by the database's clock."""
+        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at).label("age_s")
+        query = select(TICKS.c.name, age).where(TICKS.c.cluster == self._cluster)
+        with asking(self._engine) as connection:
+            return {row.name: float(row.age_s) for row in connection.execute(query)}
+
     def age_s(self, name: str) -> float | None:
         """How long ago a piece of periodic work succeeded, by the database's clock; None when it never did."""
         age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)

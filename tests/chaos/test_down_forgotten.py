@@ -1,7 +1,8 @@
 """SLURM has forgotten the jobs that ended while everything of ours was down, and there is no accounting.
 
-With the project's own hooks the figures are in the spool. With the field's plugins nobody knows them: after two sweeps such a
-job is PANICKED, which costs its customer nothing; the others go on.
+With the project's own hooks the figures are in the spool, and no sweep ends the jobs while nobody can take them from there.
+With the field's plugins nobody knows them: after two sweeps with the gRPC process such a job is PANICKED, which costs its
+customer nothing; the others go on.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from devgrid.grid import Grid, Hooks, definition_of
 from devgrid.process import wait_until
 from devgrid.workflow import Resources
 from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.ledger.tellers import AWAY_S
 from tests.chaos import jobs
 from tests.chaos.test_down import OURS
 from tests.watching import parked, rows, slurm_of, wait_for_end
@@ -32,8 +34,7 @@ def hooks(request: pytest.FixtureRequest) -> Hooks:
 
 @pytest.fixture(scope="module")
 def grid(hooks: Hooks) -> Iterator[Grid]:
-    overrides = SWEEPS if hooks == "field" else {}
-    running = Grid.start(block_time_s=0.25, hooks=hooks, min_job_age_s=2, overrides=overrides)
+    running = Grid.start(block_time_s=0.25, hooks=hooks, min_job_age_s=2, overrides=SWEEPS)
     try:
         running.fleet.start(flower=False)
         yield running
@@ -53,9 +54,13 @@ def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) 
     (jobs.marks(grid) / ended[FINISHES]).write_text("0")
     known = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
     wait_until(lambda: not slurm_of(grid).run(*known).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
-    grid.fleet.start_callbacks()
+    silent = "SELECT 1 FROM ticks WHERE name = 'callbacks' AND succeeded_at < now() - make_interval(secs => :away_s)"
+    wait_until(lambda: bool(rows(grid, silent, away_s=AWAY_S)), "the gRPC process to be missed", 60.0, 0.5)
     grid.fleet.start_worker()
     grid.fleet.start_beat()
+    held = "SELECT 1 FROM sweeps WHERE report -> 'held' ?& :ids"
+    wait_until(lambda: bool(rows(grid, held, ids=ended)), "the sweeps to hold both", 120.0, 0.5)
+    grid.fleet.start_callbacks()
     failed, finished = (wait_for_end(grid, job_id, timeout_s=120.0) for job_id in ended)
     if hooks == "spool":
         assert (failed.status, failed.exit_code) == (ChainStatus.FAILED, 3 * 256)

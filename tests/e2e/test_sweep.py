@@ -515,6 +515,12 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     assert grid.chain.job(second).status is ChainStatus.RUNNING
     other = running_job(grid, customer)  # SLURM knows others: the second one really is gone
+    grid.processes.kill(grid.fleet.find("callbacks"))  # unless nobody was there to hear of its end
+    execute(grid, "UPDATE ticks SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'")
+    for _ in range(2):
+        assert found(sweep(grid), second) == ["held"]
+    assert grid.chain.job(second).status is ChainStatus.RUNNING
+    grid.fleet.start_callbacks()
     until_found(grid, second, "lost")
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)

@@ -25,6 +25,7 @@ from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
+from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away, leave_signs
 from supervisor_tasks.queues import periods_s
 from supervisor_tasks.registration import Standing
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
@@ -84,7 +85,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.ticks.leave(*(finished_tick(name) for name in periods_s(1.0)))
+    ledger.ticks.leave(*(finished_tick(name) for name in periods_s(1.0)), CALLBACKS)
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:
@@ -345,6 +346,8 @@ def test_metrics__as_a_process__answer_a_scrape(
     park_one(ledger)
     tick_all(ledger)
     Registrations(ledger.sweeps).learn_standing(Standing.WAITING)
+    begun = ledger.sweeps.begin("blind")
+    ledger.sweeps.keep(begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {})
     _, environment = servers
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -366,6 +369,7 @@ def test_metrics__as_a_process__answer_a_scrape(
         'supervisor_effects{kind="witness",place="parked"} 1.0',
         'supervisor_alarm{name="effect_parked"} 1.0',
         'supervisor_alarm{name="slurm_not_answering"} 0.0',
+        'supervisor_sweep_unseen_seconds{side="slurm"} 90.0',
     ):
         assert line in lines
 
@@ -394,6 +398,16 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     assert len(said(run("sweeps", "--json"))) == 1
     assert "\\x1b[2J" in run("sweeps").stdout
     assert "ended" in run("status").stdout
+
+
+def test_forget_reporter__nobody_waits_for_it_any_more(run: Run, ledger: Ledger) -> None:
+    with ledger.engine.begin() as connection:
+        leave_signs(connection, "here", [CALLBACKS, REPORTER])
+        connection.execute(text("UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'"))
+    assert set(away(ledger.ticks.ages_s())) == {REPORTER}
+    run("forget-reporter", typed="n\n", status=1)
+    run("forget-reporter", "--yes")
+    assert away(ledger.ticks.ages_s()) == {}
 
 
 def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, ledger: Ledger) -> None:

@@ -27,9 +27,12 @@ from devgrid.process import Processes, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError
+from grpc_callbacks.server import REPORTER_ASKS
 from grpc_callbacks.validation import StatusReport
+from plugins.reporter import HEARD_AS
 from supervisor_tasks import embedded
 from supervisor_tasks.ledger.models import Base
+from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, unbroken_tick
 
 NAME = "0x" + "ab" * 32
 PUBLIC_LINE = (
@@ -277,6 +280,33 @@ def test_database_away__unavailable_and_not_serving__back_by_itself(site: Site) 
         watched.cancel()
         set_status(channel, name=NAME, id=7, status=7)
     assert len(site.rows()) == 1
+
+
+def ticks(site: Site) -> dict[str, float]:
+    query = "SELECT name, extract(epoch FROM now() - succeeded_at)::float8 AS age_s FROM ticks WHERE cluster = 'here'"
+    with site.engine.connect() as connection:
+        return {row.name: row.age_s for row in connection.execute(text(query))}
+
+
+def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(site: Site) -> None:
+    def forgotten() -> None:
+        with site.engine.begin() as connection:
+            connection.execute(text("DELETE FROM ticks"))
+
+    with site.channel() as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "supervisor.v1alpha1.JobAPI"):  # a probe is no reporter
+            health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        for _ in range(2):
+            forgotten()
+            wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
+        assert set(ticks(site)) == {CALLBACKS, unbroken_tick(CALLBACKS)}
+        assert REPORTER_ASKS == HEARD_AS
+        health.Check(health_pb2.HealthCheckRequest(service=HEARD_AS), timeout=10)
+        wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
+        forgotten()
+        wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
+        assert REPORTER not in ticks(site)
 
 
 def test_broker_hung__callback_is_stored_and_answered_at_once(site: Site) -> None:

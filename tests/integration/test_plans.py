@@ -20,6 +20,7 @@ from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
 from supervisor_tasks.job import JobId, Kind, SlurmId
 from supervisor_tasks.journey.claim import WAITING
+from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
@@ -194,6 +195,9 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "last_heard": lambda ledger, _: ledger.inbox.last_heard_s([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
     "heard": lambda ledger, _: ledger.inbox.heard([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
+    "callbacks that tell an end": lambda ledger, _: ledger.inbox.told_of(
+        {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
+    ),
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),

@@ -18,6 +18,7 @@ from devgrid.fleet import REPOSITORY
 from devgrid.process import Processes, free_port, tail, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
+from plugins.reporter import HEARD_AS
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
 from tests.spooling import events, name_of, new_spool, serving, start_reporter, write
 
@@ -315,6 +316,25 @@ def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(processe
         wait_until(lambda: supervisor.told(100) == [START] * 2, "the hint of its second event", 60.0)
         supervisor.always.clear()
         wait_until(lambda: not (spool / "lost").stat().st_size, "all to be told", 60.0)
+
+
+def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_again(
+    processes: Processes, spool: Path
+) -> None:
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        write(spool, 1, "start")
+        wait_until(lambda: not events(spool), "the start", 60.0)
+        assert not supervisor.health_asked  # it may be a node's
+        write(spool, 1, "end")
+        wait_until(lambda: len(supervisor.health_asked) > 1, "it to be heard twice", 60.0)
+        wait_until((spool / "ends").exists, "the mark", 60.0)
+        processes.stop(processes.find("reporter"))
+        supervisor.health_asked.clear()
+        supervisor.always[2] = grpc.StatusCode.RESOURCE_EXHAUSTED
+        write(spool, 2, "end")
+        start_reporter(processes, spool, port)
+        wait_until(lambda: set(supervisor.health_asked) == {HEARD_AS}, "it to be heard, whatever waits", 60.0)
 
 
 def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:

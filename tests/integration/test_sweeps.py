@@ -8,12 +8,16 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.events import ChainSaw, LimitApplied, SlurmStarted, ToppedUp
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
+from supervisor_tasks.journey.blind import BLIND_S, alarm_of_blindness
+from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.journey.sight import hot
+from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
-from supervisor_tasks.ledger.operator import Switch
+from supervisor_tasks.ledger.operator import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.tellers import AWAY_S, CALLBACKS, REPORTER, in_touch_s, leave_signs
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}
@@ -188,3 +192,86 @@ def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Le
     report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
     ledger.sweeps.keep(ledger.sweeps.begin("again"), report, {})
     assert ledger.sweeps.last()[0].report["unseen"] == {"chain": "no\\x00 \\ud800"}
+
+
+def heard(ledger: Ledger, *names: str) -> None:
+    with ledger.engine.begin() as connection:
+        leave_signs(connection, "here", names)
+
+
+def time_passes(ledger: Ledger, seconds: float) -> None:
+    for change in ("ticks SET succeeded_at = succeeded_at", "facts SET since = since"):
+        execute(ledger, f"UPDATE {change} - make_interval(secs => :seconds)", seconds=seconds)
+
+
+def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
+    return next((alarm for alarm in ledger.alarms.all() if alarm.name is name), None)
+
+
+def test_signs_of_life__a_gap__begins_anew(ledger: Ledger) -> None:
+    assert in_touch_s(ledger.ticks.ages_s()) is None
+    for _ in range(3):
+        heard(ledger, CALLBACKS)
+        time_passes(ledger, AWAY_S - 1)
+    heard(ledger, CALLBACKS, REPORTER)
+    ages_s = ledger.ticks.ages_s()
+    assert ages_s["callbacks without a gap"] >= 3 * (AWAY_S - 1)
+    assert (in_touch_s(ages_s) or 0.0) < AWAY_S  # of the reporter
+    time_passes(ledger, AWAY_S + 1)
+    assert in_touch_s(ledger.ticks.ages_s()) is None
+    heard(ledger, CALLBACKS, REPORTER)
+    assert (in_touch_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
+
+
+def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_are_back(ledger: Ledger) -> None:
+    heard(ledger, CALLBACKS, REPORTER)
+    time_passes(ledger, 3600.0)  # all of ours was down
+    heard(ledger, CALLBACKS)
+    watch_tellers(ledger)
+    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
+    time_passes(ledger, MISSED_S + 1)
+    heard(ledger, CALLBACKS)
+    watch_tellers(ledger)
+    called = alarm(ledger, AlarmName.CALLBACKS_AWAY)
+    assert called is not None
+    assert set(called.details["silent_s"]) == {REPORTER}
+    assert "forget-reporter" in called.details["advice"]
+    heard(ledger, REPORTER)
+    watch_tellers(ledger)
+    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
+    time_passes(ledger, AWAY_S + 1)
+    heard(ledger, REPORTER)
+    watch_tellers(ledger)
+    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None  # the time in which they are missed begins anew
+
+
+def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
+    unseen = {"slurm": "a row that nobody can read", "chain": "refused"}
+    alarm_of_blindness(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
+    assert alarm(ledger, AlarmName.SWEEP_BLIND) is None
+    alarm_of_blindness(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
+    called = alarm(ledger, AlarmName.SWEEP_BLIND)
+    assert called is not None
+    assert called.details["errors"] == {"slurm": "a row that nobody can read"}
+    alarm_of_blindness(ledger, {}, {}, BLIND_S + 2)
+    assert alarm(ledger, AlarmName.SWEEP_BLIND) is None
+
+
+def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
+    asked = {job_id(number): SlurmId(100 + number) for number in range(1, 6)}
+    said = (
+        (1, 101, 7, True, 0),
+        (2, 102, 7, False, 3600),
+        (3, 103, 7, True, 3600),
+        (4, 999, 7, False, 0),
+        (5, 105, 4, False, 0),
+    )
+    for number, slurm_id, status, read, ago_s in said:
+        execute(
+            ledger,
+            "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at, read_at)"
+            " VALUES ('here', :id, :slurm_id, :status, 1, 0, '', now() - make_interval(secs => :ago_s),"
+            " CASE WHEN :read THEN now() END)",
+            id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
+        )  # fmt: skip
+    assert ledger.inbox.told_of(asked, ENDED, 300.0) == {job_id(1), job_id(2)}

@@ -35,6 +35,7 @@ STRANGER = "0x" + "d" * 40
 MARK = "supervisor here:3000"
 WITNESSED = frozenset({Kind.WITNESS})
 GRACE_S = 300.0
+WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
 
 
 def name(number: int) -> JobId:
@@ -229,6 +230,23 @@ def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     assert (only(runs).kind, only(runs).events) == (Found.CONTRADICTED, ())
 
 
+def test_compare__who_would_tell_of_its_end_is_away__held_and_lost_only_when_they_had_the_time() -> None:
+    ran, waits = known(), known(**WAITS)
+    for job, trace in ((ran, Trace.SOME), (waits, Trace.SOME), (waits, Trace.NONE)):
+        away = gone(job, age_s=GRACE_S, traces={name(1): trace}, in_touch_s=None)
+        assert (only(away).kind, only(away).events) == (Found.HELD, ())
+        assert held_now(away, compare(away), {}) == {name(1): SlurmId(1)}
+        back = replace(away, in_touch_s=GRACE_S - 1)  # the spool is being delivered
+        assert only(back).kind is Found.MISSING
+        assert held_now(back, compare(back), {name(1): SlurmId(1)}) == {name(1): SlurmId(1)}
+        assert only(replace(away, in_touch_s=GRACE_S)).kind in (Found.LOST, Found.FORGOTTEN)
+
+
+def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
+    view = gone(known(), age_s=GRACE_S, told={name(1)})
+    assert (only(view).kind, only(view).events) == (Found.MISSING, (Overlooked(Kind.WITNESS),))
+
+
 def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
         assert [job.job_id for job in missing(seeing(known(slurm_submit_s=1000), rows=[other]))] == [name(1)]
@@ -265,9 +283,6 @@ def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
     assert held_now(lost, compare(lost), before) == {}
     back = seeing(job, rows=[row()], suspects=away.suspects)
     assert held_now(back, compare(back), before) == {}
-
-
-WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
 
 
 def test_compare__slurm_forgot_what_it_had_just_taken__submitted_again_only_when_nothing_was_seen() -> None:

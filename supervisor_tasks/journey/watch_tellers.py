@@ -1,0 +1,33 @@
+"""Watch who tells of ends: the operator is called when the process that plugins call, or the reporter, has been missed for a
+while. A fleet that comes back after an outage gives them the time to come back too.
+"""
+
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away
+
+MISSED = "who tells of ends is missed"  # the fact
+MISSED_S = 60.0
+ADVICE = {
+    CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
+    REPORTER: "start the reporter beside slurmctld, and see its log: the way to PUBLIC_ADDRESS, its certificate; where there is"
+    " none any more, `supervisor forget-reporter`",
+}
+
+
+def watch_tellers(ledger: Ledger) -> None:
+    """Call the operator for who is missed, until he is heard again."""
+    missed = away(ledger.ticks.ages_s())
+    known = ledger.sweeps.fact(MISSED)
+    if not missed:
+        if known is not None:
+            ledger.sweeps.forget(MISSED, known[0])
+        ledger.alarms.off(AlarmName.CALLBACKS_AWAY)
+    elif known is None:
+        ledger.sweeps.learn(MISSED, "")
+    elif known[1] > MISSED_S:
+        ledger.alarms.on(
+            AlarmName.CALLBACKS_AWAY,
+            silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},
+            advice="; ".join(ADVICE[name] for name in missed),
+        )
