@@ -227,8 +227,9 @@ def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_ar
     heard(ledger, CALLBACKS, REPORTER)
     time_passes(ledger, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
-    watch_tellers(ledger)
-    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
+    for _ in range(2):
+        watch_tellers(ledger)
+        assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
     time_passes(ledger, MISSED_S + 1)
     heard(ledger, CALLBACKS)
     watch_tellers(ledger)
