@@ -60,8 +60,8 @@ class View:
     SLURM does not list, and that slurmctld had on its disk when it was started; None when that was not looked up. `asked` is
     what SLURM and accounting said when asked for those that SLURM does not list: None is that nobody knows it, and a job of
     which nothing could be said is left out. `traces` are those of jobs that `waited`, as far as they were looked for. `told`
-    are jobs of which an end came in meanwhile, or not long ago: the witness has the word. `in_touch_s` is for how long those who
-    tell of ends have been heard without a gap, None while they are away, and endless where accounting can be asked.
+    are jobs of which an end came in meanwhile, or not long ago: the witness has the word. `in_touch_s` is for how long those
+    who tell of ends have been heard without a gap, None while they are away, and endless where accounting can be asked.
     `remembered` is what scripts and accounting say of those that are `unlisted`; None when they did not answer. `suspects` are
     earlier doubts with the seconds since then, `steady_s` is how long slurmctld has been up, `first_id` the id with which it
     began, or 0.
