@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from itertools import takewhile
 
-from supervisor_tasks.slurm.output import UNREADABLE, Seen
+from supervisor_tasks.slurm.listing import UNREADABLE
+from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase, phase
 
 PATIENCE_S = 3600.0  # COMPLETING lasts until the nodes are free: an epilog, and some minutes for what cannot be killed

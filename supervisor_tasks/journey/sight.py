@@ -11,7 +11,7 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
-from supervisor_tasks.journey.hearsay import ENDED
+from supervisor_tasks.journey.hearsay import CLOCKS_APART_S, ENDED
 from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
@@ -23,7 +23,6 @@ from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT,
 from supervisor_tasks.ledger.tellers import in_touch_s
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.commands import comment
-from supervisor_tasks.slurm.identity import CLOCKS_APART_S
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.recognise import Sought
 from supervisor_tasks.view import (

@@ -117,12 +117,9 @@ def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | 
             slurm_id=given[job.job_id],
             user=job.customer,
             submit_s=job.slurm_submit_s,
-            called_s=submission.called_s,
-            answered_s=submission.answered_s,
-            id_is_anothers=submission.id_is_anothers,
+            id_is_anothers=job.job_id in submissions and submissions[job.job_id].id_is_anothers,
         )
         for job in jobs
-        for submission in [submissions.get(job.job_id, ANY_TIME)]
         if job.job_id in given
     ]
     sights = site.slurm.cluster.look(wanted, listed) if wanted else {}

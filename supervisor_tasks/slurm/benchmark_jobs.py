@@ -2,18 +2,17 @@
 
 import base64
 import binascii
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from supervisor_tasks.benchmark_run import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.job import SlurmId
-from supervisor_tasks.slurm import commands
-from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster
+from supervisor_tasks.slurm.accounting import accounted_jobs, sacct_named
+from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster, new_mark
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.once import LoginClock
-from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, accounted_jobs
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
 
 READ_TIMEOUT_S = 120.0  # for 10 MB
@@ -56,13 +55,14 @@ class BenchmarkJobs:
         sacct = self.cluster.paths.sacct
         if sacct is None:
             return None
-        argv = commands.sacct_since(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago))
-        ended = [seen for seen in accounted_jobs(self._ask(one, argv)) if seen.phase is Phase.ENDED]
-        return ended[-1] if ended else None
+        mark = new_mark()
+        argv = sacct_named(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago), mark)
+        records = [record.seen for record in accounted_jobs(self._ask(one, argv), mark)]
+        return next((seen for seen in reversed(records) if seen.phase is Phase.ENDED), None)
 
     def output(self, one: Measurement) -> bytes | None:
         """The end of what a job wrote, 10 MB at most; None when there is no such file. Raises SlurmUnavailableError."""
-        mark = secrets.token_hex(16)
+        mark = new_mark()
         argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
         return read_output(self._ask(one, argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
 

@@ -9,37 +9,38 @@ from supervisor_tasks.effects import IN_TIME_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands, once
+from supervisor_tasks.slurm.accounting import (
+    accounted_jobs,
+    histories,
+    sacct_by_id,
+    sacct_histories,
+    sacct_history,
+    submitted_as,
+)
 from supervisor_tasks.slurm.commands import script_mark
-from supervisor_tasks.slurm.identity import Sight, Wanted, recognise_all
-from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_format
+from supervisor_tasks.slurm.identity import Sight, Wanted, accounted_record, listed_record, recognise_all
+from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_by_id, squeue_format
 from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import (
     Answer,
     Seen,
     SlurmUnavailableError,
-    accounted_jobs,
     boot_time,
     has_accounting,
     next_id,
     not_cancelled,
     require_done,
-    seen_jobs,
     submitted_id,
 )
 from supervisor_tasks.slurm.recognise import (
     MOST_SCRIPTS,
     Sought,
     calls_itself,
-    histories,
     last_writes,
     marked_job,
-    named_in,
     read_scripts,
     recognised,
-    sacct_histories,
-    sacct_history,
     script_heads,
-    submitted_as,
     worth_reading,
     written_at,
 )
@@ -126,7 +127,7 @@ class Cluster:
 
     def hand_over(self, user: str, argv: Sequence[str], script: bytes, clock: LoginClock, begun_s: float) -> SlurmId:
         """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
-        until_login_s, mark = clock.at(begun_s + IN_TIME_S), _new_mark()
+        until_login_s, mark = clock.at(begun_s + IN_TIME_S), new_mark()
         if our_clock_s() >= begun_s + IN_TIME_S:
             raise once.TooLateError("this worker stood still; nothing was sent")
         with around(Point.SBATCH):
@@ -146,7 +147,7 @@ class Cluster:
         others = explained({slurm_id: job.submit_s for slurm_id, job in all_jobs.items()})
         listed = [job for slurm_id, job in all_jobs.items() if slurm_id not in others]
         hinted = [job for job in listed if calls_itself(job, job_id)]
-        marks = self._script_marks(hinted)
+        marks = self._few_script_marks(hinted)
         # A rejected job has no script; of one whose script cannot be read, its word is taken.
         ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
         return ours or self._find_renamed(user, job_id, listed, begun_s_ago) or self.history(user, job_id, begun_s_ago)
@@ -156,7 +157,7 @@ class Cluster:
         suspects = worth_reading(listed, since_s)
         if not suspects:
             return []
-        marks = self._script_marks(suspects)
+        marks = self._few_script_marks(suspects)
         unread = [job.slurm_id for job in suspects if job.slurm_id not in marks and not calls_itself(job, job_id)]
         ours = [job.seen for job in suspects if marks.get(job.slurm_id) == script_mark(job_id)]
         if unread and not ours and set(unread) & self.list_all(user).keys():  # and not forgotten in between
@@ -166,20 +167,23 @@ class Cluster:
             )
         return ours
 
-    def _script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
+    def _few_script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
         if len(jobs) > MOST_SCRIPTS:
             raise UndecidedError(f"{len(jobs)} jobs in SLURM may be this one; {MOST_SCRIPTS} at most are looked at")
-        if not jobs:
-            return {}
-        mark = _new_mark()
-        argv = read_scripts(self.paths.scontrol, [job.slurm_id for job in jobs])
-        return script_heads(self._ask(argv, mark.encode() + b"\n"), mark)
+        return self._script_marks([job.slurm_id for job in jobs])
+
+    def _script_marks(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
+        marks = dict[SlurmId, str]()
+        for first in range(0, len(slurm_ids), MOST_SCRIPTS):
+            mark, some = new_mark(), slurm_ids[first : first + MOST_SCRIPTS]
+            marks |= script_heads(self._ask(read_scripts(self.paths.scontrol, some), mark.encode() + b"\n"), mark)
+        return marks
 
     def history(self, user: Address, job_id: JobId, begun_s_ago: float = DAY_S) -> list[Seen]:
         """What accounting, where there is any, has of the submissions of our job since then, whatever its owner calls it."""
         if not self.paths.sacct:
             return []
-        mark = _new_mark()
+        mark = new_mark()
         asked = sacct_history(self.paths.sacct, user, _minutes(begun_s_ago), mark)
         return submitted_as(self._ask(asked), mark, job_id)
 
@@ -187,7 +191,7 @@ class Cluster:
         """The same of many jobs of many customers, in one command; of each customer since the first of his jobs began."""
         if not (users and self.paths.sacct):
             return {}
-        mark, user_mark = _new_mark(), _new_mark()
+        mark, user_mark = new_mark(), new_mark()
         minutes = {user: _minutes(begun_s_ago[job_id]) for job_id, user in users.items()}
         for job_id, user in users.items():
             minutes[user] = max(minutes[user], _minutes(begun_s_ago[job_id]))
@@ -197,7 +201,7 @@ class Cluster:
 
     def scripts(self, jobs: Sequence[Listed]) -> dict[SlurmId, JobId]:
         """Which job of ours each of these is by its batch script; the others are left out. One command for 500 jobs."""
-        marks = self._all_script_marks(jobs)
+        marks = self._script_marks([job.slurm_id for job in jobs])
         return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := marked_job(line)) is not None}
 
     def had(self, wanted: Sequence[Sought], listed: Mapping[SlurmId, Listed]) -> dict[JobId, bool | None]:
@@ -210,19 +214,13 @@ class Cluster:
             of_users.setdefault(row.user, []).append(row)
         suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
         rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MOST_SCRIPTS for row in some}
-        marks = self._all_script_marks(list(rows.values()))
+        marks = self._script_marks(list(rows))
         unread = rows.keys() - marks.keys()
         unread &= self.list_all().keys() if unread else set()  # and not forgotten in between
         ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], marks, unread) for one in wanted}
         rest = {one.job_id: one for one in wanted if ours[one.job_id] is False}
         users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
         return ours | {job_id: bool(told) for job_id, told in self.histories(users, ago_s).items()}
-
-    def _all_script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
-        marks = dict[SlurmId, str]()
-        for first in range(0, len(jobs), MOST_SCRIPTS):
-            marks |= self._script_marks(jobs[first : first + MOST_SCRIPTS])
-        return marks
 
     def left_a_log(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
         """Whether a job of ours wrote where its output goes since then, as far as the login node can see."""
@@ -238,8 +236,11 @@ class Cluster:
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
         """All jobs (of one user) that slurmctld remembers, with what their owners may have written, in one question."""
-        mark = _new_mark()
-        return listed_jobs(self._ask(squeue_all(self.paths.squeue, user), squeue_format(mark)), mark)
+        return self._list(squeue_all(self.paths.squeue, user))
+
+    def _list(self, squeue: Sequence[str]) -> dict[SlurmId, Listed]:
+        mark = new_mark()
+        return listed_jobs(self._ask(squeue, squeue_format(mark)), mark)
 
     def look(self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
         """What can be said of each of these jobs, whatever their number: in one question to slurmctld, and one to the
@@ -247,10 +248,8 @@ class Cluster:
         when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
         the whole list of slurmctld at hand, it is not asked again.
         """
-        if listed is None:
-            sights = recognise_all(wanted, self._listed(wanted), self._named)
-        else:
-            sights = recognise_all(wanted, (job.seen for job in listed.values()), lambda names: named_in(listed, names))
+        rows = self._listed(wanted) if listed is None else listed.values()
+        sights = recognise_all(wanted, map(listed_record, rows), self._jobs_of_scripts)
         missing = [job for job in wanted if sights[job.job_id].unknown]
         if missing and self.paths.sacct:
             try:
@@ -259,24 +258,18 @@ class Cluster:
                 sights |= {job.job_id: Sight(unclear=str(error)) for job in missing}
         return sights
 
-    def _listed(self, wanted: Sequence[Wanted]) -> Iterator[Seen]:
+    def _listed(self, wanted: Sequence[Wanted]) -> Iterator[Listed]:
         for ids in commands.batches(_ids(wanted)):
-            yield from seen_jobs(self._ask(commands.squeue_by_id(self.paths.squeue, ids))).values()
+            yield from self._list(squeue_by_id(self.paths.squeue, ids)).values()
 
-    def _named(self, job_ids: Sequence[JobId]) -> Iterator[Seen]:
-        for names in commands.batches(job_ids):
-            yield from seen_jobs(self._ask(commands.squeue_named(self.paths.squeue, names))).values()
+    def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
+        return {slurm_id: marked_job(line) for slurm_id, line in self._script_marks(slurm_ids).items()}
 
     def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
-        batches = list(commands.batches(_ids(wanted)))
-
-        def named(job_ids: Sequence[JobId]) -> Iterator[Seen]:
-            for names in commands.batches(job_ids):
-                for ids in batches:
-                    yield from accounted_jobs(self._ask(commands.sacct_named(sacct, names, ids)))
-
-        records = [record for ids in batches for record in accounted_jobs(self._ask(commands.sacct_by_id(sacct, ids)))]
-        return recognise_all(wanted, records, named)
+        mark = new_mark()
+        asked = (self._ask(sacct_by_id(sacct, ids, mark)) for ids in commands.batches(_ids(wanted)))
+        records = (accounted_record(job) for answer in asked for job in accounted_jobs(answer, mark))
+        return recognise_all(wanted, records, lambda _: {})
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job of this user, and nobody else's; one that has ended is fine."""
@@ -324,5 +317,6 @@ def _ids(wanted: Iterable[Wanted]) -> list[str]:
     return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]
 
 
-def _new_mark() -> str:
+def new_mark() -> str:
+    """What nobody can guess, to stand between the parts of one answer."""
     return secrets.token_hex(16)

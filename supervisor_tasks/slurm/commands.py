@@ -4,10 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from supervisor_tasks.job import Definition, JobId, SlurmId
 
-SEPARATOR = "|"
-# Only fields that the job's owner cannot write: a job's name could hold a line that looks like another job's.
-LOOK_FIELDS = ("JobID", "State", "TimeUsed", "exit_code", "Reason", "UserName", "SubmitTime", "RestartCnt")
-ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End")
 _UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
 _MOST_BYTES = 100_000  # of one word of a command line; Linux takes 128 KiB
 
@@ -67,33 +63,6 @@ def batches(words: Sequence[str]) -> Iterator[str]:
         yield ",".join(batch)
 
 
-def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
-    """Look at a batch of jobs in all states and all partitions, hidden ones too, in one command."""
-    return [*_squeue(path), f"--jobs={slurm_ids}"]
-
-
-def squeue_named(path: str, job_ids: str) -> list[str]:
-    """Look for the jobs that have one of these names still: their owners may have given them others."""
-    return [*_squeue(path), f"--name={job_ids}"]
-
-
-def sacct_by_id(path: str, slurm_ids: str) -> list[str]:
-    """Ask the accounting database for a batch of jobs that slurmctld has forgotten: all that ever had these ids, and each
-    run of a job that was requeued.
-    """
-    return [*_sacct(path), f"--jobs={slurm_ids}"]
-
-
-def sacct_named(path: str, job_ids: str, slurm_ids: str) -> list[str]:
-    """Ask the accounting database for the jobs that have one of these names and one of these ids."""
-    return [*_sacct(path), f"--name={job_ids}", f"--jobs={slurm_ids}"]
-
-
-def sacct_since(path: str, name: str, user: str, minutes: int) -> list[str]:
-    """Ask the accounting database for the jobs of a user that have this name, of the last minutes."""
-    return [*_sacct(path), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
-
-
 def scancel(path: str, slurm_ids: Sequence[SlurmId], user: str) -> list[str]:
     """Cancel jobs as far as they are this user's: an id may be another's by now."""
     return [path, f"--user={user}", *map(str, slurm_ids)]
@@ -107,14 +76,3 @@ def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:
 def show_config(path: str) -> list[str]:
     """Ask slurmctld for its configuration, which tells whether it answers too, and since when it runs (Unix time)."""
     return [*_UNIX_TIMES, path, "show", "config"]
-
-
-def _squeue(path: str) -> list[str]:
-    # A field of width 0 is printed whole and without padding.
-    shown = ",".join(f"{field}:0{SEPARATOR}" for field in LOOK_FIELDS)
-    return [*_UNIX_TIMES, path, "--noheader", "--all", "--states=all", f"--Format={shown}"]
-
-
-def _sacct(path: str) -> list[str]:
-    whole = ("--noheader", "--parsable2", "--allocations", "--duplicates")
-    return [*_UNIX_TIMES, path, *whole, f"--format={','.join(ACCOUNTING_FIELDS)}"]

@@ -1,40 +1,45 @@
 """Which of SLURM's jobs is ours. An id alone is not a job: slurmctld gives it again after MaxJobId, and after it was killed
-before it had saved its state. Name, comment and time limit are the owner's to change. Pure.
+before it had saved its state, which may be within a second. Name, comment and time limit are the owner's to change. Pure.
 
 A job is known by its id and the time at which SLURM got it, which the ledger keeps from the first look on. At the first look
-that time is not known: then the Linux user must be the customer, and the time must lie between our call of sbatch and its
-answer. Where clocks disagree about that, a name that nobody has changed decides; where it does not, nothing is decided.
+that time is not known: then the Linux user must be the customer, and the name ours. Where the owner has given it another one,
+the batch script decides, which names our job and which nobody can change (slurm/recognise.py); in accounting the line that
+sbatch was called with. No clock is asked: a site's clocks may be apart by more than slurmctld needs to begin anew.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.slurm.accounting import Accounted
+from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 
-_DAY_S = 86_400  # no two clocks of a site are that far apart
-CLOCKS_APART_S = 5.0  # between slurmctld's clock and the database's, at most; else names are asked for
 _RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")  # how the record of a run ends after which SLURM runs the job again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A job of the ledger that SLURM is asked about. `called_s` and `answered_s` are the Unix times, by the database's clock,
-    of our last call of sbatch and of its answer. `id_is_anothers`: a job that we submitted later was given the same id.
+    """A job of the ledger that SLURM is asked about. `submit_s` is SLURM's time of submission, where a look has shown it.
+    `id_is_anothers`: a job that we submitted later was given the same id.
     """
 
     job_id: JobId
     slurm_id: SlurmId
     user: Address
     submit_s: int | None
-    called_s: float
-    answered_s: float
     id_is_anothers: bool = False
 
-    @property
-    def known(self) -> bool:
-        """Whether SLURM's time of submission is in the ledger."""
-        return self.submit_s is not None
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of SLURM's. `named` says whether its owner calls it as this job of ours was called, `is_of` whether it certainly
+    is this job; None is that nobody has looked.
+    """
+
+    seen: Seen
+    named: Callable[[JobId], bool]
+    is_of: Callable[[JobId], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,74 +59,75 @@ class Sight:
 
 UNKNOWN = Sight()
 UNNAMED = "the login node cannot resolve the job's user"
-UNLIKE = "a job with this id and user, but neither of the time nor of the name of our submission"
+UNREAD = "a job with this id and user, but not of this name, whose batch script cannot be read"
 
-Named = Callable[[Wanted, Seen], bool]  # whether a record still has the name that we gave to a job
-
-
-def by_id(records: Iterable[Seen]) -> dict[SlurmId, list[Seen]]:
-    """The records of each id, by time of submission."""
-    found: dict[SlurmId, list[Seen]] = {}
-    for record in sorted(records, key=lambda record: record.submit_s):
-        found.setdefault(record.slurm_id, []).append(record)
-    return found
+Scripts = Callable[[Sequence[SlurmId]], Mapping[SlurmId, JobId | None]]
 
 
-def recognise_all(
-    wanted: Sequence[Wanted], records: Iterable[Seen], ask: Callable[[Sequence[JobId]], Iterable[Seen]]
-) -> dict[JobId, Sight]:
-    """What the records say of each job. `ask` finds SLURM's records under the names of these jobs: for all at once, and only
-    where that matters.
+def listed_record(job: Listed) -> Record:
+    """What squeue shows. What has no batch script is none of ours."""
+    return Record(job.seen, lambda job_id: job.name == job_id, None if job.batch else _nobodys)
+
+
+def accounted_record(job: Accounted) -> Record:
+    """What sacct shows."""
+    return Record(job.seen, job.is_of, job.is_of)
+
+
+def recognise_all(wanted: Sequence[Wanted], records: Iterable[Record], scripts: Scripts) -> dict[JobId, Sight]:
+    """What the records say of each job. `scripts` tells which job of ours the batch scripts of these ids name, None for no
+    job; those that cannot be read are left out. It is asked once, and only where it matters.
     """
-    records_of = by_id(records)
-    in_doubt: dict[JobId, Wanted] = {}
-
-    def doubted(job: Wanted, _: Seen) -> bool:
-        in_doubt[job.job_id] = job
-        return False
-
-    sights = {job.job_id: recognise(job, records_of.get(job.slurm_id, ()), doubted) for job in wanted}
+    records_of = _by_id(records)
+    sights = {job.job_id: recognise(job, records_of.get(job.slurm_id, ())) for job in wanted}
+    in_doubt = [job for job in wanted if sights[job.job_id].unclear == UNREAD]
     if in_doubt:
-        named = {(record.slurm_id, record.submit_s) for record in ask(list(in_doubt))}
-        for job in in_doubt.values():
-            found = records_of.get(job.slurm_id, ())
-            sights[job.job_id] = recognise(job, found, lambda _, record: (record.slurm_id, record.submit_s) in named)
+        names = scripts(sorted({job.slurm_id for job in in_doubt}))
+        read = {number: [_read(one, name) for one in records_of[number]] for number, name in names.items()}
+        sights |= {job.job_id: recognise(job, read[job.slurm_id]) for job in in_doubt if job.slurm_id in read}
     return sights
 
 
-def recognise(wanted: Wanted, records: Sequence[Seen], named: Named) -> Sight:
+def recognise(wanted: Wanted, records: Sequence[Record]) -> Sight:
     """What the records of one id, by time of submission, say of a job that was given that id."""
     unclear = ""
     for place, record in enumerate(records):
-        problem = _why_not(wanted, record, named)
+        problem = _why_not(wanted, record)
         if problem is None:
-            return Sight(_last_run(records[place:]))
+            return Sight(_last_run([later.seen for later in records[place:]]))
         unclear = unclear or problem
     return Sight(unclear=unclear)
 
 
-def _why_not(wanted: Wanted, record: Seen, named: Named) -> str | None:
+def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
+    found: dict[SlurmId, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.seen.submit_s):
+        found.setdefault(record.seen.slurm_id, []).append(record)
+    return found
+
+
+def _read(record: Record, name: JobId | None) -> Record:
+    return replace(record, is_of=lambda job_id: job_id == name)
+
+
+def _nobodys(_: JobId) -> bool:
+    return False
+
+
+def _why_not(wanted: Wanted, record: Record) -> str | None:
     """None for our job, an empty text for certainly another one, else why it cannot be told."""
+    seen = record.seen
     if wanted.submit_s is not None:
-        same = record.submit_s == wanted.submit_s
-        requeued = record.restarts > 0 and record.submit_s > wanted.submit_s and record.user in (wanted.user, "")
+        same = seen.submit_s == wanted.submit_s
+        requeued = seen.restarts > 0 and seen.submit_s > wanted.submit_s and seen.user in (wanted.user, "")
         return None if same or (requeued and not wanted.id_is_anothers) else ""
-    if wanted.id_is_anothers:
-        return ""
-    if not record.user:
+    if not seen.user:
         return UNNAMED
-    if record.user != wanted.user:
+    if seen.user != wanted.user:
         return ""
-    if record.restarts == 0 and _timely(wanted, record, CLOCKS_APART_S):
-        return None
-    if named(wanted, record):
-        return None
-    return UNLIKE if record.restarts or _timely(wanted, record, _DAY_S) else ""
-
-
-def _timely(wanted: Wanted, record: Seen, apart_s: float) -> bool:
-    # SLURM's times are whole seconds.
-    return wanted.called_s - apart_s - 1 <= record.submit_s <= wanted.answered_s + apart_s
+    if record.is_of is not None:
+        return None if record.is_of(wanted.job_id) else ""
+    return None if record.named(wanted.job_id) and not wanted.id_is_anothers else UNREAD
 
 
 def _last_run(records: Sequence[Seen]) -> Seen:

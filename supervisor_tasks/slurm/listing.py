@@ -1,4 +1,4 @@
-"""One question to squeue that also prints what a job's owner can write: its name, its comment, where its output goes. Pure.
+"""Questions to squeue, which also prints what a job's owner can write: its name, its comment, where its output goes. Pure.
 
 An owner may put line feeds into a name, and lines that look like other jobs'. So every field ends with a mark that nobody can
 guess, made for this one call; and squeue is told the mark on standard input, because a command line shows in the process list.
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.output import (
-    UNREADABLE,
     Answer,
     Seen,
     SlurmUnavailableError,
     elapsed_s,
+    is_unknown_job,
     limit_min,
     wait_status,
 )
@@ -24,6 +24,8 @@ FIELDS = (
     *("TimeLimit", "Name", "Comment", "STDOUT"),
 )
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
+_NOBODY = "nobody"  # what squeue calls a user whose name cannot be found
+UNREADABLE = "INVALID"  # a time that ends before it begins
 _SHOWN = 200  # characters of a record that cannot be read, in the error
 
 
@@ -51,16 +53,24 @@ def squeue_all(path: str, user: str | None = None) -> list[str]:
     return ["/bin/sh", "-c", _WITH_FORMAT, "squeue", path, "--noheader", "--all", "--states=all", *whose]
 
 
+def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
+    """List a batch of jobs, as `squeue_all` does."""
+    return [*squeue_all(path), f"--jobs={slurm_ids}"]
+
+
 def squeue_format(mark: str) -> bytes:
     """The fields in the language of `squeue --Format`; `mark`, of letters and digits, ends each."""
     return ",".join(f"{field}:0|{mark}" for field in FIELDS).encode() + b"\n"
 
 
 def listed_jobs(answer: Answer, mark: str) -> dict[SlurmId, Listed]:
-    """The jobs that squeue printed. Raises SlurmUnavailableError when it could not ask, and for a record that is not whole
-    or not what was asked for: nobody shall take a job for one that is not there.
+    """The jobs that squeue printed; it fails when the only one that was asked for is unknown. Raises SlurmUnavailableError when
+    it could not ask, and for a record that is not whole or not what was asked for: nobody shall take a job for one that is
+    not there.
     """
     said = answer.stderr.strip()
+    if answer.status != 0 and not answer.stdout.strip() and is_unknown_job(said):
+        return {}
     if answer.status != 0 or (said and not answer.stdout.strip()):
         raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
     return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, mark))}
@@ -87,7 +97,7 @@ def _listed(record: list[str]) -> Listed:
             elapsed_s(used),
             wait_status(exit_code),
             reason,
-            user=user,
+            user="" if user == _NOBODY else user,
             submit_s=int(submitted),
             restarts=int(restarts),
         )

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.job import Outcome, SlurmId
-from supervisor_tasks.slurm.commands import SEPARATOR
 from supervisor_tasks.slurm.states import Phase, end, phase
 
-_NOBODY = "nobody"  # what squeue calls a user whose name cannot be found
-UNREADABLE = "INVALID"
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
 # What the commands say when slurmctld's answer did not come, not in time, or not whole: it may have taken the request all the
@@ -208,29 +205,6 @@ def submitted_id(answer: Answer) -> SlurmId:
     raise AnswerNotUnderstoodError(unknown)
 
 
-def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
-    """The jobs that squeue printed. Raises SlurmUnavailableError when it could not ask."""
-    said = _said(answer)
-    if answer.status != 0:
-        if not answer.stdout.strip() and _is_unknown_job(said):
-            return {}
-        raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said}")
-    if answer.stderr.strip() and not answer.stdout.strip():
-        # "Invalid user" for one that the login node cannot resolve at the moment: that is not "no such job".
-        raise SlurmUnavailableError(f"squeue listed nothing and said: {said}")
-    return {job.slurm_id: job for line in answer.stdout.splitlines() if line.strip() for job in [_seen(line)]}
-
-
-def accounted_jobs(answer: Answer) -> list[Seen]:
-    """The records that sacct printed, by the time of submission: a requeue begins a new one, and so does another job that is
-    given the same id. Raises SlurmUnavailableError when it could not ask.
-    """
-    if answer.status != 0:
-        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {_said(answer)}")
-    records = [_accounted(line) for line in answer.stdout.splitlines() if line.strip()]
-    return sorted(records, key=lambda record: (record.slurm_id, record.submit_s))
-
-
 def has_accounting(answer: Answer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError when it could not be asked."""
     found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
@@ -260,7 +234,7 @@ def require_done(answer: Answer, what: str) -> bool:
     if answer.status == 0:
         return True
     said = _said(answer)
-    if _is_unknown_job(said):
+    if is_unknown_job(said):
         return False
     kind: type[SupervisorError] = SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else SlurmRejectedError
     raise kind(f"{what} ended with status {answer.status}: {said}")
@@ -274,7 +248,7 @@ def not_cancelled(answer: Answer, slurm_ids: Collection[SlurmId]) -> dict[SlurmI
     said = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
     if not said:
         require_done(answer, "scancel")
-    return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not _is_unknown_job(why)}
+    return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not is_unknown_job(why)}
 
 
 def elapsed_s(shown: str) -> int:
@@ -307,49 +281,13 @@ def wait_status(shown: str) -> int:
     return (int(exit_code) << SIGNAL_BITS) + int(signal)
 
 
-def _seen(line: str) -> Seen:
-    fields = [field.strip() for field in line.split(SEPARATOR)]
-    try:
-        slurm_id, state, used, exit_code, reason, user, submitted, restarts, *_ = fields
-        if used == UNREADABLE:  # clocks disagree at the moment; the other jobs do not wait for that
-            state, used = f"{state} for {used}", "0:00"
-        return Seen(
-            SlurmId(int(slurm_id)),
-            state,
-            elapsed_s(used),
-            wait_status(exit_code),
-            reason,
-            user="" if user == _NOBODY else user,
-            submit_s=int(submitted),
-            restarts=int(restarts),
-        )
-    except ValueError as error:
-        raise SlurmUnavailableError(f"squeue printed {line!r}, which has not the fields asked for") from error
-
-
-def _accounted(line: str) -> Seen:
-    fields = line.strip().split("|")
-    try:
-        slurm_id, state, used, exit_code, user, submitted, ended = fields
-        return Seen(
-            SlurmId(int(slurm_id)),
-            state.split(" ")[0],  # sacct prints "CANCELLED by 1000"
-            int(used),
-            wait_status(exit_code),
-            user=user,
-            submit_s=int(submitted),
-            ended_s=int(ended) if ended.isdigit() else None,
-        )
-    except ValueError as error:
-        raise SlurmUnavailableError(f"sacct printed {line!r}, which has not the fields asked for") from error
-
-
 def _said(answer: Answer) -> str:
     text = answer.stderr.strip() or answer.stdout.strip()
     return re.sub(r"[^\x20-\x7e]+", " ", text)[:500]
 
 
-def _is_unknown_job(said: str) -> bool:
+def is_unknown_job(said: str) -> bool:
+    """Whether a command said that SLURM has no such job, or that it has ended."""
     return _has(said.lower(), _UNKNOWN_JOB)
 
 

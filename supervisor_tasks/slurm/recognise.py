@@ -13,18 +13,13 @@ from dataclasses import dataclass
 from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.listing import Listed
-from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 
 MOST_SCRIPTS = 500  # of one customer, in one command
 _HEADS = (
     'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
     ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
 )
-_HISTORIES = (
-    'm=$1; users=$2; shift 2; for each in $users; do user=${each%%:*}; echo "$m $user";'
-    ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
-)
-_HISTORY_FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "SubmitLine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,55 +64,10 @@ def script_heads(answer: Answer, mark: str) -> dict[SlurmId, str]:
     return heads
 
 
-def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
-    """What accounting has of a user's jobs of the last minutes, with the lines that they were submitted with."""
-    shape = ["--noheader", "--parsable", "--allocations", f"--delimiter=|{mark}"]
-    return [
-        path,
-        *shape,
-        f"--user={user}",
-        f"--starttime=now-{minutes}minutes",
-        f"--format={','.join(_HISTORY_FIELDS)}",
-    ]
-
-
-def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str, user_mark: str) -> list[str]:
-    """The histories of several users, each of its own last minutes, in one command: behind each user's mark and name."""
-    asked, *options = sacct_history(path, "", 0, mark)
-    shape = [option for option in options if not option.startswith(("--user=", "--starttime="))]
-    users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
-    return ["/bin/sh", "-c", _HISTORIES, "histories", user_mark, users, asked, *shape]
-
-
-def histories(answer: Answer, user_mark: str) -> dict[str, Answer]:
-    """Each user's history. Raises SlurmUnavailableError."""
-    *parts, end = answer.stdout.split(user_mark)
-    if answer.status != 0 or end != " end\n":
-        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:200]!r}")
-    named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
-    return {user: Answer(0, printed, "") for user, _, printed in named}
-
-
-def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
-    """The jobs of a history whose sbatch was called for this job of ours. Raises SlurmUnavailableError."""
-    *fields, rest = answer.stdout.split(f"|{mark}")
-    if answer.status != 0 or rest.strip() or len(fields) % len(_HISTORY_FIELDS):
-        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:200]!r}")
-    width = len(_HISTORY_FIELDS)
-    records = [fields[first : first + width] for first in range(0, len(fields), width)]
-    return [_accounted(record) for record in records if _is_ours(record[-1], job_id)]
-
-
 def marked_job(line: str) -> JobId | None:
     """The job that the second line of a batch script of ours names."""
     job_id = JobId(line.rpartition(" ")[2])
     return job_id if line == script_mark(job_id) else None
-
-
-def named_in(listed: Mapping[SlurmId, Listed], job_ids: Collection[JobId]) -> list[Seen]:
-    """The listed jobs that have one of these names."""
-    names = set(job_ids)
-    return [job.seen for job in listed.values() if job.name in names]
 
 
 def worth_reading(listed: Iterable[Listed], since_s: float) -> list[Listed]:
@@ -153,16 +103,3 @@ def recognised(
 def was_rejected(seen: Seen) -> bool:
     """slurmctld keeps a record of what it rejected."""
     return seen.state == "FAILED" and seen.reason == "BadConstraints" and seen.elapsed_s == 0
-
-
-def _is_ours(submit_line: str, job_id: JobId) -> bool:
-    words = submit_line.split(" ")
-    return f"--job-name={job_id}" in words and f"--output={job_id}.log" in words
-
-
-def _accounted(record: list[str]) -> Seen:
-    slurm_id, state, used, exit_code, _ = record
-    try:
-        return Seen(SlurmId(int(slurm_id)), state.split(" ")[0], int(used), wait_status(exit_code))
-    except ValueError as error:
-        raise SlurmUnavailableError(f"sacct printed {record!r:.300}, which has not the fields asked for") from error

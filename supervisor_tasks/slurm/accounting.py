@@ -1,0 +1,104 @@
+"""What the accounting database (slurmdbd) says of jobs: of which Linux user, and with which line sbatch was called. Pure.
+
+That line is its submitter's for good: the name of a job is its owner's to change, there too. He may have written anything into
+a line of his own, so every field ends with a mark that is made for this one call. Samples: tests/data/slurm/sacct-*.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
+
+FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
+_UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
+_OF_USERS = (
+    'm=$1; users=$2; shift 2; for each in $users; do user=${each%%:*}; echo "$m $user";'
+    ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
+)
+_SHOWN = 300  # characters of what cannot be read, in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """A record of accounting; `submit_line` is what sbatch was called with."""
+
+    seen: Seen
+    submit_line: str
+
+    def is_of(self, job_id: JobId) -> bool:
+        """Whether sbatch was called for this job of ours."""
+        words = self.submit_line.split(" ")
+        return f"--job-name={job_id}" in words and f"--output={job_id}.log" in words
+
+
+def sacct_by_id(path: str, slurm_ids: str, mark: str) -> list[str]:
+    """Ask for a batch of jobs that slurmctld has forgotten: all that ever had these ids, and each run of a job that was
+    requeued.
+    """
+    return [*_sacct(path, mark), f"--jobs={slurm_ids}"]
+
+
+def sacct_named(path: str, name: str, user: str, minutes: int, mark: str) -> list[str]:
+    """Ask for the jobs of a user that have this name, of the last minutes."""
+    return [*_sacct(path, mark), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
+
+
+def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
+    """Ask for all jobs of a user, of the last minutes."""
+    return [*_sacct(path, mark), f"--user={user}", f"--starttime=now-{minutes}minutes"]
+
+
+def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str, user_mark: str) -> list[str]:
+    """The histories of several users, each of its own last minutes, in one command: behind each user's mark and name."""
+    users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
+    return ["/bin/sh", "-c", _OF_USERS, "histories", user_mark, users, *_sacct(path, mark)]
+
+
+def histories(answer: Answer, user_mark: str) -> dict[str, Answer]:
+    """Each user's history. Raises SlurmUnavailableError."""
+    *parts, end = answer.stdout.split(user_mark)
+    if answer.status != 0 or end != " end\n":
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
+    return {user: Answer(0, printed, "") for user, _, printed in named}
+
+
+def accounted_jobs(answer: Answer, mark: str) -> list[Accounted]:
+    """The records that sacct printed, by id and time of submission: a requeue begins a new one, and so does another job that
+    is given the same id. Raises SlurmUnavailableError when it could not ask, or when what it printed is not whole.
+    """
+    *fields, rest = answer.stdout.split(f"|{mark}")
+    if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    records = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
+    return sorted(records, key=lambda record: (record.seen.slurm_id, record.seen.submit_s))
+
+
+def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
+    """The jobs whose sbatch was called for this job of ours, each as its last run was. Raises SlurmUnavailableError."""
+    return list({one.seen.slurm_id: one.seen for one in accounted_jobs(answer, mark) if one.is_of(job_id)}.values())
+
+
+def _sacct(path: str, mark: str) -> list[str]:
+    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{mark}"]
+    return [*_UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
+
+
+def _accounted(record: list[str]) -> Accounted:
+    slurm_id, state, used, exit_code, user, submitted, ended, submit_line = record
+    try:
+        seen = Seen(
+            SlurmId(int(slurm_id)),  # the line feed that ends a record is found before the next one's first field
+            state.split(" ")[0],  # sacct prints "CANCELLED by 1000"
+            int(used),
+            wait_status(exit_code),
+            user=user,
+            submit_s=int(submitted),
+            ended_s=int(ended) if ended.isdigit() else None,
+        )
+    except ValueError as error:
+        raise SlurmUnavailableError(
+            f"sacct printed {record!r:.{_SHOWN}}, which has not the fields asked for"
+        ) from error
+    return Accounted(seen, submit_line)
