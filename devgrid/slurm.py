@@ -13,10 +13,15 @@ from devgrid.process import Processes, StartError, answers, free_port, wait_unti
 from devgrid.slurm_conf import Layout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.users import Users
 
-# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets.
+# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets. What the hook has been told
+# of, however it ended, is written down once more: with a slurmctld that is killed, its hooks may die too.
 COMPLETED = r"""#!/bin/sh
-printf '%s|%s|%s|%s|%s|%s|%s\n' "$JOBID" "$JOBSTATE" "$EXITCODE" "$START" "$END" "$STDOUT" "$JOBNAME" >>{folder}/completed
-exec {folder}/plugins/supervisor-ended
+line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
+printf '%s\n' "$line" >>{folder}/completed
+{folder}/plugins/supervisor-ended
+status=$?
+printf '%s\n' "$line" >>{folder}/told
+exit $status
 """
 
 

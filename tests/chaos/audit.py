@@ -244,7 +244,7 @@ def hooks_heard(evidence: Evidence) -> Looked:
     stored = _inbox(evidence)
     files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while
     spooled = {int(name.split("-")[1]) for name in files if "-end" in name}
-    for seen in evidence.completed:
+    for seen in evidence.told:
         if seen.job_id:
             said = TOLD_OF.get(seen.state, 8), seen.elapsed_s, _told_exit(seen)
             heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled | evidence.lost_ends

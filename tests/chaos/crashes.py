@@ -34,12 +34,13 @@ OFTEN = {Point.COMMIT: 12, Point.LEASE: 6, Point.SIGN: 3, Point.BROADCAST: 3, Po
 # The hook is a program of SLURM's side that knows no orders: strace ends it at the system call before or after which the
 # event is in the spool.
 HOOK = r"""
+run={hook}
 for fatal in "before renameat:signal=KILL" "after fsync:signal=KILL:when=2"; do
     if [ "$(cat {order} 2>/dev/null)" = "${{fatal%% *}}-event-spooled 1" ] && rm {order}; then
-        exec strace -o /dev/null -e inject="${{fatal#* }}" {hook}
+        run="strace -o /dev/null -e inject=${{fatal#* }} {hook}"
     fi
 done
-exec {hook}
+$run
 """
 # Only these jobs pass such a point for certain.
 NEEDS = {
@@ -196,5 +197,5 @@ class Battlefield:
 def _let_the_hook_die(folder: Path, order: Path) -> None:
     script = folder / "completed.sh"
     hook = folder / "plugins" / "supervisor-ended"
-    lines = script.read_text().replace(f"exec {hook}\n", HOOK.format(order=order, hook=hook))
+    lines = script.read_text().replace(f"\n{hook}\n", HOOK.format(order=order, hook=hook))
     script.write_text(lines)

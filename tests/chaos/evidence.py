@@ -80,7 +80,8 @@ class Evidence:
     """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
     start, and had no memory of; `unsaved` are the ends that it announced and had no memory of. `unlaunched` are the SLURM ids
     that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel; `lost_ends` those
-    whose end a hook could not write, and noted as lost.
+    whose end a hook could not write, and noted as lost. `told` are the ends of which our hook was told, and did not die with
+    slurmctld.
     """
 
     provider: str
@@ -93,7 +94,7 @@ class Evidence:
     waiting_nonces: list[int]
     next_nonce: int
     slurm: dict[int, SlurmJob]
-    completed: list[SlurmJob]
+    told: list[SlurmJob]
     spooled: list[str]
     drafts: list[str]
     rejected: list[str]
@@ -180,7 +181,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         waiting_nonces=chain.waiting_nonces(),
         next_nonce=chain.next_nonce(),
         slurm=slurm_records.records(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
-        completed=completed,
+        told=list(slurm_records.completed(folder, "told")),
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),

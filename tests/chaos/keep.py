@@ -19,7 +19,7 @@ def keep(grid: Grid, folder: Path) -> None:
     shutil.copytree(grid.folder / "log", folder / "log")
     slurm = folder / "slurm"
     slurm.mkdir()
-    for name in ("slurm.conf", "completed", "*.log"):
+    for name in ("slurm.conf", "completed", "told", "*.log"):
         for file in (grid.folder / "slurm").glob(name):
             shutil.copy(file, slurm)
     if (grid.folder / EXPECTED).exists():

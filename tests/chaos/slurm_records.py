@@ -102,9 +102,9 @@ def _accounted(folder: Path) -> Iterator[SlurmJob]:
         )
 
 
-def completed(folder: Path) -> Iterator[SlurmJob]:
-    """The lines of devgrid's completion hook (devgrid/slurm.py)."""
-    record = folder / "slurm" / "completed"
+def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
+    """The lines of devgrid's completion hook (devgrid/slurm.py), or those that it wrote once our hook had ended: `told`."""
+    record = folder / "slurm" / file
     for line in record.read_text(errors="replace").splitlines() if record.exists() else []:
         slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
         exit_code, _, signal = exit_status.partition(":")

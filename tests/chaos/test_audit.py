@@ -313,7 +313,7 @@ def test_heard_and_acknowledged__so_much_was_said_of_the_job_that_no_more_is_kep
 def test_heard__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence) -> None:
     silent = without_rows(evidence, "callbacks")
     assert "hooks_heard" in wrong(silent)
-    noted = replace(silent, lost_ends={seen.slurm_id for seen in evidence.completed})
+    noted = replace(silent, lost_ends={seen.slurm_id for seen in evidence.told})
     assert "hooks_heard" not in wrong(noted)
 
 
@@ -351,7 +351,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: a_lie_in_place_of_the_end(e, status=8),
         lambda e: a_lie_in_place_of_the_end(e, duration_s=4711),
         lambda e: a_lie_in_place_of_the_end(e, exit_code=9),
-        lambda e: replace(e, completed=[replace(seen, state="NODE_FAIL") for seen in e.completed]),
+        lambda e: replace(e, told=[replace(seen, state="NODE_FAIL") for seen in e.told]),
     ],
     "acknowledged": [
         lambda e: replace(e, acknowledged=[said("0x0", 1)]),

@@ -26,7 +26,6 @@ from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.ledger.sweeps import PROVIDER, Swept
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load
-from supervisor_tasks.slurm.commands import LOOK_FIELDS
 from supervisor_tasks.slurm.listing import FIELDS
 from supervisor_tasks.slurm.output import Answer
 from supervisor_tasks.slurm.ssh import Ssh
@@ -44,8 +43,8 @@ CALLBACKS = 1000
 SQUEUE = """#!/bin/sh
 # Prints a recorded list with the mark that was asked for, or the answer about some jobs, and writes down that it was called.
 echo called >> '{folder}/slurm-calls'
-case "$*" in *--jobs=*) exec cat '{folder}/answer';; esac
-exec sed "s/@MARK@/${{SQUEUE_FORMAT2##*|}}/g" '{folder}/listing'
+case "$*" in *--jobs=*) printed=answer;; *) printed=listing;; esac
+exec sed "s/@MARK@/${{SQUEUE_FORMAT2##*|}}/g" '{folder}'/$printed
 """
 SACCT = """#!/bin/sh
 # Has no record of any job.
@@ -147,7 +146,7 @@ def measure(
     try:
         put_into_ledger(work, jobs, customer, provider, grid.chain.block_number())
         found = [one_sweep(work, calls) for _ in range(sweeps)]
-        list_jobs(grid, job_ids[:-missing], customer)
+        list_jobs(grid, "listing", job_ids[:-missing], customer, "RUNNING")
         found.append(one_sweep(work, calls))
         if found[-1].report["found"] != {"missing": missing} or any(one.report["unseen"] for one in found):
             raise RuntimeError(f"the sweeps found something else: {[one.report for one in found]}")
@@ -216,12 +215,7 @@ def called(calls: Path) -> int:
 def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> Witnessed:
     """The plugins have told the end of all these, and SLURM bears it out: from the inbox to the ledger's last commit."""
     ledger = work._site.ledger
-    shown = {"State": "COMPLETED", "TimeUsed": "1:00", "exit_code": "0", "Reason": "None", "UserName": customer}
-    shown |= {"SubmitTime": "1700000000", "RestartCnt": "0"}
-    with (grid.folder / "answer").open("w") as out:
-        for number in range(1, len(job_ids) + 1):
-            own = shown | {"JobID": str(number)}
-            out.write("".join(f"{own[field]}|" for field in LOOK_FIELDS) + "\n")
+    list_jobs(grid, "answer", job_ids, customer, "COMPLETED")
     with ledger.engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() + interval '1 hour' WHERE done_at IS NULL"))
         connection.execute(
@@ -301,15 +295,15 @@ def record_slurm(grid: Grid, job_ids: Sequence[JobId], customer: str) -> None:
     for name, program in (("squeue", SQUEUE), ("sacct", SACCT)):
         (grid.folder / name).write_text(program.format(folder=grid.folder))
         (grid.folder / name).chmod(0o755)
-    list_jobs(grid, job_ids, customer)
+    list_jobs(grid, "listing", job_ids, customer, "RUNNING")
 
 
-def list_jobs(grid: Grid, job_ids: Sequence[JobId], customer: str) -> None:
+def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, state: str) -> None:
     """What that squeue lists."""
     comment = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
-    shown = {"UserName": customer, "State": "RUNNING", "TimeUsed": "1:00", "exit_code": "0", "Reason": "None"}
+    shown = {"UserName": customer, "State": state, "TimeUsed": "1:00", "exit_code": "0", "Reason": "None"}
     shown |= {"SubmitTime": "1700000000", "RestartCnt": "0", "Comment": comment, "STDOUT": "/nowhere"}
-    with (grid.folder / "listing").open("w") as out:
+    with (grid.folder / file).open("w") as out:
         for number, job_id in enumerate(job_ids, start=1):
             own = shown | {"JobID": str(number), "Name": job_id}
             out.write("".join(f"{own.get(field, '')}|@MARK@" for field in FIELDS) + "\n")

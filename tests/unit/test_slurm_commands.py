@@ -45,13 +45,6 @@ def test_batch_script__without_an_interpreter__gets_bash() -> None:
     assert commands.batch_script(JOB, "echo").decode() == f"#!/bin/bash\n# supervisor job {JOB}\ntrue\necho"
 
 
-def test_looks__print_nothing_that_a_jobs_owner_can_write() -> None:
-    for words in (commands.squeue_by_id("squeue", "1"), commands.squeue_named("squeue", JOB)):
-        shown = next(word for word in words if word.startswith("--Format=")).lower()
-        fields = {field.partition(":")[0] for field in shown.removeprefix("--format=").split(",")}
-        assert fields == {"jobid", "state", "timeused", "exit_code", "reason", "username", "submittime", "restartcnt"}
-
-
 def test_batches__ten_thousand_ids__are_one_command() -> None:
     assert list(commands.batches([str(number) for number in range(1, 10_001)])) == [
         ",".join(map(str, range(1, 10_001)))
@@ -68,20 +61,6 @@ def test_batches__more_than_a_command_line_holds__leave_nothing_out() -> None:
 
 def test_set_time_limit__is_absolute() -> None:
     assert commands.set_time_limit("scontrol", SlurmId(7), 15) == ["scontrol", "update", "JobId=7", "TimeLimit=15"]
-
-
-def test_squeue_named__asks_for_all_states_of_those_names() -> None:
-    words = commands.squeue_named("squeue", JOB)
-    assert words[:3] == ["env", "SLURM_TIME_FORMAT=%s", "squeue"]
-    assert {"--all", "--states=all", f"--name={JOB}", "--noheader"} <= set(words)
-
-
-def test_sacct__by_id__asks_for_the_same_fields_of_whole_jobs() -> None:
-    by_id = commands.sacct_by_id("sacct", "1,2")
-    whole = ["--noheader", "--parsable2", "--allocations", "--duplicates"]
-    fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,User,Submit,End"
-    shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *whole, fields]
-    assert by_id == [*shared, "--jobs=1,2"]
 
 
 def test_scancel__names_one_job_and_whose_it_must_be() -> None:

@@ -1,0 +1,157 @@
+"""Which of SLURM's jobs is ours, on real SLURM: ids that are given again, and names that owners change."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from devgrid.process import wait_until
+from supervisor_tasks.events import SubmitStarted, Submitted
+from supervisor_tasks.job import JobId, SlurmId, State
+from supervisor_tasks.journey.witness import record_of
+from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import Request
+from supervisor_tasks.slurm.ssh import our_clock_s
+from tests.submitting import CUSTOMER, PATHS, World
+
+LONG = "#!/bin/bash\nsleep 600\n"
+SHORT = "#!/bin/bash\nexit 7\n"
+GATED = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\nexit 5\n"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running(accounting=True) as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: World) -> Iterator[Site]:
+    """A worker of a site that asks slurmctld alone."""
+    yield from worker(world, None)
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+@pytest.fixture
+def accounting(world: World) -> Iterator[Site]:
+    """A worker of a site that asks accounting too."""
+    yield from worker(world, "/usr/bin/sacct")
+
+
+def worker(world: World, sacct: str | None) -> Iterator[Site]:
+    site = world.site(world.cluster(paths=replace(PATHS, sacct=sacct)))
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+def submitted(world: World, site: Site, script: str = LONG) -> JobId:
+    job = world.new_job(site, script)
+    assert world.carry_out(site, job).state is State.QUEUED
+    return job
+
+
+def handed_over(site: Site, job: JobId) -> SlurmId:
+    """SLURM has it, and the ledger does not know that yet."""
+    cluster, ready = site.slurm.cluster, site.ledger.jobs([job])[job]
+    site.ledger.record(Change(job, SubmitStarted(ready.limit_min)))
+    request = Request(definition=ready.definition, limit_min=ready.limit_min, script=str(site.ledger.script(job)))
+    return cluster.submit(CUSTOMER, job, request, cluster.clock(CUSTOMER), our_clock_s())
+
+
+def id_of(site: Site, job: JobId) -> SlurmId:
+    found = site.ledger.jobs([job])[job].slurm_id
+    assert found is not None
+    return found
+
+
+def seen_as(site: Site, job: JobId) -> tuple[str, int] | None:
+    """The state and the exit status that a look shows."""
+    seen = record_of(site, site.ledger.jobs([job])[job])
+    return None if seen is None else (seen.state, seen.exit_status)
+
+
+def save(world: World) -> None:
+    """slurmctld writes its state down, and begins anew with it; a copy is kept."""
+    state = world.slurm.layout.folder / "state"
+    world.processes.stop(world.processes.find("slurmctld"))
+    shutil.copytree(state, state.with_name("saved"))
+    world.slurm.start_controller()
+
+
+def forget(world: World) -> None:
+    """slurmctld dies, and begins anew with what it had saved."""
+    state = world.slurm.layout.folder / "state"
+    world.processes.kill(world.processes.find("slurmctld"))
+    shutil.rmtree(state)
+    state.with_name("saved").rename(state)
+    world.slurm.start_controller()
+
+
+def ended(world: World, number: SlurmId) -> None:
+    wait_until(lambda: world.field(number, "State") in ("FAILED", "CANCELLED"), f"{number} to end", 60.0, 0.1)
+
+
+def test_forgotten__its_id_is_another_ones_before_the_ledger_hears_of_that__is_not_the_other_one(
+    world: World, site: Site
+) -> None:
+    save(world)
+    later, lost = world.new_job(site, SHORT), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    assert number == id_of(site, lost)
+    assert seen_as(site, lost) is None
+    ended(world, number)
+    assert seen_as(site, lost) is None
+    site.ledger.record(Change(later, Submitted(number)))
+    assert (seen_as(site, lost), seen_as(site, later)) == (None, ("FAILED", 7 * 256))
+
+
+def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_it_has_ended(
+    world: World, site: Site
+) -> None:
+    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate.unlink(missing_ok=True)
+    job = submitted(world, site, GATED)
+    number = id_of(site, job)
+    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    world.set(number, JobName="other", Comment="none")
+    assert seen_as(site, job) == ("RUNNING", 0)
+    gate.touch()
+    ended(world, number)
+    assert seen_as(site, job) == ("FAILED", 5 * 256)
+
+
+def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: World, site: Site) -> None:
+    save(world)
+    later, lost = world.new_job(site), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    site.ledger.record(Change(later, Submitted(number)))
+    world.set(number, JobName=lost)
+    assert number == id_of(site, lost)
+    assert seen_as(site, lost) is None
+    found = seen_as(site, later)
+    assert found is not None
+    assert found[0] in ("PENDING", "CONFIGURING", "RUNNING")
+
+
+def test_forgotten_and_renamed__accounting_knows_what_it_was_submitted_as(world: World, accounting: Site) -> None:
+    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate.unlink(missing_ok=True)
+    save(world)
+    later, lost = world.new_job(accounting, SHORT), submitted(world, accounting, GATED)
+    number = id_of(accounting, lost)
+    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    world.set(number, JobName="other")
+    gate.touch()
+    ended(world, number)
+    shown = ("sacct", "--noheader", "--allocations", "--duplicates", f"--jobs={number}", "--format=State,ExitCode")
+    wait_until(lambda: world.slurm.run(*shown).stdout.split() == ["FAILED", "5:0"], "accounting", 60.0, 0.2)
+    forget(world)
+    assert handed_over(accounting, later) == number
+    assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
+    ended(world, number)
+    assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
