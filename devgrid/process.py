@@ -51,7 +51,7 @@ class Processes:
         self.logs = folder / "log"
         self._register = folder / "processes.json"
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._recipes: dict[str, Callable[[], Running]] = {}
+        self._recipes: dict[str, Callable[[Mapping[str, str]], Running]] = {}
         self._lock = threading.Lock()  # parts of a grid are started side by side
 
     def start(
@@ -66,8 +66,14 @@ class Processes:
         timeout_s: float = 30.0,
     ) -> Running:
         """Start `argv` and wait until `ready()` is true. Raises StartError when it ends first or takes too long."""
-        self._recipes[name] = lambda: self.start(
-            name, argv, env=env, user=user, cwd=cwd, ready=ready, timeout_s=timeout_s
+        self._recipes[name] = lambda more: self.start(
+            name,
+            argv,
+            env={**(os.environ if env is None else env), **more},
+            user=user,
+            cwd=cwd,
+            ready=ready,
+            timeout_s=timeout_s,
         )
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
@@ -103,9 +109,15 @@ class Processes:
         for child in list(self._children.values()):
             child.poll()
 
-    def start_again(self, name: str) -> Running:
-        """Start what was started here under that name before, in the same way. Raises KeyError when nothing was."""
-        return self._recipes[name]()
+    def start_again(self, name: str, **environment: str) -> Running:
+        """Start what was started here under that name before, in the same way, this time with that in its environment besides.
+        Raises KeyError when nothing was.
+        """
+        recipe = self._recipes[name]
+        try:
+            return recipe(environment)
+        finally:
+            self._recipes[name] = recipe
 
     def running(self) -> list[Running]:
         """What was started here and is still alive, oldest first."""

@@ -13,8 +13,8 @@ from devgrid.process import Processes, StartError, answers, free_port, wait_unti
 from devgrid.slurm_conf import Layout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.users import Users
 
-# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets. What the hook has been told
-# of, however it ended, is written down once more: with a slurmctld that is killed, its hooks may die too.
+# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets. It is written down once
+# more when the hook has been told, however that ended: with a slurmctld that is killed, its hooks may die too.
 COMPLETED = r"""#!/bin/sh
 line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
 printf '%s\n' "$line" >>{folder}/completed

@@ -6,12 +6,10 @@ made slow (stopped most of the time, in short turns). A part is a process with a
 
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,16 +17,15 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from devgrid import disk
-from devgrid.fleet import Fleet
 from devgrid.grid import Grid
-from devgrid.process import Running, wait_until
+from devgrid.process import wait_until
 from devgrid.proxy import Fault as Broken
 from devgrid.proxy import Proxy
+from tests.chaos.clocks import shifted
 
 # The parts that a fleet is, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")
 THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "postgres", "redis")
-CLOCK = Path(__file__).with_name("shifted_clock.c")
 RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
 SLOW_GOING_S = 0.05
@@ -215,15 +212,11 @@ def clock_off(part: str, hours: int) -> Fault:
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
         kill(grid, part)
-        library = grid.folder / "shifted_clock.so"
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, CLOCK], check=True)
-        fleet = grid.fleet
-        fleet.environment |= {"LD_PRELOAD": str(library), "SHIFT_S": str(3600 * hours)}
-        _start_of(fleet, part)()
+        grid.processes.start_again(part, **shifted(grid, hours))
 
         def end() -> None:
             kill(grid, part)
-            _start_of(grid.fleet, part)()
+            start_again(grid, part)
 
         return end
 
@@ -260,22 +253,9 @@ ALL = (
     Fault("spool's disk full", _spool_full),
     Fault("two beats", _two_beats),
     Fault("two workers", _two_workers),
-    clock_off("worker", 1),
-    clock_off("worker", -1),
-    clock_off("beat", 1),
-    clock_off("beat", -1),
-    clock_off("callbacks", 1),
+    *(clock_off(part, hours) for part in OURS for hours in (1, -1)),
 )
 BY_NAME = {fault.name: fault for fault in ALL}
-
-
-def _start_of(fleet: Fleet, part: str) -> Callable[[], Running]:
-    starts: dict[str, Callable[[], Running]] = {
-        "worker": lambda: fleet.start_worker(),
-        "beat": lambda: fleet.start_beat(),
-        "callbacks": lambda: fleet.start_callbacks(),
-    }
-    return starts[part]
 
 
 def kill(grid: Grid, part: str) -> None:

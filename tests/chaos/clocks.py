@@ -1,0 +1,50 @@
+"""Clocks that are an hour off: that of one process of ours, or those of the whole site that SLURM runs at."""
+
+import subprocess
+from pathlib import Path
+
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.watching import slurm_of
+
+SHIFT = Path(__file__).with_name("shifted_clock.c")
+DAEMONS = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3", "slurmd-node4")
+
+
+def shifted(grid: Grid, hours: int) -> dict[str, str]:
+    """The environment of a process whose clock is hours ahead of (or behind) all others; it knows the grid's users too."""
+    library = grid.folder / "shifted_clock.so"
+    if not library.exists():
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, SHIFT], check=True)
+    return {"LD_PRELOAD": f"{library} {grid.users.environment()['LD_PRELOAD']}", "SHIFT_S": str(3600 * hours)}
+
+
+def set_site_clocks(grid: Grid, hours: int) -> None:
+    """SLURM, its nodes and the login node have another time than we from now on. No job may be in SLURM: its times would be
+    wrong in SLURM itself.
+    """
+    config, environment = grid.folder / "sshd" / "sshd_config", shifted(grid, hours)
+    ours = f'LD_PRELOAD="{grid.users.environment()["LD_PRELOAD"]}"'
+    theirs = " ".join(f'{name}="{value}"' for name, value in environment.items())
+    assert ours in config.read_text()
+    config.write_text(config.read_text().replace(ours, theirs))
+    _start_anew(grid, environment)
+
+
+def _start_anew(grid: Grid, environment: dict[str, str]) -> None:
+    for name in DAEMONS:
+        grid.processes.stop(grid.processes.find(name))
+    for name in DAEMONS:
+        grid.processes.start_again(name, **environment)
+    sshd = grid.processes.find("sshd")
+    process = sshd.process()
+    for session in [] if process is None else process.children(recursive=True):
+        session.kill()  # sessions keep the environment that they began with
+    grid.processes.kill(sshd)
+    grid.processes.start_again("sshd")
+    wait_until(lambda: _all_idle(grid), "all nodes to be idle", 60.0, 0.1)
+
+
+def _all_idle(grid: Grid) -> bool:
+    shown = slurm_of(grid).run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
+    return shown == ["idle"] * (len(DAEMONS) - 1)
