@@ -1,19 +1,18 @@
 """A job of which SLURM says what is no end is not looked at for ever in silence."""
 
-from pathlib import Path
-
 import pytest
 
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_operator
-from supervisor_tasks.slurm.output import Answer, Seen, seen_jobs
+from supervisor_tasks.slurm.output import Seen
+from tests.unit.test_slurm_output import recorded as answer
+from tests.unit.test_slurm_output import seen_jobs
 
-DATA = Path(__file__).parents[1] / "data" / "slurm"
 AN_HOUR_AGO = PATIENCE_S + 1
 
 
 def recorded(name: str) -> dict[SlurmId, Seen]:
-    return seen_jobs(Answer(0, (DATA / f"{name}-slurm-22.05.8.txt").read_text(), ""))
+    return seen_jobs(answer(name))
 
 
 def showing(state: str) -> Seen:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.job import SlurmId
-from supervisor_tasks.slurm.listing import FIELDS, listed_jobs, squeue_all, squeue_format
+from supervisor_tasks.slurm.listing import FIELDS, listed_jobs, squeue_all, squeue_by_id, squeue_format
 from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
 
@@ -116,3 +116,4 @@ def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
     assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
     assert not [word for word in words if MARK in word]
     assert squeue_format(MARK).decode().count(MARK) == len(FIELDS)
+    assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == ["--noheader", "--all", "--states=all", "--jobs=1,2"]

@@ -8,24 +8,28 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.job import ChainStatus, SlurmId
+from supervisor_tasks.slurm.accounting import accounted_jobs
+from supervisor_tasks.slurm.listing import listed_jobs
 from supervisor_tasks.slurm.output import (
     Answer,
     AnswerNotUnderstoodError,
     Seen,
     SlurmRejectedError,
     SlurmUnavailableError,
-    accounted_jobs,
+    boot_time,
     elapsed_s,
     has_accounting,
+    next_id,
     not_cancelled,
     require_done,
-    seen_jobs,
     submitted_id,
     wait_status,
 )
 from supervisor_tasks.slurm.states import Phase, end, phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
+MARK = "4f1d0c9ab3"  # with which the samples were recorded
+FAILED = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|"
 
 
 def recorded(name: str, status: int = 0) -> Answer:
@@ -34,6 +38,21 @@ def recorded(name: str, status: int = 0) -> Answer:
         return file.read_text() if file.exists() else ""
 
     return Answer(status, read(""), read(".stderr"))
+
+
+def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
+    """What squeue shows."""
+    return {slurm_id: job.seen for slurm_id, job in listed_jobs(answer, MARK).items()}
+
+
+def accounted(name: str, status: int = 0) -> list[Seen]:
+    """What sacct shows."""
+    return [record.seen for record in accounted_jobs(recorded(name, status), MARK)]
+
+
+def shown(state: str, used: str) -> str:
+    """What squeue prints of a job."""
+    return FAILED.format(state=state, used=used).replace("|", f"|{MARK}") + "\n"
 
 
 def test_seen_jobs__all_states__are_told_apart() -> None:
@@ -70,7 +89,7 @@ def test_seen_jobs__completing__has_no_end_state_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("squeue-jobs-unknown", 1), ("squeue-jobs-purged", 1), ("squeue-name-user-none", 0)]
+    ("name", "status"), [("squeue-jobs-unknown", 1), ("squeue-jobs-purged", 1), ("squeue-jobs-all-unknown", 0)]
 )
 def test_seen_jobs__unknown_to_slurm__is_empty(name: str, status: int) -> None:
     assert seen_jobs(recorded(name, status)) == {}
@@ -83,15 +102,15 @@ def test_seen_jobs__could_not_ask__is_not_empty_but_unavailable(name: str, statu
 
 
 def test_accounted_jobs__recorded__agree_with_squeue_on_state_and_time() -> None:
-    accounted = {job.slurm_id: job for job in accounted_jobs(recorded("sacct-jobs"))}
+    told = {job.slurm_id: job for job in accounted("sacct-jobs")}
     seen = seen_jobs(recorded("squeue-jobs"))
-    assert accounted.keys() == seen.keys()
-    for slurm_id, job in accounted.items():
+    assert told.keys() == seen.keys()
+    for slurm_id, job in told.items():
         assert job.state == seen[slurm_id].state
         assert (job.user, job.submit_s) == (seen[slurm_id].user, seen[slurm_id].submit_s)
         if job.phase is Phase.ENDED:
             assert job.outcome() == seen[slurm_id].outcome()
-    assert accounted[SlurmId(3)].exit_status == 768
+    assert told[SlurmId(3)].exit_status == 768
 
 
 def test_seen_jobs__one_of_several_unknown__gives_the_others() -> None:
@@ -100,14 +119,14 @@ def test_seen_jobs__one_of_several_unknown__gives_the_others() -> None:
 
 
 def test_accounted_jobs__unknown_to_slurmdbd__are_left_out() -> None:
-    assert accounted_jobs(recorded("sacct-jobs-unknown")) == []
-    assert [job.slurm_id for job in accounted_jobs(recorded("sacct-jobs-one-unknown"))] == [2]
+    assert accounted("sacct-jobs-unknown") == []
+    assert [job.slurm_id for job in accounted("sacct-jobs-one-unknown")] == [2]
 
 
 def test_accounted_jobs__cancelled__names_no_user() -> None:
     assert "CANCELLED by " in recorded("sacct-jobs").stdout
-    accounted = {job.slurm_id: job for job in accounted_jobs(recorded("sacct-jobs"))}
-    assert accounted[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
+    told = {job.slurm_id: job for job in accounted("sacct-jobs")}
+    assert told[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
 
 
 def test_outcome__ended_by_slurm__has_no_exit_status_whatever_squeue_shows() -> None:
@@ -118,14 +137,13 @@ def test_outcome__ended_by_slurm__has_no_exit_status_whatever_squeue_shows() -> 
 
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
 def test_outcome__not_the_scripts_own_end__is_failed_with_slurms_word_and_the_minutes_that_ran(state: str) -> None:
-    line = f"7|{state}|2:59|125|None|0xabab|1795285686|0|\n"
-    outcome = seen_jobs(Answer(0, line, ""))[SlurmId(7)].outcome()
+    outcome = seen_jobs(Answer(0, shown(state, "2:59"), ""))[SlurmId(7)].outcome()
     assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
     assert outcome.exit_status == (253 if state == "OUT_OF_MEMORY" else 0)
 
 
 def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the_others() -> None:
-    lines = "7|COMPLETED|INVALID|0|None|0xabab|1795285686|0|\n8|COMPLETED|0:05|0|None|0xabab|1795285686|0|\n"
+    lines = shown("COMPLETED", "INVALID") + shown("COMPLETED", "0:05").replace("7", "8", 1)
     jobs = seen_jobs(Answer(0, lines, ""))
     assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
 
@@ -152,7 +170,7 @@ def test_not_cancelled__nothing_is_said_of_any_of_them__is_an_error() -> None:
 
 
 def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None:
-    live, runs = seen_jobs(recorded("squeue-requeued")), accounted_jobs(recorded("sacct-requeued-ended"))
+    live, runs = seen_jobs(recorded("squeue-requeued")), accounted("sacct-requeued-ended")
     assert (live[SlurmId(12)].phase, live[SlurmId(12)].restarts) == (Phase.RUNNING, 1)
     assert live[SlurmId(13)].phase is Phase.RUNNING
     first, second, suspended = runs
@@ -168,12 +186,12 @@ def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None
 
 def test_unnamed_user__recorded__is_nobodys() -> None:
     assert {job.user for job in seen_jobs(recorded("squeue-jobs-unnamed")).values()} == {""}
-    assert {job.user for job in accounted_jobs(recorded("sacct-jobs-unnamed"))} == {""}
+    assert {job.user for job in accounted("sacct-jobs-unnamed")} == {""}
 
 
 def test_accounted_jobs__slurmdbd_down__is_unavailable() -> None:
     with pytest.raises(SlurmUnavailableError):
-        accounted_jobs(recorded("sacct-down", 1))
+        accounted("sacct-down", 1)
 
 
 def test_submitted_id__recorded__is_the_id() -> None:
@@ -350,7 +368,7 @@ TEXT = st.text(max_size=200) | st.from_regex(r"(\d+ *\| *[A-Z_]+ *\| *[0-9:-]+ *
 @example("9" * 5000 + "|RUNNING|0:00|0|None|", "", 0)
 @example("1|RUNNING|" + "9" * 5000, "", 0)
 def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
-    for read in (seen_jobs, accounted_jobs, submitted_id, lambda answer: require_done(answer, "it")):
+    for read in (submitted_id, lambda answer: require_done(answer, "it"), has_accounting, next_id, boot_time):
         try:
             read(Answer(status, stdout, stderr))
         except SupervisorError:

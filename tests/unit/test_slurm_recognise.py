@@ -10,11 +10,9 @@ from supervisor_tasks.slurm.recognise import (
     MOST_SCRIPTS,
     Sought,
     calls_itself,
-    histories,
     marked_job,
     recognised,
     script_heads,
-    submitted_as,
     was_rejected,
     worth_reading,
     written_at,
@@ -53,34 +51,6 @@ def test_script_heads__line_that_only_looks_like_two__is_one(first: str) -> None
 def test_script_heads__cut_off__is_an_error() -> None:
     with pytest.raises(SlurmUnavailableError):
         script_heads(Answer(0, recorded("scontrol-write-batch-script")[:-3], ""), MARK)
-
-
-def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> None:
-    history = Answer(0, recorded("sacct-submit-lines"), "")
-    assert [seen.slurm_id for seen in submitted_as(history, MARK, OURS)] == [3]
-    assert submitted_as(history, MARK, OTHER) == []
-
-
-@pytest.mark.parametrize("kept", [1, 30, -3])
-def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> None:
-    with pytest.raises(SlurmUnavailableError):
-        submitted_as(Answer(0, recorded("sacct-submit-lines")[:kept], ""), MARK, OURS)
-    with pytest.raises(SlurmUnavailableError):
-        submitted_as(Answer(1, "", "sacct: error: slurmdbd: connection refused"), MARK, OURS)
-
-
-def test_histories__of_several_users__each_has_its_own() -> None:
-    both = f"USERMARK 0xa\n{recorded('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
-    told = histories(Answer(0, both, ""), "USERMARK")
-    assert list(told) == ["0xa", "0xb"]
-    assert [seen.slurm_id for seen in submitted_as(told["0xa"], MARK, OURS)] == [3]
-    assert submitted_as(told["0xb"], MARK, OURS) == []
-
-
-@pytest.mark.parametrize("answer", [Answer(0, "USERMARK 0xa\n", ""), Answer(1, "USERMARK 0xa\n", "no slurmdbd")])
-def test_histories__cut_off_or_failed__is_an_error(answer: Answer) -> None:
-    with pytest.raises(SlurmUnavailableError):
-        histories(answer, "USERMARK")
 
 
 def sought(job_id: JobId = OURS, **owners: JobId) -> Sought:
