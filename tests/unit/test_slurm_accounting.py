@@ -76,6 +76,12 @@ def test_is_of__a_line_that_is_not_ours__is_no_job_of_ours(line: str) -> None:
     assert not record.is_of(OURS)
 
 
+def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
+    records = accounted_jobs(Answer(0, recorded("sacct-requeued-at-once"), ""), MARK)
+    assert [(one.seen.state, one.seen.user) for one in records if not one.submit_line]
+    assert not [one for one in records if not one.submit_line and one.is_of(OURS)]
+
+
 def test_submitted_as__run_again__is_its_last_run() -> None:
     line = f"sbatch --job-name={OURS} --output={OURS}.log"
     first = ("7", "REQUEUED", "9", "0:0", "0xc", "1700000000", "1700000009", line)

@@ -29,7 +29,7 @@ from supervisor_tasks.slurm.states import Phase, end, phase
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the samples were recorded
-FAILED = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|"
+A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|"
 
 
 def recorded(name: str, status: int = 0) -> Answer:
@@ -50,9 +50,9 @@ def accounted(name: str, status: int = 0) -> list[Seen]:
     return [record.seen for record in accounted_jobs(recorded(name, status), MARK)]
 
 
-def shown(state: str, used: str) -> str:
+def listed_as(state: str, used: str) -> str:
     """What squeue prints of a job."""
-    return FAILED.format(state=state, used=used).replace("|", f"|{MARK}") + "\n"
+    return A_JOB.format(state=state, used=used).replace("|", f"|{MARK}") + "\n"
 
 
 def test_seen_jobs__all_states__are_told_apart() -> None:
@@ -137,13 +137,13 @@ def test_outcome__ended_by_slurm__has_no_exit_status_whatever_squeue_shows() -> 
 
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
 def test_outcome__not_the_scripts_own_end__is_failed_with_slurms_word_and_the_minutes_that_ran(state: str) -> None:
-    outcome = seen_jobs(Answer(0, shown(state, "2:59"), ""))[SlurmId(7)].outcome()
+    outcome = seen_jobs(Answer(0, listed_as(state, "2:59"), ""))[SlurmId(7)].outcome()
     assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
     assert outcome.exit_status == (253 if state == "OUT_OF_MEMORY" else 0)
 
 
 def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the_others() -> None:
-    lines = shown("COMPLETED", "INVALID") + shown("COMPLETED", "0:05").replace("7", "8", 1)
+    lines = listed_as("COMPLETED", "INVALID") + listed_as("COMPLETED", "0:05").replace("7", "8", 1)
     jobs = seen_jobs(Answer(0, lines, ""))
     assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
 
