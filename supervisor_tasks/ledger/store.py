@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import Claimed, Event, OperatorForgot, ScriptFetched, SubmitUnclear
-from supervisor_tasks.job import Effect, Job, JobId, SlurmId, State
+from supervisor_tasks.job import Effect, Job, JobId, SlurmId
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
 from supervisor_tasks.ledger.database import asking
@@ -31,8 +31,6 @@ from supervisor_tasks.life import advance
 JOBS = JobRow.metadata.tables["jobs"]
 HAS_SCRIPT = JOBS.c.script.is_not(None).label("has_script")
 A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
-
-OVER = (State.ENDED, State.REFUSED, State.SETTLED)  # SLURM is done with the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +139,16 @@ class Ledger:
         return {slurm_id for slurm_id, owners in self.owners(submit_s).items() if owners - {job_id}}
 
     def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
-        """Which jobs of ours these SLURM jobs are (with the time that SLURM got each). SLURM may give an id a second time, also
-        that of a job which it has lost and which is hot still: where the time is known, it tells.
+        """Which jobs of ours these SLURM jobs are (with the time that SLURM got each), as far as that time is known. An id
+        alone tells nothing: SLURM may have given it again, also that of a job which it has lost and which is hot still.
         """
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
-        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s, JOBS.c.state.in_(OVER).label("over"))
-        query = query.where(JOBS.c.cluster == self.cluster, asked)
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s)
+        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
         found = dict[SlurmId, set[JobId]]()
         with asking(self.engine) as connection:
             for row in connection.execute(query):
-                if row.slurm_submit_s == submit_s[row.slurm_id] or (row.slurm_submit_s is None and not row.over):
+                if row.slurm_submit_s == submit_s[row.slurm_id]:
                     found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
         return found
 

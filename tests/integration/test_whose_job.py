@@ -109,6 +109,18 @@ def test_forgotten__its_id_is_another_ones_before_the_ledger_hears_of_that__is_n
     assert (seen_as(site, lost), seen_as(site, later)) == (None, ("FAILED", 7 * 256))
 
 
+def test_submission_unclear__slurm_gave_it_the_id_of_one_that_it_has_forgotten__is_found_and_not_submitted_again(
+    world: World, site: Site
+) -> None:
+    save(world)
+    later, lost = world.new_job(site), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    assert number == id_of(site, lost)
+    assert world.until_queued(site, later).slurm_id == number
+    assert world.in_slurm(later) == [number]
+
+
 def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_it_has_ended(
     world: World, site: Site
 ) -> None:
