@@ -13,6 +13,7 @@ from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
+from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
 from supervisor_tasks.view import (
     BEFORE_SLURM,
@@ -169,13 +170,19 @@ def _absent(job: Known, view: View) -> Iterator[Finding]:
     if seen is not None:
         if seen.phase is Phase.ENDED:
             yield Finding(Found.LOST_END, job.job_id, job.slurm_id, (Overlooked(Kind.WITNESS),))
-        else:
+        elif not _is_listed(seen, view):
             again = view.again(Found.MISSING, job.job_id)
             yield Finding(Found.CONTRADICTED if again else Found.MISSING, job.job_id, job.slurm_id)
     elif is_certain(job, view) and job.job_id not in view.told:
         yield _gone(job, view)
     else:
         yield Finding(Found.MISSING, job.job_id, job.slurm_id, (Overlooked(Kind.WITNESS),))
+
+
+def _is_listed(seen: Seen, view: View) -> bool:
+    """Whether a job that was renamed, or whose user cannot be named at the moment, was recognised in SLURM's list."""
+    row = (view.slurm or {}).get(seen.slurm_id)
+    return row is not None and row.seen == seen
 
 
 def _gone(job: Known, view: View) -> Finding:
@@ -196,6 +203,7 @@ def _gone(job: Known, view: View) -> Finding:
 def _held_back(view: View, found: Sequence[Finding]) -> list[Finding]:
     """Many at once, or an empty list: SLURM has lost its memory, or it is another SLURM. The jobs may run all the same."""
     explained = {finding.job_id for finding in found if finding.kind is Found.LOST_END}
+    explained |= {job_id for job_id, seen in view.asked.items() if seen is not None and _is_listed(seen, view)}
     absent = sum(job.job_id not in explained for job in missing(view))
     if not view.too_many(absent):
         return list(found)
@@ -246,12 +254,9 @@ def _superfluous(view: View) -> Iterator[Finding]:
 
 
 def _is_known_as(row: Listed, job: Known) -> bool:
-    return is_row_of(row, job) and (row.name == job.job_id or not _may_be_another(job))
-
-
-def _may_be_another(job: Known) -> bool:
-    """Whether nothing but the id and the owner speak for it."""
-    return job.finished and job.slurm_submit_s is None
+    """Also one that nobody has seen yet, and of which only the id and the owner speak, as long as it is hot."""
+    may_be = not job.finished and job.slurm_submit_s is None and row.user == job.customer
+    return is_row_of(row, job) or may_be
 
 
 def _runs_on(job: Known, row: Listed, view: View) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, Sta
 class Known:
     """A job of the ledger without its script and definition. `chain_block` is the block of the contract's last word, `open` are
     the kinds of its open effects, `parked` those of them that were left to the operator; `heard` says that the inbox holds
-    something about it that nobody has read, `id_is_anothers` that SLURM gave its id again to a later job of ours,
-    `earlier_limits_min` are the time limits that it had before SLURM was given the last one.
+    something about it that nobody has read, `earlier_limits_min` are the time limits that it had before SLURM was given the
+    last one.
     """
 
     job_id: JobId
@@ -27,7 +27,6 @@ class Known:
     open: frozenset[Kind] = frozenset()
     parked: frozenset[Kind] = frozenset()
     heard: bool = False
-    id_is_anothers: bool = False
     earlier_limits_min: frozenset[int] = frozenset()
 
     @property

@@ -123,10 +123,14 @@ class View:
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[Listed]]:
-        """SLURM's jobs by name and user: live ones first, then the oldest."""
+        """SLURM's jobs by name and user: live ones first, then the oldest. What is known to be another job of the ledger is not
+        the one that its owner now calls it.
+        """
+        known = {(job.slurm_id, job.slurm_submit_s): job.job_id for job in self.jobs.values() if job.slurm_submit_s}
         found = dict[tuple[str, str], list[Listed]]()
         for row in sorted((self.slurm or {}).values(), key=lambda row: (not live(row), row.slurm_id)):
-            found.setdefault((row.name, row.user), []).append(row)
+            if known.get((row.slurm_id, row.submit_s), row.name) == row.name:
+                found.setdefault((row.name, row.user), []).append(row)
         return found
 
 
@@ -136,7 +140,7 @@ def doubt(kind: Found, job_id: JobId, slurm_id: SlurmId | None = None) -> str:
 
 
 def missing(view: View) -> list[Known]:
-    """The jobs that SLURM should have and does not list."""
+    """The jobs that SLURM should have and does not list, or not in a way that says so at once."""
     if view.slurm is None:
         return []
     return [
@@ -226,9 +230,10 @@ def row_of(job: Known, slurm: Mapping[SlurmId, Listed]) -> Listed | None:
 
 
 def is_row_of(row: Listed, job: Known) -> bool:
-    """SLURM uses ids again after a wrap, and after it lost its state. An owner can change the name, a requeue the time."""
-    unseen = job.slurm_submit_s is None and not job.id_is_anothers
-    return row.user == job.customer and (row.name == job.job_id or unseen or job.slurm_submit_s == row.submit_s)
+    """SLURM uses ids again after a wrap, and after it lost its state. An owner can change the name, a requeue the time. What
+    this leaves out is looked at more closely: see `asked`.
+    """
+    return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s == row.submit_s)
 
 
 def _ran(row: Listed) -> bool:

@@ -95,7 +95,8 @@ def _check(site: Site) -> bool:
         site.sweep.wake("look_at_nodes")  # its nodes may be others now
     ledger.sweeps.learn(MISSED, "0")
     ledger.sweeps.learn(SEEN, "yes")
-    if learn_start(ledger, controller, ledger.ticks.age_s("check_slurm") or 0.0):
+    silent_s = ledger.ticks.age_s("check_slurm") or 0.0
+    if learn_start(ledger, controller, silent_s, site.slurm.cluster.now_s()):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import SubmissionForgotten, SubmitStarted
+from supervisor_tasks.events import SubmissionForgotten, SubmitStarted, Submitted
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
-from supervisor_tasks.journey.hearsay import CLOCKS_APART_S, ENDED
+from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
-from supervisor_tasks.ledger.journal import Submission
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
@@ -41,6 +40,7 @@ from supervisor_tasks.view import (
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
 CUSTOMERS_AT_ONCE = 10  # whose homes are looked at in one sweep: a login and a command each
+CLOCKS_APART_S = 5.0  # of the login node and of slurmctld
 SILENT_AT_MOST = 3  # questions that are not answered, each of which may take half a minute
 SCANNED_WITHIN_S = 60.0  # who has not scanned for so long may not have noticed that blocks are lost
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
@@ -91,7 +91,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         view = View(
             provider=Address(provider[0] if provider else ""),
             comment=comment(cluster.public_address),
-            jobs=hot(ledger),
+            jobs=ledger.sweeps.hot(),
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot[1] if boot else 0.0,
@@ -118,17 +118,6 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
             view = replace(view, traces=_traces(site, view, boot[0] if boot else "", report))
         view = replace(view, told=_told(ledger, view))
     return view, read_since
-
-
-def hot(ledger: Ledger) -> dict[JobId, Known]:
-    """All jobs of which something is still to be decided. Of those that nobody has seen in SLURM, it matters whether their ids
-    were given again: the row of such an id is the later job's.
-    """
-    jobs = ledger.sweeps.hot()
-    unseen = {job.slurm_id for job in jobs.values() if job.slurm_id is not None and job.slurm_submit_s is None}
-    submissions = ledger.journal.submissions(unseen) if unseen else {}
-    given_again = {job_id for job_id, submission in submissions.items() if submission.id_is_anothers}
-    return jobs | {job_id: replace(jobs[job_id], id_is_anothers=True) for job_id in given_again & jobs.keys()}
 
 
 def _pointed_to(ledger: Ledger, view: View) -> dict[JobId, Known]:
@@ -226,7 +215,8 @@ def _traces(site: Site, view: View, booted: str, report: Report) -> dict[JobId, 
     if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just begun anew: another time
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
-    submissions = site.ledger.journal.submissions({job.slurm_id for job in jobs.values() if job.slurm_id is not None})
+    answered_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(absent, Submitted).items()}
+    now_s = site.slurm.cluster.now_s()
     times = site.ledger.journal.ages(absent, SubmissionForgotten)
     traces = {
         job_id: Trace.UNSURE
@@ -238,7 +228,7 @@ def _traces(site: Site, view: View, booted: str, report: Report) -> dict[JobId, 
     kept = {
         job_id
         for job_id, job in jobs.items()
-        if job_id not in submissions or _taken_s(job, submissions[job_id]) > booted_s
+        if job_id not in answered_ago_s or _taken_s(job, now_s - answered_ago_s[job_id]) > booted_s
     }
     traces |= dict.fromkeys(kept - set(view.saved or ()), Trace.SOME)
     rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
@@ -286,9 +276,9 @@ def _logs(
     return traces
 
 
-def _taken_s(job: Job, submission: Submission) -> float:
-    """When SLURM took the job: by its own clock, or not long after this by the database's."""
-    return submission.answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
+def _taken_s(job: Job, answered_s: float) -> float:
+    """When SLURM took the job, by the site's clocks; where no look has shown it, it had answered by then."""
+    return answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
 
 
 def _claimed_ago_s(site: Site, view: View, job_ids: Collection[JobId]) -> float:

@@ -72,7 +72,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
 
 
 def find(site: Site, job: Job) -> list[Seen]:
-    """All that SLURM has, or had, of a job whose SLURM id is not known; the oldest first."""
+    """All that slurmctld has of a job whose SLURM id is not known; the oldest first."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is None:
         return []
@@ -81,6 +81,13 @@ def find(site: Site, job: Job) -> list[Seen]:
         return site.ledger.slurm_ids_of_others(job.job_id, submit_s)
 
     found = site.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
+    return sorted(found, key=lambda seen: seen.slurm_id)
+
+
+def _accounted(site: Site, job: Job) -> list[Seen]:
+    """What accounting has of it; the oldest first."""
+    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    found = [] if ago_s is None else site.slurm.cluster.history(job.customer, job.job_id, ago_s)
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
@@ -105,6 +112,7 @@ def _submitted_since(site: Site, job: Job, ago_s: float) -> SlurmId | None:
     found = cluster.find(
         job.customer, job.job_id, ago_s, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
     )
+    found = found or cluster.history(job.customer, job.job_id, ago_s)
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
     if not taken and cluster.left_a_log(job.customer, job.job_id, ago_s):
         raise PermanentError(
@@ -132,11 +140,12 @@ def _look_for(site: Site, job: Job) -> Event:
     second = job.looks > 0
     if second:
         require_settled(site, job)
-    found = find(site, job)
+    listed = find(site, job)
+    found = listed or _accounted(site, job)
     rejected = [seen for seen in found if was_rejected(seen)]
     taken = [seen for seen in found if seen not in rejected]
     if taken:
-        for extra in taken[1:]:
+        for extra in taken[1:] if listed else []:  # what only accounting remembers has no id any more
             log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
             site.slurm.cluster.cancel(extra.slurm_id, job.customer)
         return Submitted(taken[0].slurm_id)

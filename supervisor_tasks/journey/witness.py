@@ -101,11 +101,12 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
         site.ledger.effects.postpone(waiting, wait_s(max(effect.attempts for effect in waiting)), why)
 
 
-def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
-    """What SLURM says of each job, or that it does not know it, or why that cannot be told; two questions to SLURM and one to
-    the ledger, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises SlurmUnavailableError,
-    SshUnavailableError or AnotherSlurmError when nothing can be said of any job. What slurmctld has just `listed` is not asked
-    again.
+def look_at(
+    site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | None = None, *, accounting: bool = True
+) -> dict[JobId, Sight]:
+    """What SLURM says of each job, or that it does not know it, or why that cannot be told; one question to the ledger, and
+    those of `Cluster.look`, whatever the number of jobs. A job that has no SLURM id is unknown to SLURM. Raises
+    SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when nothing can be said of any job.
     """
     require_known(site)
     jobs = list(jobs)
@@ -122,15 +123,15 @@ def look_at(site: Site, jobs: Iterable[Job], listed: Mapping[SlurmId, Listed] | 
         for job in jobs
         if job.job_id in given
     ]
-    sights = site.slurm.cluster.look(wanted, listed) if wanted else {}
+    sights = site.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 
 def record_of(site: Site, job: Job) -> Seen | None:
-    """SLURM's record of one job, or None when SLURM does not know it. Raises SlurmUnavailableError or SshUnavailableError
-    also when that cannot be told at the moment.
+    """slurmctld's record of one job that it is to do something with, or None when it does not know it, and may have given its
+    id to another one. Raises SlurmUnavailableError or SshUnavailableError also when that cannot be told at the moment.
     """
-    sight = look_at(site, [job])[job.job_id]
+    sight = look_at(site, [job], accounting=False)[job.job_id]
     if sight.unclear:
         raise SlurmUnavailableError(sight.unclear)
     return sight.seen

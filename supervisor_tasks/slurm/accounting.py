@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor_tasks.job import Address, JobId, SlurmId
+from supervisor_tasks.slurm.commands import UNIX_TIMES
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
 
 FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
-_UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
 _OF_USERS = (
-    'm=$1; users=$2; shift 2; for each in $users; do user=${each%%:*}; echo "$m $user";'
+    'IFS= read -r m; users=$1; shift; for each in $users; do user=${each%%:*}; echo "$m $user";'
     ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
 )
 _SHOWN = 300  # characters of what cannot be read, in an error
@@ -49,10 +49,12 @@ def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
     return [*_sacct(path, mark), f"--user={user}", f"--starttime=now-{minutes}minutes"]
 
 
-def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str, user_mark: str) -> list[str]:
-    """The histories of several users, each of its own last minutes, in one command: behind each user's mark and name."""
+def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str) -> list[str]:
+    """The histories of several users, each of its own last minutes, in one command: behind each user's name and a mark that it
+    reads from standard input, as others can read a command line and submit something meanwhile.
+    """
     users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
-    return ["/bin/sh", "-c", _OF_USERS, "histories", user_mark, users, *_sacct(path, mark)]
+    return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, mark)]
 
 
 def histories(answer: Answer, user_mark: str) -> dict[str, Answer]:
@@ -82,7 +84,7 @@ def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
 
 def _sacct(path: str, mark: str) -> list[str]:
     shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{mark}"]
-    return [*_UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
+    return [*UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
 
 
 def _accounted(record: list[str]) -> Accounted:

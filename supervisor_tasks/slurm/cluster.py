@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.effects import IN_TIME_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
@@ -46,6 +48,8 @@ from supervisor_tasks.slurm.recognise import (
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
 from supervisor_tasks.slurm.which import Which, which
+
+log = structlog.get_logger()
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 DAY_S = 86_400.0
@@ -111,6 +115,10 @@ class Cluster:
         """The login node's clock, as this user sees it. Raises SshUnavailableError when the login node does not let us in."""
         return self.ssh.clock(user)
 
+    def now_s(self) -> int:
+        """The time of the site (Unix time), as the login node has it. Raises SshUnavailableError."""
+        return self.clock(self.admin).at(our_clock_s())
+
     def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
         """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
         SlurmRejectedError, a TransientError (nothing was taken), or OutcomeUnknownError (look before doing anything).
@@ -140,8 +148,8 @@ class Cluster:
             raise
 
     def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[Seen]:
-        """All that SLURM has, or had, of our job, whatever its owner calls it. `explained` says which SLURM jobs, by id
-        and time, are other jobs of ours. Raises UndecidedError when a job may be ours and may not.
+        """All that slurmctld has of our job, whatever its owner calls it. `explained` says which SLURM jobs, by id and time,
+        are other jobs of ours. Raises UndecidedError when a job may be ours and may not.
         """
         all_jobs = self.list_all(user)
         others = explained({slurm_id: job.submit_s for slurm_id, job in all_jobs.items()})
@@ -150,10 +158,10 @@ class Cluster:
         marks = self._few_script_marks(hinted)
         # A rejected job has no script; of one whose script cannot be read, its word is taken.
         ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
-        return ours or self._find_renamed(user, job_id, listed, begun_s_ago) or self.history(user, job_id, begun_s_ago)
+        return ours or self._find_renamed(user, job_id, listed, begun_s_ago)
 
     def _find_renamed(self, user: Address, job_id: JobId, listed: Sequence[Listed], begun_s_ago: float) -> list[Seen]:
-        since_s = self.clock(self.admin).at(our_clock_s() - begun_s_ago) - CLOCKS_DIFFER_S
+        since_s = self.now_s() - begun_s_ago - CLOCKS_DIFFER_S
         suspects = worth_reading(listed, since_s)
         if not suspects:
             return []
@@ -195,7 +203,7 @@ class Cluster:
         minutes = {user: _minutes(begun_s_ago[job_id]) for job_id, user in users.items()}
         for job_id, user in users.items():
             minutes[user] = max(minutes[user], _minutes(begun_s_ago[job_id]))
-        answer = self._ask(sacct_histories(self.paths.sacct, minutes, mark, user_mark))
+        answer = self._ask(sacct_histories(self.paths.sacct, minutes, mark), user_mark.encode() + b"\n")
         told = histories(answer, user_mark)
         return {job_id: submitted_as(told[user], mark, job_id) for job_id, user in users.items() if user in told}
 
@@ -208,7 +216,7 @@ class Cluster:
         """Whether SLURM or accounting has, or had, what `find` looks for, of many jobs; None is that nobody can tell. A few
         commands for all of them: slurmctld's whole list is at hand, 500 scripts are read at once, accounting is asked once.
         """
-        now_s = self.clock(self.admin).at(our_clock_s())
+        now_s = self.now_s()
         of_users = dict[str, list[Listed]]()
         for row in listed.values():
             of_users.setdefault(row.user, []).append(row)
@@ -228,7 +236,7 @@ class Cluster:
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
         """The same of several jobs of one customer, in one command."""
-        now_s = self.clock(self.admin).at(our_clock_s())
+        now_s = self.now_s()
         answer = self._ask(last_writes(f"{job_id}.log" for job_id in begun_s_ago), user=user)
         written = {job_id: written_at(answer, f"{job_id}.log") for job_id in begun_s_ago}
         since_s = {job_id: now_s - ago_s - CLOCKS_DIFFER_S for job_id, ago_s in begun_s_ago.items()}
@@ -242,16 +250,19 @@ class Cluster:
         mark = new_mark()
         return listed_jobs(self._ask(squeue, squeue_format(mark)), mark)
 
-    def look(self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None) -> dict[JobId, Sight]:
-        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, and one to the
-        accounting database about those that slurmctld does not know. Raises SlurmUnavailableError or SshUnavailableError
+    def look(
+        self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None, *, accounting: bool = True
+    ) -> dict[JobId, Sight]:
+        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, one for each 500 batch
+        scripts that have to tell, and one to the accounting database about those that slurmctld does not know, unless that
+        is not to be asked: it still has those whose id is another job's. Raises SlurmUnavailableError or SshUnavailableError
         when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
         the whole list of slurmctld at hand, it is not asked again.
         """
         rows = self._listed(wanted) if listed is None else listed.values()
         sights = recognise_all(wanted, map(listed_record, rows), self._jobs_of_scripts)
         missing = [job for job in wanted if sights[job.job_id].unknown]
-        if missing and self.paths.sacct:
+        if missing and self.paths.sacct and accounting:
             try:
                 sights |= self._accounted(self.paths.sacct, missing)
             except TransientError as error:
@@ -263,7 +274,11 @@ class Cluster:
             yield from self._list(squeue_by_id(self.paths.squeue, ids)).values()
 
     def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
-        return {slurm_id: marked_job(line) for slurm_id, line in self._script_marks(slurm_ids).items()}
+        try:
+            return {slurm_id: marked_job(line) for slurm_id, line in self._script_marks(slurm_ids).items()}
+        except TransientError as error:  # the jobs of which nobody doubts do not wait for it
+            log.warning("scripts_not_read", jobs=len(slurm_ids), error=str(error))
+            return {}
 
     def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
         mark = new_mark()

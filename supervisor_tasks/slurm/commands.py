@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor_tasks.job import Definition, JobId, SlurmId
 
-_UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
+UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # as the admin's time zone is nobody's business
 _MOST_BYTES = 100_000  # of one word of a command line; Linux takes 128 KiB
 
 
@@ -75,4 +75,4 @@ def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:
 
 def show_config(path: str) -> list[str]:
     """Ask slurmctld for its configuration, which tells whether it answers too, and since when it runs (Unix time)."""
-    return [*_UNIX_TIMES, path, "show", "config"]
+    return [*UNIX_TIMES, path, "show", "config"]

@@ -2,9 +2,10 @@
 before it had saved its state, which may be within a second. Name, comment and time limit are the owner's to change. Pure.
 
 A job is known by its id and the time at which SLURM got it, which the ledger keeps from the first look on. At the first look
-that time is not known: then the Linux user must be the customer, and the name ours. Where the owner has given it another one,
-the batch script decides, which names our job and which nobody can change (slurm/recognise.py); in accounting the line that
-sbatch was called with. No clock is asked: a site's clocks may be apart by more than slurmctld needs to begin anew.
+that time is not known, and a requeue changes it: then the Linux user must be the customer, and the name ours. Where the owner
+has given it another one, the batch script decides, which names our job and which nobody can change (slurm/recognise.py); in
+accounting the line that sbatch was called with. No clock is asked: a site's clocks may be apart by more than slurmctld needs to
+begin anew.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,9 +119,10 @@ def _why_not(wanted: Wanted, record: Record) -> str | None:
     """None for our job, an empty text for certainly another one, else why it cannot be told."""
     seen = record.seen
     if wanted.submit_s is not None:
-        same = seen.submit_s == wanted.submit_s
-        requeued = seen.restarts > 0 and seen.submit_s > wanted.submit_s and seen.user in (wanted.user, "")
-        return None if same or (requeued and not wanted.id_is_anothers) else ""
+        if seen.submit_s == wanted.submit_s:
+            return None
+        if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
+            return ""  # else it was requeued, or is another one that was: as if it were seen for the first time
     if not seen.user:
         return UNNAMED
     if seen.user != wanted.user:

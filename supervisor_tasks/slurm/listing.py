@@ -101,7 +101,8 @@ def _listed(record: list[str]) -> Listed:
             submit_s=int(submitted),
             restarts=int(restarts),
         )
-        return Listed(number, user, name, comment, stdout, int(submitted), seen, batch == "1", limit_min(limit))
+        # BatchFlag counts up when slurmctld launches a job again.
+        return Listed(number, user, name, comment, stdout, int(submitted), seen, batch != "0", limit_min(limit))
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]
         raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error

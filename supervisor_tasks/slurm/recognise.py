@@ -15,7 +15,7 @@ from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 
-MOST_SCRIPTS = 500  # of one customer, in one command
+MOST_SCRIPTS = 500  # in one command; and of one customer, where one of them may be the job that is looked for
 _HEADS = (
     'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
     ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'

@@ -250,6 +250,8 @@ def hooks_heard(evidence: Evidence) -> Looked:
             heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled | evidence.lost_ends
             about = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {said})"
             yield None if heard else f"{about} is neither in the inbox nor spooled"
+    for slurm_id in evidence.untold:
+        yield f"the hook was called for the end of {slurm_id} and never came to its own"
 
 
 @check("I8", "every callback that a caller saw acknowledged is in the inbox")

@@ -80,8 +80,8 @@ class Evidence:
     """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
     start, and had no memory of; `unsaved` are the ends that it announced and had no memory of. `unlaunched` are the SLURM ids
     that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel; `lost_ends` those
-    whose end a hook could not write, and noted as lost. `told` are the ends of which our hook was told, and did not die with
-    slurmctld.
+    whose end a hook could not write, and noted as lost. `told` are the ends that our hook was told of to the end; `untold` the
+    SLURM ids of those where it never came to one, although slurmctld had not died.
     """
 
     provider: str
@@ -95,6 +95,7 @@ class Evidence:
     next_nonce: int
     slurm: dict[int, SlurmJob]
     told: list[SlurmJob]
+    untold: list[int]
     spooled: list[str]
     drafts: list[str]
     rejected: list[str]
@@ -182,6 +183,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         next_nonce=chain.next_nonce(),
         slurm=slurm_records.records(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
         told=list(slurm_records.completed(folder, "told")),
+        untold=slurm_records.untold(folder),
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),

@@ -6,6 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from devgrid.users import Users
@@ -104,8 +105,7 @@ def _accounted(folder: Path) -> Iterator[SlurmJob]:
 
 def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
     """The lines of devgrid's completion hook (devgrid/slurm.py), or those that it wrote once our hook had ended: `told`."""
-    record = folder / "slurm" / file
-    for line in record.read_text(errors="replace").splitlines() if record.exists() else []:
+    for line in _lines_of(folder, file):
         slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
         exit_code, _, signal = exit_status.partition(":")
         began, ended = int(start_s), int(end_s)
@@ -117,6 +117,20 @@ def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
             elapsed_s,
             int(exit_code) * 256 + int(signal or 0),
         )
+
+
+def untold(folder: Path) -> list[int]:
+    """The SLURM ids of jobs whose end our hook was called for, and that it neither ended with, although slurmctld lived on."""
+    starts = re.findall(r"^\[([^]]+)\] slurmctld version ", slurmctld_log(folder), re.MULTILINE)
+    last_start_s = datetime.fromisoformat(starts[-1]).timestamp() if starts else 0.0
+    told = set(_lines_of(folder, "told"))
+    lines = [line.split("|", 6) for line in _lines_of(folder, "completed") if line not in told]
+    return [int(line[0]) for line in lines if int(line[4]) > last_start_s]
+
+
+def _lines_of(folder: Path, file: str) -> list[str]:
+    record = folder / "slurm" / file
+    return record.read_text(errors="replace").splitlines() if record.exists() else []
 
 
 def _grid_job(log: str, name: str) -> str:

@@ -317,6 +317,19 @@ def test_heard__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence)
     assert "hooks_heard" not in wrong(noted)
 
 
+def test_heard__the_hook_never_came_to_an_end_and_slurmctld_lived__is_wrong(grid: Grid) -> None:
+    """One that has died with its slurmctld has not been told; here there was one slurmctld all the time."""
+    told = grid.folder / "slurm" / "told"
+    lines = told.read_text()
+    assert gather(grid.folder).untold == []
+    last = [line for line in lines.splitlines() if "|COMPLETED|" in line][-1]
+    told.write_text(lines.replace(f"{last}\n", ""))
+    try:
+        assert "hooks_heard" in wrong(gather(grid.folder))
+    finally:
+        told.write_text(lines)
+
+
 Doctored = Callable[[Evidence], Evidence]
 DOCTORED: dict[str, list[Doctored]] = {
     "ended": [lambda e: with_job(e, status="RUNNING")],

@@ -1,23 +1,26 @@
-"""The site's clocks are an hour away from ours: every job ends right all the same."""
+"""The site's clocks are an hour away from ours: every job ends right all the same, also one that slurmctld forgets."""
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from devgrid.grid import Grid
+from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
-from tests.chaos import jobs, operator
+from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.clocks import set_site_clocks, shifted
 from tests.chaos.evidence import gather
-from tests.chaos.faults import SWEEPS, kill
-from tests.watching import rows
+from tests.watching import journal, rows, slurm_of, wait_for
 
 PATIENCE_S = 180.0
 HOUR_S = 3600
+SETTINGS = {"SWEEP_EVERY_S": "10", "SWEEP_GRACE_S": "5"}
+NODES = "nodename=node[1-4]"
 
 
-@pytest.fixture(params=[1, -1])
+@pytest.fixture(params=[-1, pytest.param(1, marks=pytest.mark.chaos)])
 def hours(request: pytest.FixtureRequest) -> int:
     """By how much the site's clocks are ahead of ours."""
     return int(request.param)
@@ -25,26 +28,37 @@ def hours(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def grid(hours: int) -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, overrides=SWEEPS)
+    running = Grid.start(block_time_s=0.25, overrides=SETTINGS)
     try:
         set_site_clocks(running, hours)
         running.fleet.start(flower=False)
-        with operator.on_duty(running):
-            yield running
+        yield running
     finally:
         running.stop()
 
 
-def test_site_clocks_an_hour_off__also_when_slurmctld_forgets__all_end_right(grid: Grid, hours: int) -> None:
+def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_once(grid: Grid, hours: int) -> None:
     customer = grid.new_customer()
     asked = [kind(grid, customer) for kind in (jobs.finishing, jobs.failing, jobs.rejected, jobs.topped_up)]
     asked.append(jobs.cancelled(grid, customer, {ChainStatus.RUNNING}))
-    asked += [jobs.finishing(grid, customer, seconds=2) for _ in range(4)]
-    kill(grid, "slurmctld")
-    grid.processes.start_again("slurmctld", **shifted(grid, hours))
-    asked += [jobs.finishing(grid, customer) for _ in range(4)]
     jobs.wait_for_end(grid, asked, PATIENCE_S)
-    jobs.wait_for_rest(grid, PATIENCE_S)
+    slurm_of(grid).run("scontrol", "update", NODES, "state=drain", "reason=test")
+    state = slurm_of(grid).layout.folder / "state"
+    grid.processes.stop(grid.processes.find("slurmctld"))  # it writes down what it knows
+    shutil.copytree(state, state.with_name("saved"))
+    grid.processes.start_again("slurmctld", **shifted(grid, hours))
+    waiting = [jobs.finishing(grid, customer) for _ in range(3)]
+    for job_id in waiting:
+        wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
+    wait_until(lambda: all("Submitted" in journal(grid, job_id) for job_id in waiting), "sbatch", PATIENCE_S, 0.05)
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    shutil.rmtree(state)
+    state.with_name("saved").rename(state)
+    grid.processes.start_again("slurmctld", **shifted(grid, hours))
+    slurm_of(grid).run("scontrol", "update", NODES, "state=resume")
+    jobs.wait_for_end(grid, [*asked, *waiting], PATIENCE_S)
     assert violations(audit(gather(grid.folder))) == []
+    assert {grid.chain.job(job_id).status for job_id in waiting} == {ChainStatus.FINISHED}
+    assert all("SubmissionForgotten" in journal(grid, job_id) for job_id in waiting)
     query = "SELECT extract(epoch FROM now())::int - slurm_submit_s AS behind_s FROM jobs WHERE job_id = :id"
     assert rows(grid, query, id=asked[0])[0].behind_s == pytest.approx(-hours * HOUR_S, abs=PATIENCE_S)

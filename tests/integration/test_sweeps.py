@@ -10,7 +10,6 @@ from supervisor_tasks.events import ChainSaw, LimitApplied, SlurmStarted, Topped
 from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
 from supervisor_tasks.journey.blind import BLIND_S, alarm_of_blindness
 from supervisor_tasks.journey.hearsay import ENDED
-from supervisor_tasks.journey.sight import hot
 from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
@@ -104,17 +103,6 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     assert set(named) == {job_id(2), job_id(3)}
     assert named[job_id(3)].finished
     assert ledger.sweeps.named([], []) == {}
-
-
-def test_hot__an_id_that_was_given_to_a_later_job_too__is_not_the_first_ones(ledger: Ledger) -> None:
-    for number in (1, 2, 3):
-        bring_to_queued(ledger, number)
-    execute(ledger, "UPDATE jobs SET slurm_id = 101 WHERE job_id = :id", id=job_id(2))
-    assert {name: job.id_is_anothers for name, job in hot(ledger).items()} == {
-        job_id(1): True,
-        job_id(2): False,
-        job_id(3): False,
-    }
 
 
 def test_first_claim__the_block_and_not_when_it_was_read(ledger: Ledger) -> None:

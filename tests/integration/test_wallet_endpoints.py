@@ -243,7 +243,9 @@ def test_look__error_to_what_every_node_answers__is_no_answer(chain: Chain, word
     with answering(error) as url:
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
         assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
-        assert rpc.health()[rpc._endpoints[0].name] is Health.UNREACHABLE
+        # The other one may have answered while the first was still looked at.
+        first = rpc._endpoints[0].name
+        wait_until(lambda: rpc.health()[first] is Health.UNREACHABLE, "the first to be unreachable", 60.0)
 
 
 def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:

@@ -9,7 +9,9 @@ import pytest
 from devgrid.process import wait_until
 from supervisor_tasks.events import SubmitStarted, Submitted
 from supervisor_tasks.job import JobId, SlurmId, State
-from supervisor_tasks.journey.witness import record_of
+from supervisor_tasks.journey.cancel import cancel
+from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
@@ -38,6 +40,7 @@ def site(world: World) -> Iterator[Site]:
 def accounting(world: World) -> Iterator[Site]:
     """A worker of a site that asks accounting too."""
     yield from worker(world, "/usr/bin/sacct")
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def worker(world: World, sacct: str | None) -> Iterator[Site]:
@@ -69,7 +72,7 @@ def id_of(site: Site, job: JobId) -> SlurmId:
 
 def seen_as(site: Site, job: JobId) -> tuple[str, int] | None:
     """The state and the exit status that a look shows."""
-    seen = record_of(site, site.ledger.jobs([job])[job])
+    seen = look_at(site, site.ledger.jobs([job]).values())[job].seen
     return None if seen is None else (seen.state, seen.exit_status)
 
 
@@ -77,7 +80,7 @@ def save(world: World) -> None:
     """slurmctld writes its state down, and begins anew with it; a copy is kept."""
     state = world.slurm.layout.folder / "state"
     world.processes.stop(world.processes.find("slurmctld"))
-    shutil.copytree(state, state.with_name("saved"))
+    shutil.copytree(state, state.with_name("saved"), dirs_exist_ok=True)
     world.slurm.start_controller()
 
 
@@ -150,11 +153,13 @@ def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: World
     assert found[0] in ("PENDING", "CONFIGURING", "RUNNING")
 
 
-def test_forgotten_and_renamed__accounting_knows_what_it_was_submitted_as(world: World, accounting: Site) -> None:
+def test_forgotten_and_renamed__accounting_knows_it_and_nothing_is_done_to_the_one_that_has_its_id(
+    world: World, accounting: Site
+) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
     save(world)
-    later, lost = world.new_job(accounting, SHORT), submitted(world, accounting, GATED)
+    later, lost = world.new_job(accounting), submitted(world, accounting, GATED)
     number = id_of(accounting, lost)
     wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
     world.set(number, JobName="other")
@@ -165,5 +170,8 @@ def test_forgotten_and_renamed__accounting_knows_what_it_was_submitted_as(world:
     forget(world)
     assert handed_over(accounting, later) == number
     assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
-    ended(world, number)
-    assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
+    limit, job = world.field(number, "TimeLimit"), accounting.ledger.jobs([lost])[lost]
+    top_up(accounting, replace(job, time_limit_min=job.time_limit_min + 9))
+    cancel(accounting, job)
+    assert world.field(number, "TimeLimit") == limit
+    assert world.field(number, "State") in ("PENDING", "CONFIGURING", "RUNNING")

@@ -182,7 +182,8 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
         ledger = work._site.ledger
         emptied(ledger.engine)
         ledger.sweeps.learn(PROVIDER, provider)
-        learn_start(ledger, work._site.slurm.cluster.controller(), 0.0)
+        cluster = work._site.slurm.cluster
+        learn_start(ledger, cluster.controller(), 0.0, cluster.now_s())
         where = {
             "cluster": ledger.cluster,
             "first": first,

@@ -192,6 +192,12 @@ def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_
     assert only(replace(view, slurm=None)).events == ()
 
 
+def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> None:
+    waiting = known(1, State.READY, slurm_id=None, open=frozenset({Kind.SUBMIT}), chain_status=ChainStatus.SCHEDULED)
+    other = known(2, slurm_submit_s=1000)
+    assert compare(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
+
+
 def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
     job = known(state=State.READY, slurm_id=None)
     assert only(seeing(job, rows=[row(7, number=1)])).events == (Adopted(SlurmId(7)),)
@@ -256,11 +262,29 @@ def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
 
 
-def test_compare__nobody_saw_the_job_and_its_id_was_given_again__the_row_is_the_later_jobs() -> None:
-    later = row(1, "COMPLETED", number=5)
+def test_compare__nobody_saw_the_job_and_its_id_was_given_again__the_row_is_not_its_own() -> None:
     first = known(state=State.QUEUED, open=WITNESSED)
-    assert missing(seeing(first, rows=[later])) == []  # it may have been renamed
-    assert [job.job_id for job in missing(seeing(replace(first, id_is_anothers=True), rows=[later]))] == [name(1)]
+    assert [job.job_id for job in missing(seeing(first, rows=[row(name=name(2))]))] == [name(1)]
+
+
+def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
+    """By its script, or by its time where the login node cannot name its user."""
+    unnamed = row(user="nobody", comment="none")
+    for job, listed in ((known(), row(name="mine")), (known(slurm_submit_s=1000), unnamed)):
+        view = seeing(job, rows=[listed], suspects={f"missing {name(1)}": GRACE_S})
+        assert compare(replace(view, asked={name(1): listed.seen})) == []
+        other = replace(listed.seen, elapsed_s=99)
+        assert [found.kind for found in compare(replace(view, asked={name(1): other}))] == [Found.CONTRADICTED]
+    ended = row(name="mine", state="COMPLETED")
+    view = replace(seeing(known(), rows=[ended]), asked={name(1): ended.seen})
+    assert [found.kind for found in compare(view)] == [Found.LOST_END]
+
+
+def test_compare__many_renamed_and_recognised__the_one_that_is_lost_is_not_held_for_them() -> None:
+    jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
+    asked = {name(number): listed.seen for number, listed in enumerate(rows, start=1)}
+    view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), asked={**asked, name(8): None})
+    assert found(view) == [(Found.LOST, name(8))]
 
 
 def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:

@@ -110,5 +110,5 @@ def test_sacct__asks_for_the_same_fields_of_whole_jobs_with_each_run() -> None:
     assert sacct_by_id("sacct", "1,2", MARK) == [*shared, "--jobs=1,2"]
     assert sacct_history("sacct", "0xc", 9, MARK) == [*shared, "--user=0xc", "--starttime=now-9minutes"]
     assert sacct_named("sacct", "n", "0xc", 9, MARK) == [*shared, "--name=n", "--user=0xc", "--starttime=now-9minutes"]
-    of_two = sacct_histories("sacct", {Address("0xd"): 3, Address("0xc"): 9}, MARK, "USERMARK")
-    assert of_two[3:] == ["histories", "USERMARK", "0xc:9 0xd:3", *shared]
+    of_two = sacct_histories("sacct", {Address("0xd"): 3, Address("0xc"): 9}, MARK)
+    assert of_two[3:] == ["histories", "0xc:9 0xd:3", *shared]

@@ -57,11 +57,15 @@ def test_known_time__another__is_a_later_job_of_the_same_id_even_of_the_same_use
     assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
 
 
-def test_known_time__requeued__is_ours_at_a_later_time() -> None:
+def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -> None:
     again = replace(SEEN, submit_s=AT_S + 60, restarts=1)
     assert recognised(KNOWN, listed(again)) == Sight(again)
+    assert recognised(KNOWN, listed(again, "renamed"), scripts={SlurmId(7): OURS}) == Sight(again)
+    assert recognised(KNOWN, listed(again, "his own"), scripts={SlurmId(7): None}) == UNKNOWN
     assert recognised(KNOWN, listed(replace(again, user="0xcd"))) == UNKNOWN
-    assert recognised(replace(KNOWN, id_is_anothers=True), listed(again)) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, user=""))) == Sight(unclear=UNNAMED)
+    assert recognised(replace(KNOWN, id_is_anothers=True), listed(again), scripts={SlurmId(7): OTHER}) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, submit_s=AT_S - 60))) == UNKNOWN
 
 
 @pytest.mark.parametrize("off_s", [-86_400, -1, 0, 3, 86_400])
