@@ -15,6 +15,7 @@ from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
+from supervisor_tasks.slurm.identity import UNREAD
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.submitting import CUSTOMER, PATHS, World
 
@@ -137,6 +138,19 @@ def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_
     gate.touch()
     ended(world, number)
     assert seen_as(site, job) == ("FAILED", 5 * 256)
+
+
+def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(world: World, site: Site) -> None:
+    plain, renamed = submitted(world, site), submitted(world, site)
+    world.set(id_of(site, renamed), JobName="other")
+    broken = world.site(world.cluster(paths=replace(PATHS, scontrol="/bin/false")))
+    try:
+        sights = look_at(broken, site.ledger.jobs([plain, renamed]).values())
+    finally:
+        broken.slurm.cluster.ssh.close()
+        broken.ledger.holder.close()
+    assert sights[plain].seen is not None
+    assert sights[renamed].unclear == UNREAD
 
 
 def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: World, site: Site) -> None:

@@ -91,6 +91,12 @@ def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
         listed_jobs(Answer(0, printed(RECORD, wrong), ""), MARK)
 
 
+@pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
+def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
+    record = (*RECORD[:8], flag, *RECORD[9:])
+    assert listed_jobs(Answer(0, printed(record), ""), MARK)[SlurmId(7)].batch is batch
+
+
 OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0" * len(MARK)))
 
 
