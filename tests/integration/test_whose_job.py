@@ -140,10 +140,14 @@ def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_
     assert seen_as(site, job) == ("FAILED", 5 * 256)
 
 
-def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(world: World, site: Site) -> None:
+@pytest.mark.parametrize("how", ["exit 1", "kill -9 $PPID"])
+def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(world: World, site: Site, how: str) -> None:
     plain, renamed = submitted(world, site), submitted(world, site)
     world.set(id_of(site, renamed), JobName="other")
-    broken = world.site(world.cluster(paths=replace(PATHS, scontrol="/bin/false")))
+    fatal = world.processes.folder / "scontrol"
+    fatal.write_text(f"#!/bin/sh\n{how}\n")
+    fatal.chmod(0o755)
+    broken = world.site(world.cluster(paths=replace(PATHS, scontrol=str(fatal))))
     try:
         sights = look_at(broken, site.ledger.jobs([plain, renamed]).values())
     finally:
