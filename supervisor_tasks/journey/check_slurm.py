@@ -79,7 +79,7 @@ def _tries(ledger: Ledger) -> tuple[int, float]:
 def _check(site: Site) -> bool:
     ledger = site.ledger
     try:
-        controller = site.slurm.cluster.controller()
+        controller, now_s = site.slurm.cluster.controller(), site.slurm.cluster.now_s()
     except TransientError as error:
         _missed(ledger, error)
         raise
@@ -96,7 +96,7 @@ def _check(site: Site) -> bool:
     ledger.sweeps.learn(MISSED, "0")
     ledger.sweeps.learn(SEEN, "yes")
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
-    if learn_start(ledger, controller, silent_s, site.slurm.cluster.now_s()):
+    if learn_start(ledger, controller, silent_s, now_s):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")

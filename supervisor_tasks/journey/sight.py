@@ -215,8 +215,8 @@ def _traces(site: Site, view: View, booted: str, report: Report) -> dict[JobId, 
     if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just begun anew: another time
     booted_s, jobs = int(booted), site.ledger.jobs(absent)
+    now_s = site.slurm.cluster.now_s()  # before the ages: what may take a while makes no job younger
     answered_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(absent, Submitted).items()}
-    now_s = site.slurm.cluster.now_s()
     times = site.ledger.journal.ages(absent, SubmissionForgotten)
     traces = {
         job_id: Trace.UNSURE

@@ -74,9 +74,10 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
 def find(site: Site, job: Job) -> list[Seen]:
     """All that slurmctld has of a job whose SLURM id is not known; the oldest first."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is None:
-        return []
+    return [] if ago_s is None else _listed(site, job, ago_s)
 
+
+def _listed(site: Site, job: Job, ago_s: float) -> list[Seen]:
     def explained(submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         return site.ledger.slurm_ids_of_others(job.job_id, submit_s)
 
@@ -109,10 +110,7 @@ def _earlier_submission(site: Site, job: Job) -> SlurmId | None:
 
 def _submitted_since(site: Site, job: Job, ago_s: float) -> SlurmId | None:
     cluster = site.slurm.cluster
-    found = cluster.find(
-        job.customer, job.job_id, ago_s, lambda seen: site.ledger.slurm_ids_of_others(job.job_id, seen)
-    )
-    found = found or cluster.history(job.customer, job.job_id, ago_s)
+    found = _listed(site, job, ago_s) or cluster.history(job.customer, job.job_id, ago_s)
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
     if not taken and cluster.left_a_log(job.customer, job.job_id, ago_s):
         raise PermanentError(

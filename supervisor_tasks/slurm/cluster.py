@@ -52,7 +52,7 @@ from supervisor_tasks.slurm.which import Which, which
 log = structlog.get_logger()
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
-DAY_S = 86_400.0
+SCRIPTS_A_LOOK = 100  # in one command: a slurmctld that is slow is to answer it within COMMAND_TIMEOUT_S
 CONTROLLER_TIMEOUT_S = 15.0  # who waits longer to hear that slurmctld runs learns late that it is back
 
 Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
@@ -187,7 +187,7 @@ class Cluster:
             marks |= script_heads(self._ask(read_scripts(self.paths.scontrol, some), mark.encode() + b"\n"), mark)
         return marks
 
-    def history(self, user: Address, job_id: JobId, begun_s_ago: float = DAY_S) -> list[Seen]:
+    def history(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[Seen]:
         """What accounting, where there is any, has of the submissions of our job since then, whatever its owner calls it."""
         if not self.paths.sacct:
             return []
@@ -253,7 +253,7 @@ class Cluster:
     def look(
         self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None, *, accounting: bool = True
     ) -> dict[JobId, Sight]:
-        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, one for each 500 batch
+        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, one for each 100 batch
         scripts that have to tell, and one to the accounting database about those that slurmctld does not know, unless that
         is not to be asked: it still has those whose id is another job's. Raises SlurmUnavailableError or SshUnavailableError
         when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
@@ -274,11 +274,13 @@ class Cluster:
             yield from self._list(squeue_by_id(self.paths.squeue, ids)).values()
 
     def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
+        marks = dict[SlurmId, str]()
         try:
-            return {slurm_id: marked_job(line) for slurm_id, line in self._script_marks(slurm_ids).items()}
-        except TransientError as error:  # the jobs of which nobody doubts do not wait for it
-            log.warning("scripts_not_read", jobs=len(slurm_ids), error=str(error))
-            return {}
+            for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
+                marks |= self._script_marks(slurm_ids[first : first + SCRIPTS_A_LOOK])
+        except TransientError as error:  # the other jobs do not wait for it
+            log.warning("scripts_not_read", jobs=len(slurm_ids) - len(marks), error=str(error))
+        return {slurm_id: marked_job(line) for slurm_id, line in marks.items()}
 
     def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
         mark = new_mark()

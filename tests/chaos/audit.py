@@ -235,7 +235,8 @@ def none_left(evidence: Evidence) -> Looked:
 
 
 HOOKS_HEARD = (
-    "every end that SLURM's hook was told of is in the inbox, word by word, or still in the spool, or noted as lost"
+    "every end that SLURM's hook was told of (or was called for, by a slurmctld that lived on) is in the inbox, word by word,"
+    " or still in the spool, or noted as lost"
 )
 
 

@@ -120,11 +120,12 @@ def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
 
 
 def untold(folder: Path) -> list[int]:
-    """The SLURM ids of jobs whose end our hook was called for, and that it neither ended with, although slurmctld lived on."""
+    """The SLURM ids of jobs for whose end our hook was called and never came to its own, although slurmctld lived on."""
+    called = _lines_of(folder, "completed")  # before `told`: each of these lines comes first
     starts = re.findall(r"^\[([^]]+)\] slurmctld version ", slurmctld_log(folder), re.MULTILINE)
     last_start_s = datetime.fromisoformat(starts[-1]).timestamp() if starts else 0.0
     told = set(_lines_of(folder, "told"))
-    lines = [line.split("|", 6) for line in _lines_of(folder, "completed") if line not in told]
+    lines = [line.split("|", 6) for line in called if line not in told]
     return [int(line[0]) for line in lines if int(line[4]) > last_start_s]
 
 

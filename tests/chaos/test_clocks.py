@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import text
 
 from devgrid.grid import Grid
 from devgrid.process import wait_until
@@ -12,7 +13,7 @@ from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.clocks import set_site_clocks, shifted
 from tests.chaos.evidence import gather
-from tests.watching import journal, rows, slurm_of, wait_for
+from tests.watching import journal, ledger, rows, slurm_of, wait_for
 
 PATIENCE_S = 180.0
 HOUR_S = 3600
@@ -52,6 +53,8 @@ def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_o
         wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
     wait_until(lambda: all("Submitted" in journal(grid, job_id) for job_id in waiting), "sbatch", PATIENCE_S, 0.05)
     grid.processes.kill(grid.processes.find("slurmctld"))
+    with ledger(grid) as engine, engine.begin() as connection:  # as if it had died before the first look at them
+        connection.execute(text("UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = ANY(:ids)"), {"ids": waiting})
     shutil.rmtree(state)
     state.with_name("saved").rename(state)
     grid.processes.start_again("slurmctld", **shifted(grid, hours))
@@ -60,5 +63,7 @@ def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_o
     assert violations(audit(gather(grid.folder))) == []
     assert {grid.chain.job(job_id).status for job_id in waiting} == {ChainStatus.FINISHED}
     assert all("SubmissionForgotten" in journal(grid, job_id) for job_id in waiting)
+    (start,) = rows(grid, "SELECT value FROM facts WHERE name LIKE 'slurmctld silent%'")
+    assert int(start.value.split()[-1]) > 0  # the id that it began with, as it was asked soon enough
     query = "SELECT extract(epoch FROM now())::int - slurm_submit_s AS behind_s FROM jobs WHERE job_id = :id"
     assert rows(grid, query, id=asked[0])[0].behind_s == pytest.approx(-hours * HOUR_S, abs=PATIENCE_S)

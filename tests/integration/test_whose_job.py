@@ -81,7 +81,8 @@ def save(world: World) -> None:
     """slurmctld writes its state down, and begins anew with it; a copy is kept."""
     state = world.slurm.layout.folder / "state"
     world.processes.stop(world.processes.find("slurmctld"))
-    shutil.copytree(state, state.with_name("saved"), dirs_exist_ok=True)
+    shutil.rmtree(state.with_name("saved"), ignore_errors=True)
+    shutil.copytree(state, state.with_name("saved"))
     world.slurm.start_controller()
 
 
