@@ -33,6 +33,7 @@ from tests.ledgers import claim, job_id, migrated
 
 CUSTOMER = Address("0x" + "2" * 40)
 PATIENCE_S = 60.0
+LIVE = ("PENDING", "CONFIGURING", "RUNNING")  # the second while the start hook runs
 PATHS = Paths(
     sbatch="/usr/bin/sbatch",
     scancel="/usr/bin/scancel",
@@ -271,4 +272,4 @@ def main(world: Path, effect_id: int) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
 
-__all__ = ["CUSTOMER", "PATHS", "PATIENCE_S", "World", "job_id", "lets_in", "new_key"]
+__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "World", "job_id", "lets_in", "new_key"]

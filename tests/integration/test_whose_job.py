@@ -17,7 +17,7 @@ from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
 from supervisor_tasks.slurm.identity import UNREAD
 from supervisor_tasks.slurm.ssh import our_clock_s
-from tests.submitting import CUSTOMER, PATHS, World
+from tests.submitting import CUSTOMER, LIVE, PATHS, World
 
 LONG = "#!/bin/bash\nsleep 600\n"
 SHORT = "#!/bin/bash\nexit 7\n"
@@ -169,7 +169,7 @@ def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: World
     assert seen_as(site, lost) is None
     found = seen_as(site, later)
     assert found is not None
-    assert found[0] in ("PENDING", "CONFIGURING", "RUNNING")
+    assert found[0] in LIVE
 
 
 def test_forgotten_and_renamed__accounting_knows_it_and_nothing_is_done_to_the_one_that_has_its_id(
@@ -193,4 +193,4 @@ def test_forgotten_and_renamed__accounting_knows_it_and_nothing_is_done_to_the_o
     top_up(accounting, replace(job, time_limit_min=job.time_limit_min + 9))
     cancel(accounting, job)
     assert world.field(number, "TimeLimit") == limit
-    assert world.field(number, "State") in ("PENDING", "CONFIGURING", "RUNNING")
+    assert world.field(number, "State") in LIVE
