@@ -89,7 +89,13 @@ def test_seen_jobs__completing__has_no_end_state_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("squeue-jobs-unknown", 1), ("squeue-jobs-purged", 1), ("squeue-jobs-all-unknown", 0)]
+    ("name", "status"),
+    [
+        ("squeue-jobs-unknown", 1),
+        ("squeue-jobs-purged", 1),
+        ("squeue-jobs-all-unknown", 0),
+        ("squeue-name-user-none", 0),
+    ],
 )
 def test_seen_jobs__unknown_to_slurm__is_empty(name: str, status: int) -> None:
     assert seen_jobs(recorded(name, status)) == {}
@@ -173,6 +179,7 @@ def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None
     live, runs = seen_jobs(recorded("squeue-requeued")), accounted("sacct-requeued-ended")
     assert (live[SlurmId(12)].phase, live[SlurmId(12)].restarts) == (Phase.RUNNING, 1)
     assert live[SlurmId(13)].phase is Phase.RUNNING
+    assert [run.phase for run in accounted("sacct-requeued")] == [Phase.WAITING, Phase.WAITING, Phase.RUNNING]
     first, second, suspended = runs
     assert [first.state, second.state, suspended.state] == ["REQUEUED", "COMPLETED", "COMPLETED"]
     assert first.phase is Phase.WAITING
