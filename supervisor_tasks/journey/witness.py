@@ -15,7 +15,6 @@ from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_op
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.inbox import CallbackSeen
-from supervisor_tasks.ledger.journal import Submission
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.identity import UNKNOWN, Sight, Wanted
@@ -25,7 +24,6 @@ from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
-ANY_TIME = Submission(called_s=0.0, answered_s=float("inf"), id_is_anothers=False)  # the journal does not tell
 LOOKED_BACK_S = 2 * PATIENCE_S
 SHOWN = 3  # of what nobody asked for, in a line of the log
 
@@ -175,7 +173,7 @@ def _believed(site: Site, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | 
     suspended = site.ledger.journal.ever_suspended(asked)
     found = dict[JobId, Outcome | Undecided]()
     for job in forgotten:
-        called_s = submissions.get(job.job_id, ANY_TIME).called_s
+        called_s = submissions[job.job_id].called_s if job.job_id in submissions else 0.0
         said = [Said(row.status, row.duration_s, row.exit_code, row.received_s) for row in heard.get(job.job_id, ())]
         outcome = believed(job, called_s, said, suspended=job.job_id in suspended)
         if isinstance(outcome, Outcome):

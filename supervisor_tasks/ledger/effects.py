@@ -6,7 +6,7 @@ An effect is held by a taking of a process; what another taking has by now, nobo
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -29,12 +29,8 @@ WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
 LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is carried out alone, to spare the others
-ALONE_WITHIN_S = (
-    30.0  # for so long a suspect waits for the end of what its holder carries out besides, and begins all the same
-)
-ALONE_FOR_S = (
-    60.0  # for so long whoever has taken a suspect takes nothing besides: one that hangs does not stop a worker
-)
+ALONE_WITHIN_S = 30.0  # a suspect waits for the end of what its holder carries out besides, and begins all the same
+ALONE_FOR_S = 60.0  # who has taken a suspect takes nothing besides for so long: one that hangs does not stop a worker
 LOOK_EVERY_S = 0.05
 TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
@@ -214,8 +210,8 @@ class Effects:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
             parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
-            rows = connection.execute(outbox.FORGOTTEN, parameters)
-            return _effects(rows)
+            rows = list(connection.execute(outbox.FORGOTTEN, parameters))
+        return [replace(effect, woken=row.woken) for effect, row in zip(_effects(rows), rows, strict=True)]
 
     def _free(self, connection: Connection, alive: Sequence[int]) -> None:
         parameters = {
@@ -290,12 +286,11 @@ def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
             Kind(row.kind),
             row.wakes,
             row.attempts,
-            getattr(row, "due_in_s", 0.0),
-            getattr(row, "unforeseen", 0),
-            getattr(row, "holder", 0),
-            getattr(row, "taking", 0),
-            getattr(row, "woken", False),
-            getattr(row, "refusals", 0),
+            row.due_in_s,
+            row.unforeseen,
+            row.holder,
+            row.taking,
+            refusals=row.refusals,
         )
         for row in rows
     ]

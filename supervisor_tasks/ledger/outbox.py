@@ -1,11 +1,21 @@
 """The statements of the outbox: each handles any number of effects in one round trip."""
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
+
+# What an OpenEffect has.
+_EFFECT = """effects.id, effects.job_id, effects.kind, effects.wakes, effects.attempts, effects.unforeseen, effects.refusals,
+        COALESCE(effects.lease, 0) AS holder, effects.takings AS taking,
+        GREATEST(EXTRACT(EPOCH FROM effects.due_at - now()), 0)::float8 AS due_in_s"""
+
+
+def _returning(statement: str, *columns: str) -> TextClause:
+    return text(f"{statement} RETURNING {', '.join((_EFFECT, *columns))}")
+
 
 # Opens effects; one that is open already is brought forward and counts one demand more. One that is parked is tried once
 # more: what is new may help, and if it does not, the effect is parked again at its first failure. A demand that is not for now
 # (a caller who has said too much already) leaves it parked: it would be tried at once, and so as often as anybody likes.
-OPEN = text(
+OPEN = _returning(
     """
     INSERT INTO effects (cluster, job_id, kind, due_at, woken_at)
     SELECT :cluster, wanted.job_id, wanted.kind, now() + wanted.due_in_s * interval '1 second', now()
@@ -14,9 +24,9 @@ OPEN = text(
     ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
     DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now(),
         parked_at = CASE WHEN EXCLUDED.due_at > now() THEN effects.parked_at END
-    RETURNING id, job_id, kind, wakes, attempts, lease, parked_at,
-        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
-    """
+    """,
+    "lease",
+    "parked_at",
 )
 
 # Whether a taking still holds its effect, until the transaction's end. A lease is not a process's but a taking's: the same
@@ -31,7 +41,7 @@ HELD = text(
 
 # Ends effects that were carried out by who holds them: done, or due again (`due_in_s`), or, when a demand came in
 # meanwhile, due at once.
-END = text(
+END = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
         unforeseen = 0, refusals = 0, failing_since = NULL, evidence = NULL,
@@ -42,9 +52,9 @@ END = text(
         CAST(:takings AS bigint[])) AS ended(id, wakes, due_in_s, holder, taking)
     WHERE effects.id = ended.id AND effects.done_at IS NULL
         AND effects.lease = ended.holder AND effects.takings = ended.taking
-    RETURNING effects.id, job_id, kind, effects.wakes, attempts, lease, parked_at, done_at,
-        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
-    """
+    """,
+    "parked_at",
+    "done_at",
 )
 
 # Closes the open effects of these (job, kind) pairs, whoever works on them.
@@ -86,13 +96,12 @@ _LEASE = """
         )
         SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
     )
-    RETURNING id, job_id, kind, wakes, attempts, unforeseen, refusals, lease AS holder, takings AS taking
     """
-LEASE = text(_LEASE.format(locked="SKIP LOCKED"))
+LEASE = _returning(_LEASE.format(locked="SKIP LOCKED"))
 
 # Of the one effect that a message is about: a row that is just being looked at for what was forgotten is waited for. Who came
 # away empty would leave it to the next message, seconds later.
-LEASE_ONE = text(_LEASE.format(locked=""))
+LEASE_ONE = _returning(_LEASE.format(locked=""))
 
 # Whether a holder carries out nothing but that effect.
 ALONE = text(
@@ -141,7 +150,7 @@ FREE_LEASES = text(
 
 # Effects that are due, that nobody works on, and for which no message was sent lately; `woken` when one was sent since they
 # are due.
-FORGOTTEN = text(
+FORGOTTEN = _returning(
     """
     UPDATE effects SET woken_at = now()
     FROM (
@@ -151,15 +160,15 @@ FORGOTTEN = text(
         ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     ) AS forgotten
     WHERE id = due
-    RETURNING id, job_id, kind, wakes, attempts, woken
-    """
+    """,
+    "woken",
 )
 
 # Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
 # nothing has failed, and the count of failures begins anew; that of those that nobody foresaw does also when this one was
 # foreseen. What waits is not counted, but for how long it has. Refusals are counted whatever else fails between them, until
 # there is no failure (one that came while the effect was held is none of the past).
-POSTPONE = text(
+POSTPONE = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
         attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
@@ -173,21 +182,20 @@ POSTPONE = text(
         AS given(id, wakes, holder, taking)
     WHERE effects.id = given.id AND effects.done_at IS NULL
         AND effects.lease = given.holder AND effects.takings = given.taking
-    RETURNING effects.id, job_id, kind, effects.wakes, attempts, parked_at,
-        GREATEST(EXTRACT(EPOCH FROM due_at - now()), 0)::float8 AS due_in_s
-    """
+    """,
+    "parked_at",
 )
 
 # Takes an effect out of the running until an operator decides or something new is heard; what was heard already, while the
 # effect was being carried out, counts.
-PARK = text(
+PARK = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
         evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
         parked_at = CASE WHEN wakes = :wakes THEN now() END, due_at = LEAST(due_at, now()), woken_at = now()
     WHERE id = :id AND done_at IS NULL AND lease = :holder AND takings = :taking
-    RETURNING id, job_id, kind, wakes, attempts, parked_at
-    """
+    """,
+    "parked_at",
 )
 
 # How many effects are parked, and how it stands with those that fail and are tried all the same.
@@ -207,15 +215,14 @@ TROUBLE = text(
 )
 
 # Lets parked effects, or open ones that wait for their next try, begin anew: all, of one job, or the one with that id.
-RETRY = text(
+RETRY = _returning(
     """
     UPDATE effects SET parked_at = NULL, due_at = now(), woken_at = NULL, attempts = 0, unforeseen = 0, refusals = 0,
         failing_since = NULL
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
-    RETURNING id, job_id, kind, wakes, attempts
-    """
+    """,
 )
 
 # Ends a parked effect that nobody carried out.

@@ -26,10 +26,12 @@ class Accounted:
     seen: Seen
     submit_line: str
 
-    def is_of(self, job_id: JobId) -> bool:
-        """Whether sbatch was called for this job of ours."""
+    @property
+    def job_id(self) -> JobId | None:
+        """The job of ours that sbatch was called for."""
         words = self.submit_line.split(" ")
-        return f"--job-name={job_id}" in words and f"--output={job_id}.log" in words
+        names = (word.removeprefix("--job-name=") for word in words if word.startswith("--job-name="))
+        return next((JobId(name) for name in names if f"--output={name}.log" in words), None)
 
 
 def sacct_by_id(path: str, slurm_ids: str, mark: str) -> list[str]:
@@ -79,7 +81,7 @@ def accounted_jobs(answer: Answer, mark: str) -> list[Accounted]:
 
 def submitted_as(answer: Answer, mark: str, job_id: JobId) -> list[Seen]:
     """The jobs whose sbatch was called for this job of ours, each as its last run was. Raises SlurmUnavailableError."""
-    return list({one.seen.slurm_id: one.seen for one in accounted_jobs(answer, mark) if one.is_of(job_id)}.values())
+    return list({one.seen.slurm_id: one.seen for one in accounted_jobs(answer, mark) if one.job_id == job_id}.values())
 
 
 def _sacct(path: str, mark: str) -> list[str]:

@@ -34,13 +34,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of SLURM's. `named` says whether its owner calls it as this job of ours was called, `is_of` whether it certainly
-    is this job; None is that nobody has looked.
+    """A record of SLURM's. `name` is what its owner calls it; `ours` the job of ours that its submitter said it is, if any,
+    where that `is_read`.
     """
 
     seen: Seen
-    named: Callable[[JobId], bool]
-    is_of: Callable[[JobId], bool] | None = None
+    name: str
+    is_read: bool
+    ours: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,12 @@ Scripts = Callable[[Sequence[SlurmId]], Mapping[SlurmId, JobId | None]]
 
 def listed_record(job: Listed) -> Record:
     """What squeue shows. What has no batch script is none of ours."""
-    return Record(job.seen, lambda job_id: job.name == job_id, None if job.batch else _nobodys)
+    return Record(job.seen, job.name, is_read=not job.batch)
 
 
 def accounted_record(job: Accounted) -> Record:
     """What sacct shows."""
-    return Record(job.seen, job.is_of, job.is_of)
+    return Record(job.seen, name="", is_read=True, ours=job.job_id)
 
 
 def recognise_all(wanted: Sequence[Wanted], records: Iterable[Record], scripts: Scripts) -> dict[JobId, Sight]:
@@ -84,7 +85,10 @@ def recognise_all(wanted: Sequence[Wanted], records: Iterable[Record], scripts: 
     in_doubt = [job for job in wanted if sights[job.job_id].unclear == UNREAD]
     if in_doubt:
         names = scripts(sorted({job.slurm_id for job in in_doubt}))
-        read = {number: [_read(one, name) for one in records_of[number]] for number, name in names.items()}
+        read = {
+            number: [replace(one, is_read=True, ours=name) for one in records_of[number]]
+            for number, name in names.items()
+        }
         sights |= {job.job_id: recognise(job, read[job.slurm_id]) for job in in_doubt if job.slurm_id in read}
     return sights
 
@@ -107,14 +111,6 @@ def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
     return found
 
 
-def _read(record: Record, name: JobId | None) -> Record:
-    return replace(record, is_of=lambda job_id: job_id == name)
-
-
-def _nobodys(_: JobId) -> bool:
-    return False
-
-
 def _why_not(wanted: Wanted, record: Record) -> str | None:
     """None for our job, an empty text for certainly another one, else why it cannot be told."""
     seen = record.seen
@@ -127,9 +123,9 @@ def _why_not(wanted: Wanted, record: Record) -> str | None:
         return UNNAMED
     if seen.user != wanted.user:
         return ""
-    if record.is_of is not None:
-        return None if record.is_of(wanted.job_id) else ""
-    return None if record.named(wanted.job_id) and not wanted.id_is_anothers else UNREAD
+    if record.is_read:
+        return None if record.ours == wanted.job_id else ""
+    return None if record.name == wanted.job_id and not wanted.id_is_anothers else UNREAD
 
 
 def _last_run(records: Sequence[Seen]) -> Seen:

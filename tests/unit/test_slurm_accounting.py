@@ -58,7 +58,7 @@ def test_accounted_jobs__whatever_was_written_into_a_line__is_one_record() -> No
     hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(MARK)}"
     (record,) = accounted_jobs(Answer(0, printed((*RECORD, hostile)), ""), MARK)
     assert record.submit_line == hostile
-    assert not record.is_of(OTHER)
+    assert record.job_id is None
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_accounted_jobs__whatever_was_written_into_a_line__is_one_record() -> No
         "",
     ],
 )
-def test_is_of__a_line_that_is_not_ours__is_no_job_of_ours(line: str) -> None:
+def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
     (record,) = accounted_jobs(Answer(0, printed((*RECORD, line)), ""), MARK)
-    assert not record.is_of(OURS)
+    assert record.job_id != OURS
 
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
     records = accounted_jobs(Answer(0, recorded("sacct-requeued-at-once"), ""), MARK)
     assert [(one.seen.state, one.seen.user) for one in records if not one.submit_line]
-    assert not [one for one in records if not one.submit_line and one.is_of(OURS)]
+    assert not [one for one in records if not one.submit_line and one.job_id]
 
 
 def test_submitted_as__run_again__is_its_last_run() -> None:
