@@ -204,11 +204,12 @@ def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken
 def test_lease_of_a_message__row_is_being_looked_at__waits_for_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     ledger.record(Change(JOB, CLAIM))
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE effects%'")
-    with engine.connect() as looking, ThreadPoolExecutor(1) as worker:
+    with ThreadPoolExecutor(1) as worker, engine.connect() as looking:  # which lets go first, whatever happens
         (effect_id,) = looking.execute(text("SELECT id FROM effects WHERE kind = 'fetch' FOR UPDATE")).one()
         assert ledger.effects.lease([Kind.FETCH]) == []  # a drain goes on with what else there is
         taken = worker.submit(ledger.effects.lease, [Kind.FETCH], effect_id)
-        with engine.connect() as watching:
+        # A transaction sees pg_stat_activity as it was at its first look.
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
             wait_until(lambda: taken.done() or bool(watching.execute(waiting).first()), "the lease to wait", 30.0)
         looking.rollback()
         assert [effect.id for effect in taken.result(30.0)] == [effect_id]
