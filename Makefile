@@ -56,8 +56,8 @@ check: setup ## types, style and the direction of imports
 unit: setup ## the tests that need no server
 	@$(BIN)/pytest tests/unit
 
-test: check ## every test, after the checks; WORKERS=3 files of them side by side
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile
+test: check ## every test, after the checks; WORKERS=3 files of them side by side (in order: those of chaos and e2e take longest)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
