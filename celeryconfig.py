@@ -12,11 +12,13 @@ from supervisor_tasks.embedded import broker_url as _broker_url
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue, periods_s
 from supervisor_tasks.running import needs_of_command as _needs_of_command
 from supervisor_tasks.settings import load_or_exit as _load_or_exit
+from supervisor_tasks.settings import or_exit as _or_exit
 
 _settings = _load_or_exit(*_needs_of_command(sys.argv))
 _cluster = _settings.cluster_name
 
-broker_url = _broker_url(_settings)
+with _or_exit():
+    broker_url = _broker_url(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
     "ack_emulation": False,  # what a worker received and did not do is in the ledger, and needs no second book in Redis

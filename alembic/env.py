@@ -9,11 +9,12 @@ from sqlalchemy import create_engine, text
 from alembic import context
 from supervisor_tasks.embedded import database_url
 from supervisor_tasks.ledger.models import Base
-from supervisor_tasks.settings import load_or_exit
+from supervisor_tasks.settings import load_or_exit, or_exit
 
 MIGRATIONS_LOCK = 0xA1E3
 
-url = context.config.attributes.get("url") or database_url(load_or_exit())
+with or_exit():
+    url = context.config.attributes.get("url") or database_url(load_or_exit())
 engine = create_engine(url, connect_args={"options": "-c lock_timeout=5s -c statement_timeout=10min"})
 with engine.connect() as connection:
     connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATIONS_LOCK})

@@ -12,7 +12,7 @@ from grpc_callbacks.inbox import Inbox
 from grpc_callbacks.server import Server
 from supervisor_tasks import logs
 from supervisor_tasks.embedded import broker_url, database_url
-from supervisor_tasks.settings import Need, Settings, load_or_exit
+from supervisor_tasks.settings import Need, Settings, load_or_exit, or_exit
 
 log = structlog.get_logger()
 
@@ -25,8 +25,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # before it listens: who sees the port may already ask
         signal.signal(number, lambda *_: asked_to_end.set())
     credentials = _credentials(settings)
-    inbox = Inbox(database_url(settings), settings.cluster_name)
-    bell = Bell(broker_url(settings), settings.cluster_name)
+    with or_exit():
+        database, broker = database_url(settings), broker_url(settings)
+    inbox, bell = Inbox(database, settings.cluster_name), Bell(broker, settings.cluster_name)
     try:
         server = Server(settings.listen_address, credentials, inbox, bell, settings.slurm_ssh_public_key or "")
     except RuntimeError as error:  # all that grpcio says of a port that it cannot have

@@ -125,6 +125,15 @@ def answers(server: Server) -> bool:
 
 
 def _ensure(folder: Path, describe: Callable[[Path], Server]) -> str:
+    try:
+        return _ensured(folder, describe)
+    except OSError as error:
+        raise StateFolderError(
+            f"STATE_DIR: found {str(folder.parent)!r}; expected a folder where servers can run ({error})"
+        ) from error
+
+
+def _ensured(folder: Path, describe: Callable[[Path], Server]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "start.lock"):
         server = describe(folder)
@@ -146,8 +155,8 @@ def _initialise(initdb: Path, data: Path, user: str | None) -> None:
     try:
         subprocess.run(argv, check=True, capture_output=True, env=ENVIRONMENT, cwd=data.parent, **_identity(user))
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", b"") or b""
-        raise EmbeddedServerError(f"{initdb} failed: {error}; {said.decode(errors='replace').strip()}") from error
+        said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
+        raise EmbeddedServerError("; ".join([f"{initdb} failed: {error}", *said.strip().splitlines()])) from error
     new.rename(data)
 
 
@@ -180,7 +189,10 @@ def _wait_for(server: Server) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not answers(server):
         if _pid(server.folder) is None or time.monotonic() > deadline:
-            raise EmbeddedServerError(f"{server.argv[0]} does not answer; see {server.folder / 'server.log'}")
+            raise EmbeddedServerError(
+                f"STATE_DIR: the {server.folder.name} of {server.folder.parent} does not answer; see"
+                f" {server.folder / 'server.log'}, and start anew"
+            )
         time.sleep(0.02)  # nothing tells when a server begins to answer
 
 

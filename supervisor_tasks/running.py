@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
+from celery import Celery
+
 from supervisor_tasks import logs
 from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Need, load_or_exit
+from supervisor_tasks.settings import Need, load_or_exit, or_exit
 
 if TYPE_CHECKING:
     from supervisor_tasks.wiring import Work
+
+log = structlog.get_logger()
 
 _current: list["Work"] = []
 
@@ -42,15 +47,29 @@ def set_up_logging(**_: object) -> None:
 
 
 def start_site(sender: Any, **_: object) -> None:
-    """Build the site for the queues that the worker consumes. What is imported here costs 100 MB: beat and Flower,
-    which load the same tasks, do without.
+    """Build the site for the queues that the worker consumes, or end: a worker without one would throw away all that it
+    receives, and Celery goes on when a signal's handler fails.
+    """
+    set_up_logging()
+    try:
+        with or_exit():
+            _current.append(_built(sender.app))
+    except Exception as error:
+        log.exception("site_not_built", advice="the worker ends; start it anew when that is mended")
+        raise SystemExit(2) from error
+
+
+def _built(app: Celery) -> "Work":
+    """What is imported here costs 100 MB: beat and Flower, which load the same tasks, do without. Whatever its -Q, a worker
+    serves the default queue, which needs no key: without nudge and watch a fleet forgets its work and calls nobody.
     """
     from supervisor_tasks.wiring import build
 
-    settings = load_or_exit()
-    served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
+    cluster, queues = load_or_exit().cluster_name, app.amqp.queues
+    queues.select_add(queues[Queue.DEFAULT.of(cluster)])
+    served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
     needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
-    _current.append(build(load_or_exit(*needs), served, sender.app))
+    return build(load_or_exit(*needs), served, app)
 
 
 def start_ear(sender: Any, **_: object) -> None:

@@ -8,18 +8,18 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from supervisor_tasks import ssh_keys
-from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.forms import (
     Address,
     BrokerUrl,
@@ -293,16 +293,20 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
 
 def load_or_exit(*needs: Need) -> Settings:
     """The settings; a process that cannot have them says why and ends with status 2."""
-    try:
+    with or_exit():
         return load(*needs)
-    except SettingsError as error:
-        _give_up(error)
 
 
-def _give_up(error: SettingsError) -> NoReturn:
-    for line in error.lines:
-        print(line, file=sys.stderr)
-    sys.exit(2)
+@contextmanager
+def or_exit() -> Iterator[None]:
+    """For what a process cannot be without: if that cannot be had, it says why and ends with status 2. Celery goes on after
+    other errors of those who hear its signals.
+    """
+    try:
+        yield
+    except SupervisorError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 class _Given(Settings):

@@ -1,8 +1,11 @@
 """The sweep on a whole grid: what went wrong behind the fleet's back is found in ledger, contract and SLURM, and mended."""
 
+import json
 import secrets
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ from redis import Redis
 from sqlalchemy import text
 
 from devgrid.chain import Account, Prices
+from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid, definition_of
 from devgrid.process import wait_until
 from devgrid.state import private_processes
@@ -572,7 +576,7 @@ def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
 def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_does_that_is_woken(
     grid: Grid, customer: Account
 ) -> None:
-    """The default queue is not served: nobody but the sweep looks for what was forgotten."""
+    """The sweep is made by a process of its own: a worker also looks for what was forgotten, once a second."""
     gate = grid.users.home(customer.address) / "go"
     ends = running_job(grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n")
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
@@ -587,25 +591,40 @@ def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_doe
     unread = "SELECT 1 FROM callbacks WHERE job_id = :id AND read_at IS NULL"
     wait_until(lambda: bool(rows(grid, unread, id=waits)), "a callback", 60.0, 0.1)
     assert wait_for_end(grid, ends).status is ChainStatus.FINISHED
-    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
-        broker.flushall()
     execute(
         grid,
         "UPDATE callbacks SET received_at = received_at - interval '2 minutes' WHERE read_at IS NULL",
         "UPDATE transactions SET created_at = created_at - interval '2 minutes' WHERE state = 'SENT'",
     )
     before = last_sweep(grid)
-    grid.fleet.start_worker("worker", "--queues", "devgrid.slurm,devgrid.chain")
-    try:
-        wait_for(grid, waits, {ChainStatus.RUNNING})
-        wait_until(lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1)
-    finally:
-        grid.processes.kill(grid.fleet.find("worker"))
-        grid.fleet.start_worker()
+    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
+        broker.flushall()
+        subprocess.run([sys.executable, "-c", SWEEP], cwd=REPOSITORY, env=grid.environment, check=True)
+        assert "supervisor_tasks.tasks.witness" in waiting(broker, "devgrid.slurm")
+        assert "supervisor_tasks.tasks.track" in waiting(broker, "devgrid.chain")
+    grid.fleet.start_worker()
+    wait_for(grid, waits, {ChainStatus.RUNNING})
+    wait_until(lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1)
     stale = [report["stale"] for report in reports(grid, before)]
     assert stale[0]["callbacks"] >= 1
     assert stale[0]["transactions"] >= 1
     end(grid, customer, waits)
+
+
+SWEEP = """
+from supervisor_tasks import app
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.settings import Need, load_or_exit
+from supervisor_tasks.wiring import build
+site = build(load_or_exit(Need.SSH), {Queue.SLURM}, app)
+site.sweep("a test")
+site.close()
+"""
+
+
+def waiting(broker: Any, queue: str) -> set[str]:
+    """The tasks whose messages wait in a queue."""
+    return {json.loads(message)["headers"]["task"] for message in broker.lrange(queue, 0, -1)}
 
 
 def test_sweep__at_its_end__nothing_is_parked(grid: Grid) -> None:

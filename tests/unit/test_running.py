@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.running import needs_of_command
+from supervisor_tasks.running import needs_of_command, start_site
 from supervisor_tasks.settings import Need
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,3 +42,10 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(tmp_path: Pa
         "TLS_ENABLE",
     ]
     assert "Traceback" not in ended.stderr
+
+
+def test_start_site__what_nobody_foresaw__ends_the_worker_and_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        start_site(sender=None)
+    assert ended.value.code == 2
+    assert "'NoneType' object has no attribute 'app'" in capfd.readouterr().err

@@ -1,0 +1,100 @@
+"""How the processes start: with what they need, or not at all."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from devgrid.fleet import CELERY, REPOSITORY, Fleet
+from devgrid.grid import start_server
+from devgrid.process import Processes, wait_until
+from devgrid.state import new_state_folder, private_processes
+from supervisor_tasks import embedded
+from supervisor_tasks.ledger.ticks import Ticks
+
+PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(processes: Processes) -> Fleet:
+    """A broker, a ledger that is up to date, and nobody at work."""
+    servers = {"postgres": embedded.postgres, "redis": embedded.redis}
+    for name in servers:
+        (processes.folder / name).mkdir()
+    described = {name: describe(processes.folder / name) for name, describe in servers.items()}
+    for name, server in described.items():
+        start_server(processes, name, server)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(processes.folder),
+        "STATE_DIR": str(processes.folder),
+        "DATABASE_URL": described["postgres"].url,
+        "BROKER_URL": described["redis"].url,
+        "ETH_PRIVATE_KEY": f"{1:064x}",
+        "METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1",
+    }
+    fleet = Fleet(processes, environment)
+    fleet.migrate()
+    return fleet
+
+
+@pytest.fixture(scope="module")
+def engine(fleet: Fleet) -> Iterator[Engine]:
+    engine = create_engine(fleet.environment["DATABASE_URL"])
+    yield engine
+    engine.dispose()
+
+
+def ended(argv: Sequence[str | Path], state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": "/usr/bin:/bin", "HOME": str(state.parent), "STATE_DIR": str(state), **environment}
+    return subprocess.run(argv, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> None:
+    """Redis runs there, so Celery has begun; Postgres does not."""
+    outer = new_state_folder()
+    (outer / "postgres" / "data").mkdir(parents=True)  # Postgres finds none of its files
+    try:
+        done = ended([*CELERY, "worker", "-Q", "main.default"], outer)
+    finally:
+        subprocess.run(["rm", "-rf", str(outer)], check=True)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2, done.stderr
+    assert f"STATE_DIR: the postgres of {outer} does not answer; see {outer}/postgres/server.log" in last
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [*CELERY, "worker", "-Q", "main.default"],
+        [*CELERY, "beat"],
+        [*CELERY, "flower"],
+        [sys.executable, "-m", "grpc_callbacks"],
+        [sys.executable, "-m", "alembic", "upgrade", "head"],
+    ],
+)
+def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = ended(argv, tmp_path / "file" / "state", SLURM_SSH_PUBLIC_KEY=PUBLIC_LINE, LISTEN_ADDRESS="127.0.0.1:0")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run (")
+
+
+def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(fleet: Fleet, engine: Engine) -> None:
+    fleet.start_worker("worker", "-Q", "main.chain")
+    try:
+        wait_until(lambda: Ticks(engine, "main").age_s("nudge") is not None, "a nudge", PATIENCE_S, 0.1)
+    finally:
+        fleet.processes.kill(fleet.find("worker"))
