@@ -94,11 +94,11 @@ class World:
 
     # --- a job ------------------------------------------------------------------------------------------------------
 
-    def new_job(self, site: Site, script: str = "#!/bin/bash\nsleep 600\n") -> JobId:
+    def new_job(self, site: Site, script: str = "#!/bin/bash\nsleep 600\n", customer: Address = CUSTOMER) -> JobId:
         """A job that is ready to be submitted."""
         with self.engine.connect() as connection:
             number = 1 + int(connection.scalar(text("SELECT count(*) FROM jobs")) or 0)
-        event = replace(claim(number), customer=CUSTOMER)
+        event = replace(claim(number), customer=customer)
         site.ledger.record(Change(event.job_id, event), Change(event.job_id, ScriptFetched(script, "")))
         return event.job_id
 
@@ -129,7 +129,8 @@ class World:
         with self.engine.begin() as connection:
             for change in (
                 "UPDATE events SET at = at - interval '60 s' WHERE job_id = :job",
-                "UPDATE effects SET due_at = due_at - interval '60 s' WHERE job_id = :job",
+                "UPDATE effects SET due_at = due_at - interval '60 s', failing_since = failing_since - interval '60 s'"
+                " WHERE job_id = :job",
             ):
                 connection.execute(text(change), {"job": job})
 

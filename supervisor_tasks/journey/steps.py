@@ -61,9 +61,19 @@ def carry_out(site: Site, effect_id: int) -> None:
 
 def _conclude(site: Site, effect: OpenEffect, event: Event) -> None:
     held = effect if isinstance(event, OF_THE_MOMENT) else None
+    change = Change(effect.job_id, event, done=effect, in_vain=_in_vain(event))
     with around(Point.ID_STORED) if isinstance(event, Submitted) else nullcontext():
-        after = site.ledger.record(Change(effect.job_id, event, done=effect), held=held)[effect.job_id]
+        after = site.ledger.record(change, held=held)[effect.job_id]
     log.info("step_done", job_id=effect.job_id, kind=effect.kind, state=after.state, slurm_id=after.slurm_id)
+
+
+def _in_vain(event: Event) -> str | None:
+    """A submission that is cut off, looked for and made again goes in a circle: the operator hears of it as of any other
+    failure that lasts.
+    """
+    if isinstance(event, SubmitUnclear):
+        return event.reason
+    return "its submission was cut off, and SLURM has nothing of it" if isinstance(event, SubmitNotFound) else None
 
 
 def park(site: Site, effect: OpenEffect, reason: str, **seen: object) -> None:

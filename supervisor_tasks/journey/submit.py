@@ -26,6 +26,7 @@ from supervisor_tasks.events import (
 from supervisor_tasks.job import ChainStatus, Job, SlurmId, State
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request
@@ -38,13 +39,19 @@ log = structlog.get_logger()
 # An answer of sbatch that nobody understands is no refusal: the job is looked for, and submitted again. After so many of them,
 # and SLURM has nothing of the job, it was refused.
 STRANGE_ANSWERS = 3
+# One that is cut off is no refusal either, and as long as it may be SLURM's own trouble the job is submitted again, however
+# often (the effect counts as failing meanwhile, which calls the operator). That slurmctld answers our questions does not tell:
+# one that is slow lists jobs and takes none. What tells is that other customers' jobs were taken in the same time: after so
+# many times, and when more of these customers fared well than had a submission cut off, it is the job's or its customer's own
+# trouble (a start-up file, a script too long for a slow link), and would go on for ever.
+CUT_OFF_AT_MOST = 5
 
 
 def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
     require_known(site)
     if job.state is State.SUBMITTING:
-        return _look_for(site, job)
+        return _look_for(site, job, effect)
     require_not_held(site.ledger)
     require_never_ran(job)
     cluster = site.slurm.cluster
@@ -134,7 +141,7 @@ def require_settled(site: Site, job: Job) -> None:
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
 
-def _look_for(site: Site, job: Job) -> Event:
+def _look_for(site: Site, job: Job, effect: OpenEffect) -> Event:
     second = job.looks > 0
     if second:
         require_settled(site, job)
@@ -154,7 +161,20 @@ def _look_for(site: Site, job: Job) -> Event:
         return SubmitNotFound()
     _require_no_trace(site, job)
     strange = site.ledger.journal.strange_answers(job.job_id)
-    return SubmitNotFound() if len(strange) < STRANGE_ANSWERS else SubmitRejected(strange[-1])
+    if len(strange) >= STRANGE_ANSWERS:
+        return SubmitRejected(strange[-1])
+    require_worth_trying(site.ledger.journal.cut_off(job, effect.id))
+    return SubmitNotFound()
+
+
+def require_worth_trying(cut_off: CutOff) -> None:
+    """Raises PermanentError when the job's submissions are cut off again and again, and others' are not."""
+    times = len(cut_off.reasons)
+    if times >= CUT_OFF_AT_MOST and cut_off.others_taken > cut_off.others_cut_off:
+        raise PermanentError(
+            f"its submission was cut off {times} times while SLURM took the jobs of {cut_off.others_taken} other customers,"
+            f" and SLURM has nothing of it; the last time: {cut_off.reasons[-1]}"
+        )
 
 
 def _require_no_trace(site: Site, job: Job) -> None:

@@ -237,12 +237,18 @@ class Effects:
         if connection.execute(outbox.HELD, taking).first() is None:
             raise LeaseLostError(f"the lease of effect {effect.id} ({effect.kind} of {effect.job_id}) is another's now")
 
-    def end(self, connection: Connection, done: Sequence[OpenEffect], wanted: Wanted) -> list[OpenEffect]:
-        """End effects that are still held; one whose kind is wanted again is made due again and taken out of `wanted`."""
+    def end(
+        self, connection: Connection, done: Sequence[tuple[OpenEffect, str | None]], wanted: Wanted
+    ) -> list[OpenEffect]:
+        """End effects that are still held, each with the reason why it was carried out in vain, if it was; one whose kind is
+        wanted again is made due again and taken out of `wanted`.
+        """
         if not done:
             return []
-        dues = [wanted.get((effect.job_id, effect.kind)) for effect in done]
-        rows = list(connection.execute(outbox.END, _takings(done) | {"dues": dues}))
+        effects = [effect for effect, _ in done]
+        dues = [wanted.get((effect.job_id, effect.kind)) for effect in effects]
+        in_vain = [None if why is None else storable(why) for _, why in done]
+        rows = list(connection.execute(outbox.END, _takings(effects) | {"dues": dues, "in_vain": in_vain}))
         for row in rows:
             wanted.pop((JobId(row.job_id), Kind(row.kind)), None)
         return _effects(row for row in rows if row.done_at is None and row.parked_at is None)

@@ -10,10 +10,11 @@ from sqlalchemy.dialects.postgresql import insert
 from supervisor_tasks.events import Claimed, Event, SlurmStarted, SlurmWaiting, SubmitStarted, SubmitUnclear
 from supervisor_tasks.job import Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import EventRow
+from supervisor_tasks.ledger.models import EffectRow, EventRow
 from supervisor_tasks.ledger.rows import details
 
 EVENTS = EventRow.metadata.tables["events"]
+EFFECTS = EffectRow.metadata.tables["effects"]
 
 # All jobs that were ever given one of these ids: more than one where slurmctld has given it again.
 _SUBMISSIONS = text(
@@ -29,6 +30,31 @@ _SUBMISSIONS = text(
     ORDER BY heard.place
     """
 )
+
+# How other customers' submissions fared since an event: how many of these customers had jobs taken and none cut off, and how
+# many had one cut off.
+_OTHERS = text(
+    """
+    SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
+        SELECT bool_or(events.name = 'SubmitUnclear') AS cut_off
+        FROM events JOIN jobs ON jobs.cluster = events.cluster AND jobs.job_id = events.job_id
+        WHERE events.cluster = :cluster AND events.id >= :since_id AND events.name IN ('Submitted', 'SubmitUnclear')
+            AND jobs.customer <> :customer
+        GROUP BY jobs.customer
+    ) AS customers
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """The submissions of a job that were cut off since its effect began to fail, by `reasons`, the latest last; and how many
+    other customers' jobs SLURM has taken since the first of them, and how many others' were cut off, too.
+    """
+
+    reasons: Sequence[str]
+    others_taken: int
+    others_cut_off: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +124,18 @@ class Journal:
         query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), *said)
         with asking(self._engine) as connection:
             return list(connection.scalars(query.order_by(EVENTS.c.id)))
+
+    def cut_off(self, job: Job, effect_id: int) -> CutOff:
+        """How the job's submissions were cut off, as far as that effect has failed without a break."""
+        failing = select(EFFECTS.c.failing_since).where(EFFECTS.c.id == effect_id).scalar_subquery()
+        these = EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.at >= failing
+        query = select(EVENTS.c.id, EVENTS.c.details["reason"].astext.label("reason"))
+        query = query.where(*self._since_claim(job.job_id, EVENTS.c.id.__gt__), *these).order_by(EVENTS.c.id)
+        with asking(self._engine) as connection:
+            rows = list(connection.execute(query))
+            since = {"cluster": self._cluster, "since_id": rows[0].id if rows else 2**62, "customer": job.customer}
+            others = connection.execute(_OTHERS, since).one()
+        return CutOff([row.reason for row in rows], others.taken, others.cut_off)
 
     def earlier_submission_s(self, job_id: JobId) -> float | None:
         """How long ago a submission of the job began under a claim before the last one; None when none did."""

@@ -40,16 +40,19 @@ HELD = text(
 )
 
 # Ends effects that were carried out by who holds them: done, or due again (`due_in_s`), or, when a demand came in
-# meanwhile, due at once.
+# meanwhile, due at once. What was carried out in vain goes on to fail: whatever the next step of its circle is, nothing
+# has come of it.
 END = _returning(
     """
-    UPDATE effects SET lease = NULL, lease_until = NULL, attempts = 0, last_error = NULL, woken_at = now(),
-        unforeseen = 0, refusals = 0, failing_since = NULL, evidence = NULL,
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = ended.in_vain, woken_at = now(),
+        attempts = CASE WHEN ended.in_vain IS NULL THEN 0 ELSE attempts END,
+        failing_since = CASE WHEN ended.in_vain IS NOT NULL THEN COALESCE(failing_since, now()) END,
+        unforeseen = 0, refusals = 0, evidence = NULL,
         done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
         due_at = CASE WHEN effects.wakes = ended.wakes
             THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
     FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:dues AS float8[]), CAST(:holders AS bigint[]),
-        CAST(:takings AS bigint[])) AS ended(id, wakes, due_in_s, holder, taking)
+        CAST(:takings AS bigint[]), CAST(:in_vain AS text[])) AS ended(id, wakes, due_in_s, holder, taking, in_vain)
     WHERE effects.id = ended.id AND effects.done_at IS NULL
         AND effects.lease = ended.holder AND effects.takings = ended.taking
     """,

@@ -35,11 +35,14 @@ A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIP
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An event of a job, and the effect that it ends if it is the outcome of one."""
+    """An event of a job, and the effect that it ends if it is the outcome of one. `in_vain` is why nothing has come of that
+    effect yet, if it is due again: it counts as failing since the first time in a row.
+    """
 
     job_id: JobId
     event: Event
     done: OpenEffect | None = None
+    in_vain: str | None = None
 
 
 Also = Callable[[Connection], object]
@@ -80,7 +83,7 @@ class Ledger:
             self._store(connection, changed)
             self._store_scripts(connection, before, after, happened)
             self.journal.write(connection, happened)
-            done = [change.done for change in changes if change.done is not None]
+            done = [(change.done, change.in_vain) for change in changes if change.done is not None]
             again = self.effects.end(connection, done, wanted)
             opened = self.effects.open(connection, wanted)
             self.effects.close_pointless(connection, changed)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -112,12 +112,14 @@ class Cluster:
         return settled_after_s(self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
-        """The login node's clock, as this user sees it. Raises SshUnavailableError when the login node does not let us in."""
-        return self.ssh.clock(user)
+        """The login node's clock, as this user sees it, and where the admin has SLURM's configuration. Raises
+        SshUnavailableError when the login node does not let us in.
+        """
+        return replace(self.ssh.clock(user), slurm_conf=self.ssh.clock(self.admin).slurm_conf)
 
     def now_s(self) -> int:
         """The time of the site (Unix time), as the login node has it. Raises SshUnavailableError."""
-        return self.clock(self.admin).at(our_clock_s())
+        return self.ssh.clock(self.admin).at(our_clock_s())
 
     def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
         """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
@@ -139,7 +141,7 @@ class Cluster:
         if our_clock_s() >= begun_s + IN_TIME_S:
             raise once.TooLateError("this worker stood still; nothing was sent")
         with around(Point.SBATCH):
-            guarded = once.guarded(argv, script, until_login_s)
+            guarded = once.guarded(argv, script, until_login_s, clock.slurm_conf)
             answer = self.ssh.run(user, guarded, once.marked(mark, script), timeout_s=once.ANSWERED_AFTER_S)
         try:
             return submitted_id(once.guards_answer(answer, mark))

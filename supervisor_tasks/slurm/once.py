@@ -5,6 +5,9 @@ network stood still, and the effect has another holder by now). So a guard in fr
 looks at the login node's own clock, and gives sbatch no more time than is left. Its answer stands behind a mark that nobody
 can guess: whatever the customer's start-up files print is not taken for it.
 
+SLURM's configuration is the admin's (SLURM_CONF), whatever a start-up file of the customer says: another SLURM would take a job
+that is looked for here in vain.
+
 The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, hands it on unchanged. It
 writes no file: a full disk does not matter, and the script, which is the customer's, is never seen in a process list.
 
@@ -23,7 +26,7 @@ from supervisor_tasks.slurm.output import Answer
 
 ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
 NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
-TO_REACH_SLURM = ("SLURM_CONF", "SLURM_JWT")  # the site's own; sbatch reads no options from them
+TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own; sbatch reads no options from it
 
 _OUR_TOOLS = "unset -f [ awk cat date echo env printf read test timeout wc; path=$PATH; PATH=/usr/bin:/bin; "
 # Without awk nothing is run: SLURM would be asked for whatever the environment says.
@@ -33,12 +36,13 @@ _WITHOUT_OPTIONS = (
 )
 _GUARD = (
     f"{_OUR_TOOLS}{_WITHOUT_OPTIONS}"
-    'n=$1 until=$2; shift 2; IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
+    'n=$1 until=$2; if [ "$3" ]; then export SLURM_CONF="$3"; fi; shift 3; '
+    'IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
     'if [ "$(printf %s "$s" | wc -c)" -ne "$n" ]; then echo " cut"; exit 0; fi; '
     'left=$((until - $(date +%s))); if [ "$left" -le 0 ]; then echo " late"; exit 0; fi; '
     f'echo " runs"; printf %s "$s" | timeout -k {KILLED_AFTER_S} "$left" env PATH="$path" "$@"; r=$?; echo "$m ended $r"'
 )
-_CLOCK = f'{_OUR_TOOLS}echo "$1 $(date +%s)"'
+_CLOCK = f'{_OUR_TOOLS}echo "$1 $(date +%s) $SLURM_CONF"'
 
 
 class TooLateError(TransientError):
@@ -47,21 +51,24 @@ class TooLateError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class LoginClock:
-    """The login node's clock as it was read: `login_s` (Unix time, whole seconds) when ours showed `our_s`."""
+    """The login node's clock as it was read: `login_s` (Unix time, whole seconds) when ours showed `our_s`; and where SLURM's
+    configuration is (SLURM_CONF), empty where SLURM's commands know.
+    """
 
     login_s: int
     our_s: float
+    slurm_conf: str = ""
 
     def at(self, our_s: float) -> int:
         """What the login node's clock shows when ours shows that, or a moment earlier; never later."""
         return self.login_s + int(our_s - self.our_s)
 
 
-def guarded(argv: Sequence[str], script: bytes, until_login_s: int) -> list[str]:
-    """Run `argv` only with the whole of `script`, only until then, and with no option but its own. It reads `marked` from
-    standard input.
+def guarded(argv: Sequence[str], script: bytes, until_login_s: int, slurm_conf: str = "") -> list[str]:
+    """Run `argv` only with the whole of `script`, only until then, with no option but its own, and with that SLURM_CONF or
+    none. It reads `marked` from standard input.
     """
-    return ["/bin/sh", "-c", _GUARD, "guard", str(len(script)), str(until_login_s), *argv]
+    return ["/bin/sh", "-c", _GUARD, "guard", str(len(script)), str(until_login_s), slurm_conf, *argv]
 
 
 def marked(mark: str, script: bytes) -> bytes:
@@ -70,16 +77,16 @@ def marked(mark: str, script: bytes) -> bytes:
 
 
 def ask_clock(mark: str) -> list[str]:
-    """Ask what time it is at the login node."""
+    """Ask what time it is at the login node, and for the user's SLURM_CONF."""
     return ["/bin/sh", "-c", _CLOCK, "clock", mark]
 
 
 def clock_told(answer: Answer, mark: str, our_s: float) -> LoginClock:
     """The login node's clock; `our_s` is when the answer was there. Raises TransientError."""
-    found = re.search(rf"{mark} (\d{{1,12}})\n", answer.stdout)
+    found = re.search(rf"{mark} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:
         raise TransientError(f"the login node does not tell the time (status {answer.status}): {answer.stderr[:200]!r}")
-    return LoginClock(int(found[1]), our_s)
+    return LoginClock(int(found[1]), our_s, found[2])
 
 
 def guards_answer(answer: Answer, mark: str) -> Answer:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -14,11 +15,11 @@ from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
 from supervisor_tasks.events import ChainSaw, Claimed, ScriptFetched, SubmitNotFound, SubmitRejected, SubmitStarted
-from supervisor_tasks.job import ChainStatus, JobId, SlurmId, State
+from supervisor_tasks.job import Address, ChainStatus, JobId, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
-from supervisor_tasks.journey.submit import STRANGE_ANSWERS, find
+from supervisor_tasks.journey.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.journey.top_up import top_up
-from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S
+from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S, Trouble
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -263,6 +264,76 @@ def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid
         assert world.field(slurm_id, name) == world.field(usual_id, name), name
     assert world.in_slurm(job) == [slurm_id]
     assert not list(world.slurm.users.home(CUSTOMER).glob("*-was-called"))
+
+
+@pytest.fixture
+def start_up(world: World) -> Iterator[Path]:
+    """The file that the shell of the customer's next connection reads."""
+    file = world.slurm.users.home(CUSTOMER) / ".bashrc"
+    file.touch()
+    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    yield file
+    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    file.unlink()
+
+
+def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
+    world: World, site: Site, start_up: Path
+) -> None:
+    start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
+    direct, job = world.site(world.cluster()), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    assert world.carry_out(direct, job).state is State.QUEUED
+    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    own = f"SLURM_CONF={world.slurm.layout.folder / 'slurm.conf'}\n"
+    wait_until(lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S)
+    assert world.journal(job).count("SubmitStarted") == 1
+    direct.slurm.cluster.ssh.close()
+    direct.ledger.holder.close()
+
+
+def others_are_taken(world: World, site: Site) -> None:
+    """Another customer's job."""
+    other = Address("0x" + "3" * 40)
+    world.slurm.users.add(other)
+    job = world.new_job(site, customer=other)
+    wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "another's job to be queued", PATIENCE_S)
+    world.slurm.run("scancel", f"--user={other}")
+
+
+def next_submission(world: World, site: Site, job: JobId) -> str:
+    """Until one more was cut off and looked for in vain, or the effect is parked; why it is."""
+    begun, why = world.journal(job).count("SubmitStarted"), ""
+
+    def over() -> bool:
+        nonlocal why
+        world.a_minute_passes(job)
+        why = world.parked(site, job)
+        again = world.journal(job).count("SubmitStarted") > begun
+        return bool(why) or (again and site.ledger.jobs([job])[job].state is State.READY)
+
+    wait_until(over, "a submission to be over", PATIENCE_S, 0.0)
+    return why
+
+
+def test_submissions_that_are_cut_off_again_and_again(world: World, start_up: Path) -> None:
+    """A token that slurmctld does not take: sbatch gets no answer each time."""
+    start_up.write_text("export SLURM_JWT=expired\n")
+    site = world.site(world.cluster())
+    job = world.new_job(site)
+    for _ in range(CUT_OFF_AT_MOST + 1):  # as nobody else gets through either, it may be SLURM's outage, however long
+        assert next_submission(world, site, job) == ""
+    trouble = site.ledger.effects.trouble()
+    assert (trouble.parked, trouble.late) == (0, 1)
+    assert trouble.longest_s > 300.0
+    others_are_taken(world, site)
+    assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(world, site, job)
+    assert site.ledger.effects.trouble().parked == 1
+    start_up.write_text("")
+    site.slurm.cluster.ssh.close()
+    assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert site.ledger.effects.trouble() == Trouble(0, 0, 0, 0.0, None)
+    site.ledger.holder.close()
 
 
 # --- what its owner calls a job -------------------------------------------------------------------------------------------

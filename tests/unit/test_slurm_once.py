@@ -112,9 +112,9 @@ OPTIONS = {
     "SLURM_NTASKS_PER_NODE": "4",
     "SLURM_WHATEVER_COMES_NEXT": "x\nSLURM_CONF=/forged",
     "SLURM_HINT": "",
+    "SLURM_CONF": "/of/another/cluster",
 }
 KEPT = {
-    "SLURM_CONF": "/etc/slurm.conf",
     "SLURM_JWT": "token",
     "MODULEPATH": "/a:/b",
     "MY_SBATCH_GPUS": "8",
@@ -122,8 +122,10 @@ KEPT = {
 }
 
 
-def environment_of_the_command(shell: str, environment: dict[str, str], noise: str = "") -> dict[str, str]:
-    shown = guarded(["/usr/bin/env", "-0"], b"", in_s(60))
+def environment_of_the_command(
+    shell: str, environment: dict[str, str], noise: str = "", slurm_conf: str = ""
+) -> dict[str, str]:
+    shown = guarded(["/usr/bin/env", "-0"], b"", in_s(60), slurm_conf)
     answer = guards_answer(run(shell, shown, marked(MARK, b""), noise, environment), MARK)
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
@@ -134,6 +136,11 @@ def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_
     found = environment_of_the_command(shell, environment | OPTIONS)
     assert {name: value for name, value in found.items() if name in environment} == environment
     assert not found.keys() & OPTIONS.keys()
+
+
+@pytest.mark.parametrize("slurm_conf", ["/etc/slurm.conf", "/a b/$(id)/'", "!", "("])
+def test_guarded__slurms_configuration_is_the_admins(slurm_conf: str) -> None:
+    assert environment_of_the_command("sh", OPTIONS, slurm_conf=slurm_conf)["SLURM_CONF"] == slurm_conf
 
 
 TOOLS = "awk cat date echo env printf read test timeout wc unset ["
@@ -170,9 +177,12 @@ def test_clock__asked_and_told() -> None:
     clock = clock_told(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
     assert abs(clock.login_s - time.time()) < 30
     assert clock.at(1010.9) == clock.login_s + 10
+    assert clock.slurm_conf == ""
+    elsewhere = run("sh", ask_clock(MARK), b"", "", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"})
+    assert clock_told(elsewhere, MARK, 0.0).slurm_conf == "/a b/slurm.conf"
 
 
-@pytest.mark.parametrize("stdout", ["", "12\n", f"{MARK} \n", f"{MARK} x\n", f"{MARK} 12"])
+@pytest.mark.parametrize("stdout", ["", "12\n", f"{MARK} \n", f"{MARK} x\n", f"{MARK} 12 "])
 def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
     with pytest.raises(TransientError):
         clock_told(Answer(0, stdout, ""), MARK, 0.0)

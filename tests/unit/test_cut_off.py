@@ -1,0 +1,28 @@
+"""When submissions that are cut off again and again are left to the operator."""
+
+import pytest
+
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.journey.submit import CUT_OFF_AT_MOST, require_worth_trying
+from supervisor_tasks.ledger.journal import CutOff
+
+REASONS = ["timed out"] * CUT_OFF_AT_MOST
+
+
+@pytest.mark.parametrize(
+    "cut_off",
+    [
+        pytest.param(CutOff([], 0, 0), id="the operator has it tried again"),
+        pytest.param(CutOff(REASONS[1:], 9, 0), id="it may be chance"),
+        pytest.param(CutOff(REASONS * 20, 0, 0), id="nobody else gets through"),
+        pytest.param(CutOff(REASONS * 20, 3, 3), id="others do not get through either"),
+    ],
+)
+def test_cut_off__it_may_be_slurms_own_trouble__is_submitted_again(cut_off: CutOff) -> None:
+    require_worth_trying(cut_off)
+
+
+@pytest.mark.parametrize("cut_off", [CutOff(REASONS, 1, 0), CutOff(REASONS, 4, 3)])
+def test_cut_off__others_get_through__is_left_to_the_operator(cut_off: CutOff) -> None:
+    with pytest.raises(PermanentError, match=f"cut off {CUT_OFF_AT_MOST} times.*timed out"):
+        require_worth_trying(cut_off)
