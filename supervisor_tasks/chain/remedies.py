@@ -7,9 +7,8 @@ when the nonce is mined and none of our signatures is what was mined.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
 
-from supervisor_tasks.chain.fees import Fees, Market, replacement
+from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
 from supervisor_tasks.chain.refusals import Refusal
 
 SEND_AGAIN_S = 15.0  # a transaction without a receipt for so long is sent again, byte by byte the same
@@ -28,7 +27,7 @@ class Remedy(StrEnum):
     SEND = "send again"  # the same bytes
     REPLACE = "replace"  # the same nonce, a higher fee
     CAPPED = "capped"  # should be replaced and may not cost more: the same bytes
-    PAUSE = "pause"  # the wallet cannot pay for it
+    PAUSE = "pause"  # the wallet cannot pay for it, or not for the higher fee that it needs
     CONTEST = "contest"  # the nonce is mined and not known to be ours: look once more
     FOREIGN = "foreign"  # the nonce is somebody else's
     GIVE_UP = "give up"  # no node will ever take it: its nonce goes to a transaction that does nothing
@@ -41,6 +40,7 @@ class Pending:
     """
 
     nonce: int
+    gas: int
     fees: Fees
     mine: bool  # whether the wallet still has the key of its address
     accepted: bool  # whether a node is known to have its present bytes
@@ -60,32 +60,56 @@ class Rules:
     stuck_after_s: float
 
 
-def remedy(pending: Pending, mined_nonces: int, market: Market, rules: Rules, can_pay: bool) -> Remedy:
-    """What to do. `mined_nonces` is the account's nonce on the head of the chain, `can_pay` whether its balance is enough for
-    this one and all before it.
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """What to do, and what the transaction pays for gas then; one that is paused, what it would have to pay."""
+
+    remedy: Remedy
+    fees: Fees
+
+
+def cures(pending: Sequence[Pending], mined_nonces: int, market: Market, rules: Rules, balance_wei: int) -> list[Cure]:
+    """What to do about the transactions of one account, by nonce; `mined_nonces` is its nonce on the head. For each
+    there is what the balance leaves after all before it that are not mined yet, at the prices that those have then.
     """
+    found, left_wei = [], balance_wei
+    for entry in pending:
+        cure = cured(entry, mined_nonces, market, rules, left_wei)
+        if entry.nonce >= mined_nonces:
+            left_wei -= entry.gas * cure.fees.max_fee_wei
+        found.append(cure)
+    return found
+
+
+def cured(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> Cure:
+    """What to do about one, for which so much of the balance is left."""
     if pending.nonce < mined_nonces:
         certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
-        return Remedy.FOREIGN if certain else Remedy.CONTEST
+        return Cure(Remedy.FOREIGN if certain else Remedy.CONTEST, pending.fees)
     again = Remedy.SEND if stale(pending.accepted, pending.sent_age_s) else Remedy.WAIT
     if pending.refusal is Refusal.GAS and not pending.accepted and not pending.nothing:
-        return _give_up(pending) or again
-    needs_more = _needs_more(pending, mined_nonces, market, rules)
-    if not can_pay:
-        return Remedy.PAUSE if needs_more or pending.refusal is Refusal.INSUFFICIENT_FUNDS else again
-    if not needs_more:
-        return again
-    if not pending.mine or replacement(pending.fees, market, rules.cap_wei) is None:
-        return Remedy.CAPPED
-    return Remedy.REPLACE
+        return Cure(_give_up(pending) or again, pending.fees)
+    if pending.refusal is Refusal.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
+        return _cheaper(pending, market, rules, left_wei)
+    if not _needs_more(pending, mined_nonces, market, rules):
+        return Cure(again, pending.fees)
+    more = replacement(pending.fees, market, rules.cap_wei)
+    if not pending.mine or more is None:
+        return Cure(Remedy.CAPPED, pending.fees)
+    return Cure(Remedy.REPLACE if _pays(pending, more, left_wei) else Remedy.PAUSE, more)
 
 
-def payable(costs: Sequence[tuple[int, int]], mined_nonces: int, balance_wei: int) -> list[bool]:
-    """Of transactions of one account, by nonce, with the most that each can cost: whether the balance is enough for it and all
-    before it that are not mined yet.
+def _pays(pending: Pending, price: Fees, left_wei: int) -> bool:
+    """Whether what is left is enough. What a former key has nobody knows."""
+    return not pending.mine or pending.gas * price.max_fee_wei <= left_wei
+
+
+def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> Cure:
+    """No node has bytes that nobody can pay for: where today's price can be paid, that is signed. Should an earlier signature
+    wait somewhere for a higher one, a node says so, and it is raised from there.
     """
-    before = accumulate(cost_wei if nonce >= mined_nonces else 0 for nonce, cost_wei in costs)
-    return [sum_wei <= balance_wei for sum_wei in before]
+    now = fees(market, rules.cap_wei)
+    return Cure(Remedy.REPLACE, now) if _pays(pending, now, left_wei) else Cure(Remedy.PAUSE, pending.fees)
 
 
 def _give_up(pending: Pending) -> Remedy | None:

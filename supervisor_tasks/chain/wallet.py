@@ -236,17 +236,9 @@ class Wallet:
         """Broadcast bytes that were signed once; what nodes say of them matters to nobody."""
         self._rpc.batch([_raw_call(raw) for raw in signed])
 
-    def replace(self, transactions: Sequence[Sent], market: Market, head: int) -> list[Sent]:
-        """Sign the same again for a higher fee, commit that, and broadcast it; returns those that may not cost more."""
-        signed, capped = [], []
-        for entry in transactions:
-            price = replacement(entry.fees, market, self.cap_wei)
-            if price is None:
-                capped.append(entry)
-            else:
-                signed.append((entry.id, self._signed(_again(entry.raw), price)))
-        self._commit_again(signed, head)
-        return capped
+    def replace(self, transactions: Sequence[tuple[Sent, Fees]], head: int) -> None:
+        """Sign the same again for another price, commit that, and broadcast it."""
+        self._commit_again([(entry.id, self._signed(_again(entry.raw), price)) for entry, price in transactions], head)
 
     def give_up(self, transactions: Sequence[Sent], market: Market, head: int) -> None:
         """Sign nothing at all in the place of what no node takes, so that what waits behind the nonce can be mined. The intent

@@ -6,7 +6,7 @@ import structlog
 
 from supervisor_tasks.chain.book import Sent
 from supervisor_tasks.chain.refusals import Refusal
-from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Pending, Remedy, Rules, payable, remedy, stale
+from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Cure, Pending, Remedy, Rules, cures, stale
 from supervisor_tasks.chain.signed import read
 from supervisor_tasks.chain.wallet import AccountState
 from supervisor_tasks.job import Kind
@@ -24,45 +24,44 @@ Plan = dict[Remedy, list[Sent]]
 
 def tend(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
     """Give each transaction without a receipt what it needs. Those of a former key are sent again and never signed anew."""
-    plan = _plan(site, waiting, state)
+    prescribed = _cures(site, waiting, state)
+    plan: Plan = {kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in Remedy}
     wallet = site.chain.wallet
-    given_back = wallet.replace(plan[Remedy.REPLACE], state.market, state.head)
+    wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[Remedy.REPLACE]], state.head)
     for entry in plan[Remedy.REPLACE]:
-        if entry not in given_back:
-            about = {"purpose": entry.purpose, "nonce": entry.nonce}
-            log.info("transaction_replaced", **about, was_wei_per_gas=entry.fees.max_fee_wei)
+        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
+        log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
     wallet.give_up(plan[Remedy.GIVE_UP], state.market, state.head)
     for entry in plan[Remedy.GIVE_UP]:
         log.warning("nonce_given_up", purpose=entry.purpose, job_id=entry.job_id, nonce=entry.nonce, gas=entry.gas)
-    _alarm(site, plan[Remedy.CAPPED] + given_back, plan[Remedy.PAUSE], state)
+    _alarm(site, plan[Remedy.CAPPED], state)
+    if plan[Remedy.PAUSE]:
+        mine = [entry for entry in waiting if entry.address == wallet.address]
+        needed_wei = sum(entry.gas * prescribed[entry.id].fees.max_fee_wei for entry in mine)
+        wallet.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(site, waiting, plan)
     _give_nonces_up(site, plan, state)
     _fill(site, waiting, state)
 
 
-def _plan(site: Site, waiting: Sequence[Sent], state: AccountState) -> Plan:
+def _cures(site: Site, waiting: Sequence[Sent], state: AccountState) -> dict[int, Cure]:
+    """What each needs, by its id."""
     wallet, rules = site.chain.wallet, Rules(site.chain.wallet.cap_wei, site.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
-    paid = _paid([entry for entry in waiting if entry.address == wallet.address], state)
-    plan: Plan = {kind: [] for kind in Remedy}
-    for entry in waiting:
-        pending = _pending(entry, wallet.address, state)
-        can_pay = paid.get(entry.id, True)
-        plan[remedy(pending, mined[entry.address], state.market, rules, can_pay)].append(entry)
-    return plan
-
-
-def _paid(mine: Sequence[Sent], state: AccountState) -> dict[int, bool]:
-    """Which of the wallet's own its balance pays for. The lowest nonce has but itself to be paid for."""
-    costs = [(entry.nonce, entry.cost_wei) for entry in mine]
-    enough = payable(costs, state.mined_nonces, state.balance_wei)
-    return {entry.id: can_pay for entry, can_pay in zip(mine, enough, strict=True)}
+    found = dict[int, Cure]()
+    for address, mined_nonces in mined.items():
+        entries = [entry for entry in waiting if entry.address == address]
+        pending = [_pending(entry, wallet.address, state) for entry in entries]
+        needed = cures(pending, mined_nonces, state.market, rules, state.balance_wei)
+        found.update(zip((entry.id for entry in entries), needed, strict=True))
+    return found
 
 
 def _pending(entry: Sent, address: str, state: AccountState) -> Pending:
     return Pending(
         nonce=entry.nonce,
+        gas=entry.gas,
         fees=entry.fees,
         mine=entry.address == address,
         accepted=entry.accepted,
@@ -79,8 +78,7 @@ def _send_again(site: Site, waiting: Sequence[Sent], plan: Plan) -> None:
     """The same bytes, the lowest nonce first. Where a node misses an earlier nonce, all that are earlier go with it."""
     wallet = site.chain.wallet
     chosen = {entry.id for entry in plan[Remedy.SEND]}
-    unpaid = [entry for entry in plan[Remedy.PAUSE] if entry.refusal is not Refusal.INSUFFICIENT_FUNDS]
-    chosen |= {entry.id for entry in plan[Remedy.CAPPED] + unpaid if stale(entry.accepted, entry.sent_age_s)}
+    chosen |= {e.id for e in plan[Remedy.CAPPED] + plan[Remedy.PAUSE] if stale(e.accepted, e.sent_age_s)}
     gaps = [entry.nonce for entry in plan[Remedy.SEND] if entry.refusal is Refusal.NONCE_GAP]
     done = {
         entry.id for kind in (Remedy.REPLACE, Remedy.GIVE_UP, Remedy.CONTEST, Remedy.FOREIGN) for entry in plan[kind]
@@ -127,7 +125,7 @@ def _fill(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
             wallet.fill(nonce)
 
 
-def _alarm(site: Site, capped: Sequence[Sent], unpaid: Sequence[Sent], state: AccountState) -> None:
+def _alarm(site: Site, capped: Sequence[Sent], state: AccountState) -> None:
     alarms, wallet = site.ledger.alarms, site.chain.wallet
     if capped:
         first = capped[0]
@@ -143,5 +141,3 @@ def _alarm(site: Site, capped: Sequence[Sent], unpaid: Sequence[Sent], state: Ac
         )
     else:
         calm(site)
-    if unpaid:
-        wallet.alarm_of_empty(state.balance_wei, wallet.open_cost_wei())

@@ -35,7 +35,7 @@ from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.metrics import LedgerMetrics
-from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
+from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs, sign_again
 
 DEADLINE_S = 1.0
 
@@ -715,8 +715,7 @@ def test_chain_without_base_fee__takes_legacy_transactions_and_their_replacement
     wallet.send(claims(2))
     first = wallet.open_transactions()
     assert all(entry.fees.legacy for entry in first)
-    state = wallet.look()
-    wallet.replace(first, state.market, state.head)
+    sign_again(wallet)
     again = wallet.open_transactions()
     assert all(new.fees.max_fee_wei * 10 >= old.fees.max_fee_wei * 11 for new, old in zip(again, first, strict=True))
     assert [entry.accepted for entry in again] == [True, True]

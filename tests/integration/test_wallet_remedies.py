@@ -17,7 +17,18 @@ from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.ledger.operator import AlarmName, Switch
-from tests.integration.wallets import CUSTOMERS, GAS, GWEI, Fleet, claims, databases, empty, held, scheduled_jobs
+from tests.integration.wallets import (
+    CUSTOMERS,
+    GAS,
+    GWEI,
+    Fleet,
+    claims,
+    databases,
+    empty,
+    held,
+    scheduled_jobs,
+    sign_again,
+)
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +147,7 @@ def test_replaced__and_the_first_signature_is_mined__counts(chain: Chain, provid
         fleet.wallet.send(claims(1))
         ((first_raw,),) = fleet.rows("raw")
         ((first_hash,),) = fleet.rows("hash")
-        state = fleet.wallet.look()
-        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        sign_again(fleet.wallet)
         ((second_hash,),) = fleet.rows("hash")
         assert second_hash != first_hash
         chain.rpc.call("anvil_dropTransaction", second_hash)
@@ -154,13 +164,12 @@ def test_replaced__and_the_first_signature_lost_its_block__is_replaced_by_the_sa
     with held(chain):
         fleet.wallet.send(claims(1))
         (first,) = fleet.rows(present)
-        state = fleet.wallet.look()
-        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        sign_again(fleet.wallet)
         (second,) = fleet.rows(present)
         with fleet.engine.begin() as connection:  # as it is opened again when the block of the first one is lost
             back = f"UPDATE transactions SET ({present}) = (:hash, :raw, :most, :tip)"  # noqa: S608
             connection.execute(text(back), dict(zip(("hash", "raw", "most", "tip"), first, strict=True)))
-        fleet.wallet.replace(fleet.wallet.open_transactions(), state.market, state.head)
+        sign_again(fleet.wallet)
         assert fleet.rows(present) == [second]
         assert fleet.signatures() == 2
     settled(fleet)
@@ -185,6 +194,48 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     assert fleet.states() == ["MINED"]
     claim(fleet.site)
     assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
+
+
+def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 25 * GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        chain.rpc.call("anvil_dropAllTransactions")
+        chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
+        base_fee(chain, 250 * GWEI)
+        fleet.time_passed()
+        wait_until(lambda: fleet.follow() and AlarmName.WALLET_EMPTY in fleet.alarms(), "the alarm", 60.0, 0.1)
+        fleet.time_passed()
+        fleet.follow()
+        assert fleet.signatures() == 1
+        (alarm,) = fleet.site.ledger.alarms.all()
+        assert alarm.details["needed_wei"] > GAS * 500 * GWEI
+        base_fee(chain, GWEI)
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+    with fleet.engine.begin() as connection:  # as when the time has passed since it was needed
+        connection.execute(text("UPDATE alarms SET details = details || '{\"seen_s\": 0}'"))
+    claim(fleet.site)
+    assert fleet.alarms() == set()
+
+
+def test_bytes_of_a_spike_that_nobody_can_pay_for__are_signed_again_when_the_fee_has_fallen(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    base_fee(chain, 250 * GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        chain.rpc.call("anvil_dropAllTransactions")
+        chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
+        base_fee(chain, GWEI)
+        fleet.time_passed()
+        fleet.follow()
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 2
 
 
 def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(

@@ -12,6 +12,7 @@ from devgrid.grid import start_server
 from devgrid.process import Processes
 from supervisor_tasks import embedded
 from supervisor_tasks.chain.contract import CLAIM, Contract
+from supervisor_tasks.chain.fees import replacement
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet, Write
 from supervisor_tasks.channels import Channels
@@ -49,8 +50,13 @@ def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
         engine.dispose()
 
 
+LEDGERS = list[Ledger]()  # each keeps a connection, once it has held anything
+
+
 def empty(engine: Engine) -> None:
     """Forget everything."""
+    while LEDGERS:
+        LEDGERS.pop().holder.close()
     with engine.begin() as connection:
         tables = ", ".join(Base.metadata.tables)
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
@@ -80,6 +86,7 @@ class Fleet:
         """A fleet with that key and that ledger."""
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
         ledger = Ledger(engine, "here", lambda _: None)
+        LEDGERS.append(ledger)
         wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, cap_wei)
         channels = Channels(False, None, verified=False)
         side = ChainSide(
@@ -101,6 +108,11 @@ class Fleet:
         """One pass of the tracker; whether something is still open."""
         return follow_once(self.site)
 
+    def time_passed(self, interval: str = "1 minute") -> None:
+        """As when nothing was sent for so long."""
+        with self.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - CAST(:i AS interval)"), {"i": interval})
+
     def rows(self, columns: str = "nonce, intent, state") -> list[tuple[Any, ...]]:
         """The transactions of the ledger, by nonce."""
         with self.engine.connect() as connection:
@@ -119,6 +131,16 @@ class Fleet:
     def alarms(self) -> set[AlarmName]:
         """What the operator is called for."""
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
+
+
+def sign_again(wallet: Wallet) -> None:
+    """Whatever is open is signed again for a higher fee."""
+    state = wallet.look()
+    dearer = [
+        (entry, replacement(entry.fees, state.market, wallet.cap_wei) or entry.fees)
+        for entry in wallet.open_transactions()
+    ]
+    wallet.replace(dearer, state.head)
 
 
 def claims(number: int, first: int = 0) -> list[Write]:

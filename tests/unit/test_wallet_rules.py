@@ -23,11 +23,12 @@ from supervisor_tasks.chain.remedies import (
     CERTAIN_S,
     SEND_AGAIN_S,
     STUCK_BLOCKS,
+    Cure,
     Pending,
     Remedy,
     Rules,
-    payable,
-    remedy,
+    cured,
+    cures,
 )
 from supervisor_tasks.chain.signed import mark_of, marked, read
 from supervisor_tasks.journey import vain_claims
@@ -133,6 +134,7 @@ MARKET = Market(10 * GWEI, GWEI, 11 * GWEI)
 RULES = Rules(cap_wei=CAP, stuck_after_s=60.0)
 PENDING = Pending(
     nonce=7,
+    gas=250_000,
     fees=Fees(21 * GWEI, GWEI, legacy=False),
     mine=True,
     accepted=True,
@@ -183,14 +185,42 @@ REMEDIES = [
 @pytest.mark.parametrize(
     ("pending", "mined", "can_pay", "wanted"), [case[1:] for case in REMEDIES], ids=[c[0] for c in REMEDIES]
 )
-def test_remedy(pending: Pending, mined: int, can_pay: bool, wanted: Remedy) -> None:
+def test_cured(pending: Pending, mined: int, can_pay: bool, wanted: Remedy) -> None:
     market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
-    assert remedy(pending, mined, market, RULES, can_pay) is wanted
+    assert cured(pending, mined, market, RULES, 10**18 if can_pay else 0).remedy is wanted
 
 
-def test_payable__the_lowest_nonce_has_but_itself_to_be_paid_for_and_what_is_mined_is_paid() -> None:
-    assert payable([(5, 100), (6, 100), (7, 60), (8, 40), (9, 1)], 7, 100) == [True, True, True, True, False]
-    assert payable([], 7, 0) == []
+SPIKE, CALM = Market(250 * GWEI, GWEI, 0), Market(25 * GWEI, GWEI, 0)
+USUAL, DEAR = Fees(51 * GWEI, GWEI, legacy=False), Fees(501 * GWEI, GWEI, legacy=False)
+SMALL_WEI = 5 * 10**16  # pays for the usual fees, not for those of the spike
+NOT_TAKEN = replace(PENDING, fees=USUAL, accepted=False, refusal=Refusal.BELOW_BASE_FEE)
+UNPAID = replace(PENDING, fees=DEAR, accepted=False, refusal=Refusal.INSUFFICIENT_FUNDS)
+
+
+def test_cured__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
+    dearer = replace(DEAR, priority_fee_wei=GWEI * 9 // 8)
+    assert cured(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == Cure(Remedy.PAUSE, dearer)
+    assert cured(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == Cure(Remedy.REPLACE, dearer)
+    taken = replace(PENDING, fees=USUAL)
+    assert cured(taken, 7, SPIKE, RULES, SMALL_WEI) == Cure(Remedy.PAUSE, dearer)
+    assert cured(taken, 7, CALM, RULES, SMALL_WEI) == Cure(Remedy.WAIT, USUAL)
+
+
+def test_cured__bytes_that_cannot_be_paid__are_signed_again_for_todays_price_if_that_can() -> None:
+    assert cured(UNPAID, 7, CALM, RULES, SMALL_WEI) == Cure(Remedy.REPLACE, USUAL)
+    assert cured(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == Cure(Remedy.PAUSE, DEAR)
+    assert cured(UNPAID, 7, CALM, RULES, 10**16).remedy is Remedy.PAUSE
+    assert cured(UNPAID, 7, CALM, RULES, 10**18).remedy is Remedy.SEND
+    assert cured(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is Remedy.SEND
+
+
+def test_cures__each_has_what_those_before_it_leave_at_the_prices_that_they_have_then() -> None:
+    three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
+    two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
+    wanted = [Remedy.REPLACE, Remedy.REPLACE, Remedy.PAUSE]
+    assert [cure.remedy for cure in cures(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
+    assert [cure.remedy for cure in cures(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [Remedy.REPLACE] * 2
+    assert cures([], 7, SPIKE, RULES, 0) == []
 
 
 @pytest.mark.parametrize(
