@@ -1,9 +1,10 @@
 """The chain's blocks as a node shows them, and where two views of them part. "Cannot see" is not "gone"."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any, TypeVar
 
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
@@ -79,6 +80,11 @@ def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
     return {number: _block(number, answer) for number, answer in zip(wanted, answers, strict=True)}
 
 
+def hashes_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, str]:
+    """The hashes of blocks by number, likewise."""
+    return {number: block.hash for number, block in blocks_at(rpc, numbers).items()}
+
+
 def read_stretch(rpc: Rpc, first_kept: int, last: int, logs: Call) -> Stretch:
     """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError, or BetweenForksError when the
     answers do not fit together.
@@ -98,9 +104,10 @@ def read_stretch(rpc: Rpc, first_kept: int, last: int, logs: Call) -> Stretch:
     return Stretch(blocks, tuple(entries))
 
 
-def fork_point(known: Mapping[int, str], now: Mapping[int, str]) -> int | None:
-    """The highest block that is as it was; None when none of them is. Pure."""
-    return max((number for number, was in known.items() if now.get(number) == was), default=None)
+def fork_point(known: Collection[tuple[int, str]], now: Mapping[int, str]) -> int | None:
+    """The highest block up to which all are as they were; None when the first of them is not. Pure."""
+    first_lost = min((number for number, was in known if now.get(number) != was), default=inf)
+    return max((number for number, _ in known if number < first_lost), default=None)
 
 
 def is_behind(head: int, known: Mapping[int, str]) -> bool:

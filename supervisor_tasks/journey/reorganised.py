@@ -27,19 +27,23 @@ def look_for_fork(site: Site, head: int, known: dict[int, str]) -> bool:
     rpc, top = site.chain.contract.rpc, max(known)
     if blocks.blocks_at(rpc, [top])[top].hash == known[top]:
         return True
-    now = {number: block.hash for number, block in blocks.blocks_at(rpc, known).items()}
-    _take_back(site, head, top, blocks.fork_point(known, now))
+    now = blocks.hashes_at(rpc, known)
+    _take_back(site, head, top, blocks.fork_point(known.items(), now))
     return False
 
 
-def look_for_lost_receipts(site: Site, head: int, last: int) -> bool:
+def look_for_lost_receipts(site: Site, head: int, known: dict[int, str], read_up_to: int) -> bool:
     """Whether all transactions were mined in blocks that are on the chain: a receipt may have been read of a block that was
-    lost before the scan came to it, or be committed late.
+    lost before the scan came to it, or be committed late. To be asked before the blocks that come next are read: where the
+    ledger has no hash of a block the node is asked, whose word on those that are not kept is the last.
     """
-    fork = site.chain.blocks.last_before_lost_transactions()
-    if fork is not None:
-        _take_back(site, head, last, fork)
-    return fork is None
+    kept, rpc = site.chain.blocks, site.chain.contract.rpc
+    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + blocks.MOST_BLOCKS))
+    now = known | blocks.hashes_at(rpc, {number for number, _ in mined} - known.keys())
+    lost = [number for number, was in mined if now[number] != was]
+    if lost:
+        _take_back(site, head, max(lost), min(lost) - 1)
+    return not lost
 
 
 def end_doubts(site: Site, head: int) -> None:
@@ -112,9 +116,9 @@ def _take_back(site: Site, head: int, top: int, fork: int | None) -> None:
 
 
 def _last_common_block(site: Site, head: int) -> int | None:
-    known = site.chain.blocks.mined_in() | site.chain.blocks.known()
-    seen = blocks.blocks_at(site.chain.contract.rpc, (number for number in known if number <= head))
-    return blocks.fork_point(known, {number: block.hash for number, block in seen.items()})
+    known = site.chain.blocks.last_mined_in() | set(site.chain.blocks.known().items())
+    now = blocks.hashes_at(site.chain.contract.rpc, {number for number, _ in known if number <= head})
+    return blocks.fork_point(known, now)
 
 
 def _changes(site: Site, job_ids: Sequence[JobId], fork: int, head: int, until: int | None) -> list[Change]:

@@ -66,11 +66,10 @@ def _read_on(site: Site, head: int, known: dict[int, str], cursor: tuple[int, st
     chain, ledger = site.chain, site.ledger
     if known and not look_for_fork(site, head, known):
         return max(known) > max(chain.blocks.known(), default=0)
-    last = head
-    if cursor is None or cursor[0] < head:
-        last = _read(site, known, head if cursor is None else cursor[0] + 1, head)
-    if not look_for_lost_receipts(site, head, last):
+    read_up_to = head - 1 if cursor is None else cursor[0]
+    if not look_for_lost_receipts(site, head, known, read_up_to):
         return False
+    last = _read(site, known, read_up_to + 1, head) if read_up_to < head else head
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
     if last == head:
         end_doubts(site, head)
@@ -95,7 +94,7 @@ def _read(site: Site, known: dict[int, str], first: int, head: int) -> int:
 
 def _stretch(site: Site, known: dict[int, str], first: int, head: int, most_blocks: int) -> Stretch:
     contract, last = site.chain.contract, min(head, first + most_blocks - 1)
-    first_kept = min(last, max(first if known else 0, head - site.chain.confirmations))
+    first_kept = min(last, max(first if known else 0, head + 1 - site.chain.blocks.kept))
     stretch = blocks.read_stretch(contract.rpc, first_kept, last, contract.logs_call(first, last))
     before = known.get(first_kept - 1)
     if before is not None and stretch.blocks[0].parent != before:

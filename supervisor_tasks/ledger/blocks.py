@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import JobId
@@ -14,7 +14,7 @@ CURSORS = Cursor.metadata.tables["cursors"]
 JOBS = JobRow.metadata.tables["jobs"]
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 
-MARGIN = 64  # blocks kept beyond those that are needed; receipts may come late
+MARGIN = 64  # blocks kept beyond those that are needed: receipts may be committed when the scan is long past them
 
 # A transaction that is sent again may be mined another way. One that had failed, and whose intent was written anew since,
 # keeps its place among the nonces under a name of its own.
@@ -38,7 +38,7 @@ class Blocks:
     def __init__(self, engine: Engine, cluster: str, depth: int) -> None:
         self._engine = engine
         self._cluster = cluster
-        self._kept = depth + 1 + MARGIN
+        self.kept = depth + 1 + MARGIN
 
     def known(self) -> dict[int, str]:
         """The hash of each block that is kept."""
@@ -63,31 +63,26 @@ class Blocks:
         new = insert(BLOCKS)
         upsert = new.on_conflict_do_update(index_elements=["cluster", "number"], set_={"hash": new.excluded.hash})
         connection.execute(upsert, rows)
-        old = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number <= max(hashes) - self._kept
+        old = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number <= max(hashes) - self.kept
         connection.execute(delete(BLOCKS).where(*old))
 
-    def last_before_lost_transactions(self) -> int | None:
-        """The block before the first one in which the ledger has a transaction mined, and that was another block when it
-        was read; None when there is none.
+    def mined_in(self, above: int, up_to: int) -> set[tuple[int, str]]:
+        """The blocks of this stretch in which the ledger has transactions mined, with their hashes. Where some were lost, a
+        number may have two.
         """
-        same = and_(BLOCKS.c.cluster == TRANSACTIONS.c.cluster, BLOCKS.c.number == TRANSACTIONS.c.block_number)
-        lost = TRANSACTIONS.c.block_hash != BLOCKS.c.hash
-        query = (
-            select(func.min(BLOCKS.c.number))
-            .select_from(BLOCKS.join(TRANSACTIONS, same))
-            .where(BLOCKS.c.cluster == self._cluster, lost)
-        )
-        with asking(self._engine) as connection:
-            first = connection.scalar(query)
-        return None if first is None else int(first) - 1
+        number = TRANSACTIONS.c.block_number
+        return self._mined_in(select(number, TRANSACTIONS.c.block_hash).where(number > above, number <= up_to))
 
-    def mined_in(self) -> dict[int, str]:
+    def last_mined_in(self) -> set[tuple[int, str]]:
         """The blocks in which the ledger has the last transactions mined, with their hashes."""
-        columns = TRANSACTIONS.c
-        mine = columns.cluster == self._cluster, columns.block_number.is_not(None)
-        query = select(columns.block_number, columns.block_hash).where(*mine).order_by(columns.block_number.desc())
+        number = TRANSACTIONS.c.block_number
+        mined = select(number, TRANSACTIONS.c.block_hash).where(number.is_not(None))
+        return self._mined_in(mined.order_by(number.desc()).limit(1000))
+
+    def _mined_in(self, query: Select[tuple[int, str]]) -> set[tuple[int, str]]:
         with asking(self._engine) as connection:
-            return {row.block_number: row.block_hash for row in connection.execute(query.limit(1000))}
+            rows = connection.execute(query.where(TRANSACTIONS.c.cluster == self._cluster))
+            return {(row.block_number, row.block_hash) for row in rows}
 
     def jobs_heard_of_above(self, fork: int) -> list[JobId]:
         """The jobs of which something was heard above a block, and those that an earlier fork left in doubt."""

@@ -32,6 +32,7 @@ DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1
 CONFIRMATIONS = 40  # ten seconds of this chain
 MINUTE_WEI = Prices().of(DEFINITION)
 STARTED = (ScriptFetched("echo", ""), SubmitStarted(60), Submitted(SlurmId(7)), SlurmStarted())
+ENDED = SlurmEnded(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,11 @@ def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[P
     yield from playing(database, chain, 1)
 
 
+@pytest.fixture(params=[1, 3])
+def few(request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+    yield from playing(database, chain, request.param)
+
+
 def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> None:
     (job_id,) = play.request()
     play.assign(job_id)
@@ -221,6 +227,88 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(pla
     assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
     play.follow()
     play.ends_right(job_id)
+
+
+@pytest.mark.parametrize("between", [20, 200])
+def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, between: int) -> None:
+    """As many blocks as that are mined between two scans where blocks are quick, or nobody scans for a while."""
+    play = few
+    job_id = play.claimed(*STARTED)
+    play.report()
+    play.work.scan()
+    play.chain.mine(2)
+    above = play.chain.block_number()
+    play.happens(job_id, ENDED)
+    play.report()  # its receipt is read
+    assert play.job(job_id).state is State.SETTLED
+    play.lose(above)
+    play.chain.mine(between)
+    play.work.scan()
+    assert play.ledger.alarms.all() == []  # it is not as deep as blocks were mined since
+    assert play.job(job_id).state is State.ENDED
+    play.follow()
+    assert play.job(job_id).state is State.SETTLED
+    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
+    assert play.journal(job_id).count("Submitted") == 1
+
+
+def test_claim_lost__long_before_the_next_scan__is_sent_again(few: Play) -> None:
+    play = few
+    (job_id,) = play.request()
+    play.assign(job_id)
+    play.work.scan()
+    play.chain.mine(2)
+    above = play.chain.block_number()
+    play.claim()
+    play.happens(job_id, *STARTED)
+    play.lose(above)
+    play.chain.mine(20)
+    play.work.scan()
+    assert (play.job(job_id).state, play.job(job_id).claim_in_doubt) == (State.RUNNING, True)
+    play.follow()
+    assert not play.job(job_id).claim_in_doubt
+    play.report()
+    play.ends_right(job_id)
+
+
+def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_all_the_same(few: Play) -> None:
+    play = few
+    job_id = play.claimed(*STARTED)
+    play.report()
+    play.chain.mine(20)
+    play.work.scan()
+    true = "SELECT state, block_number, block_hash FROM transactions WHERE purpose = 'report RUNNING'"
+    before = play.rows(true)
+    play.execute("UPDATE transactions SET block_hash = '0xff' WHERE purpose = 'report RUNNING'")  # as if just read
+    play.work.scan()
+    assert play.rows(true)[0].state == "SIGNED"
+    play.follow()
+    assert play.rows(true) == before
+    play.ends_right(job_id)
+
+
+def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_name_a_block(shallow: Play) -> None:
+    play = shallow
+    job_id = play.claimed(*STARTED)
+    play.work.scan()
+    above = play.chain.block_number()
+    play.report()
+    play.chain.mine(5)
+    play.happens(job_id, ENDED)
+    play.report()
+    before = play.job(job_id)
+    play.lose(above)
+    play.chain.mine(20)
+    play.work.scan()
+    assert play.job(job_id) == before
+    assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
+    play.ledger.sweeps.learn(REWIND, "")
+    play.work.scan()
+    assert play.ledger.alarms.all() == []
+    assert play.job(job_id).state is State.ENDED
+    play.follow()
+    assert play.job(job_id).state is State.SETTLED
+    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
 
 
 def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> None:

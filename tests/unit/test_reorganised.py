@@ -79,9 +79,15 @@ LOST = reorganised(ChainStatus.META_SCHEDULED)
 
 
 def test_fork_point__is_the_last_block_that_is_as_it_was() -> None:
-    known = {1: "a", 2: "b", 3: "c"}
+    known = [(1, "a"), (2, "b"), (3, "c")]
     assert fork_point(known, {1: "a", 2: "b", 3: "x"}) == 2
     assert fork_point(known, {1: "x", 2: "x", 3: "x"}) is None
+    assert fork_point(known, {1: "a", 2: "b", 3: "c"}) == 3
+
+
+def test_fork_point__a_block_that_was_read_only_when_one_below_it_was_lost__is_above_the_fork() -> None:
+    known = [(1, "a"), (3, "c"), (3, "z"), (9, "d")]
+    assert fork_point(known, {1: "a", 3: "c", 9: "d"}) == 1
 
 
 def test_is_behind__a_shorter_chain_tells_nothing() -> None:
