@@ -166,7 +166,7 @@ def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[P
     yield from playing(database, chain, 1)
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture
 def few(request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
     yield from playing(database, chain, request.param)
 
@@ -229,7 +229,7 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(pla
     play.ends_right(job_id)
 
 
-@pytest.mark.parametrize("between", [20, 200])
+@pytest.mark.parametrize(("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"])
 def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, between: int) -> None:
     """As many blocks as that are mined between two scans where blocks are quick, or nobody scans for a while."""
     play = few
@@ -252,8 +252,8 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, betwe
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_claim_lost__long_before_the_next_scan__is_sent_again(few: Play) -> None:
-    play = few
+def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> None:
+    play = shallow
     (job_id,) = play.request()
     play.assign(job_id)
     play.work.scan()
@@ -271,8 +271,8 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(few: Play) -> None
     play.ends_right(job_id)
 
 
-def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_all_the_same(few: Play) -> None:
-    play = few
+def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_all_the_same(shallow: Play) -> None:
+    play = shallow
     job_id = play.claimed(*STARTED)
     play.report()
     play.chain.mine(20)
