@@ -2,6 +2,8 @@
 called; nobody gives up. Is it the SLURM that has the ledger's jobs (known_slurm.py)? And is it set up as our settings say?
 """
 
+import structlog
+
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
@@ -9,7 +11,10 @@ from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_b
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.provider import NODES
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
 from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
 MISSED = "SLURM is missed, tries"  # the fact that so many tries since the last answer, or since a start, were in vain
@@ -18,6 +23,7 @@ CHECK_EVERY_S = 20.0  # while it answers
 KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
 SILENT_S = 60.0  # slurmctld may be started anew: it is missed, and soon back; the operator is called after that
 TRIES = 10  # at a start, SLURM_TRY_EVERY_S apart; then the operator is called
+SENSIBLE_AGE_S = 60  # a slurmctld that forgets sooner what has ended may forget it between two sweeps
 SLOWLY = 3  # so much longer are the intervals from then on
 
 
@@ -98,12 +104,23 @@ def _check(site: Site) -> bool:
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
     if learn_start(ledger, controller, silent_s, now_s):
         ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
+    _learn_memory(site, controller.min_job_age_s)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
     cancel_old_benchmarks(site)
     return False
+
+
+def _learn_memory(site: Site, min_job_age_s: int) -> None:
+    """Without accounting sweeps are as frequent as slurmctld is forgetful: the next one is not to be as late as the last one
+    thought.
+    """
+    if site.ledger.sweeps.learn(SLURM_REMEMBERS, str(min_job_age_s)) and site.slurm.cluster.paths.sacct is None:
+        site.ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")
+        if 0 < min_job_age_s < SENSIBLE_AGE_S:
+            log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)
 
 
 def _missed(ledger: Ledger, error: TransientError) -> None:

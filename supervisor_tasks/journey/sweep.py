@@ -22,11 +22,14 @@ from supervisor_tasks.journey.sight import SHOWN_TEXT, SILENT_AT_MOST, Report, l
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
 from supervisor_tasks.site import Site
 from supervisor_tasks.view import Found, View
 
 log = structlog.get_logger()
 
+IN_TIME = 3  # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
+SHORTEST_S = 20.0  # however forgetful it is
 SOON_S = 60.0  # when something could not be seen
 MORE_S = 10.0  # when there are older claims to read
 RECORDED_AT_ONCE = 500
@@ -192,13 +195,24 @@ def _wake(site: Site, report: Report) -> None:
         site.sweep.wake("track")
 
 
+def interval_s(every_s: float, min_job_age_s: float) -> float:
+    """How often to sweep where SLURM remembers a job for so long after its end, and nobody remembers it after that: whoever
+    tells of ends may have told in vain. 0 is that SLURM forgets nothing.
+    """
+    return min(every_s, max(min_job_age_s / IN_TIME, SHORTEST_S)) if min_job_age_s else every_s
+
+
+def _every_s(site: Site) -> float:
+    remembers = site.ledger.sweeps.fact(SLURM_REMEMBERS) if site.slurm.cluster.paths.sacct is None else None
+    return interval_s(site.sweep.every_s, float(remembers[0]) if remembers else 0.0)
+
+
 def _told(site: Site, report: Report, view: View, findings: Sequence[Finding]) -> dict[str, Any]:
-    side = site.sweep
-    again_s = min(side.every_s, MORE_S if report.more else SOON_S if report.unseen else side.every_s)
+    again_s = min(_every_s(site), MORE_S if report.more else SOON_S if report.unseen else float("inf"))
     if view.saved:
         again_s = min(again_s, SOON_S)  # nothing may be submitted meanwhile
     if doubts(view, findings):
-        again_s = min(again_s, side.grace_s)
+        again_s = min(again_s, site.sweep.grace_s)
     return {
         "why": report.why,
         "jobs": len(view.jobs),

@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.rows import storable_json
 SWEEPS = SweepRow.metadata.tables["sweeps"]
 FACTS = FactRow.metadata.tables["facts"]
 
-KEPT = 500  # reports: five days
+KEPT = 500  # reports: five days, or half a day where there is no accounting
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 ENDPOINTS = "rpc endpoints"  # their health by name, as JSON
@@ -30,6 +30,7 @@ BENCHMARK_TROUBLED = "benchmark run without a step that succeeded"  # the run's 
 BENCHMARK_ERROR = "benchmark run's last error"
 SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
 SLURM_SEEN = "slurm seen"  # another one, which was found in its place
+SLURM_REMEMBERS = "slurm remembers what ended"  # for so many seconds: MinJobAge
 SLURM_ACCEPTED = "slurm accepted"  # the fact that the operator took what SLURM had forgotten up to then for forgotten
 REWIND = "rewind wanted"  # the fact that the operator wants the chain read again from that block on, or from the last in common
 WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why

@@ -24,11 +24,13 @@ from supervisor_tasks.slurm.identity import Sight, Wanted, accounted_record, lis
 from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_by_id, squeue_format
 from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import (
+    MIN_JOB_AGE_S,
     Answer,
     Seen,
     SlurmUnavailableError,
     boot_time,
     has_accounting,
+    min_job_age_s,
     next_id,
     not_cancelled,
     require_done,
@@ -86,13 +88,14 @@ class Paths:
 class Controller:
     """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
     seconds since the epoch); whether it keeps an accounting database that we do not ask; of which cluster it is;
-    and the id that the next job gets, 0 where it does not tell.
+    the id that the next job gets, 0 where it does not tell; and how long it remembers a job that has ended, 0 for ever.
     """
 
     booted: str
     accounting_unused: bool
     which: Which
     next_id: int = 0
+    min_job_age_s: int = MIN_JOB_AGE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +314,7 @@ class Cluster:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
         unused = has_accounting(answer) and self.paths.sacct is None
-        return Controller(boot_time(answer), unused, which(answer), next_id(answer))
+        return Controller(boot_time(answer), unused, which(answer), next_id(answer), min_job_age_s(answer))
 
     def _ask(
         self,

@@ -8,6 +8,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, Supervi
 from supervisor_tasks.job import Outcome, SlurmId
 from supervisor_tasks.slurm.states import Phase, end, phase
 
+MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
 # What the commands say when slurmctld's answer did not come, not in time, or not whole: it may have taken the request all the
@@ -225,6 +226,12 @@ def next_id(answer: Answer) -> int:
     """The id that slurmctld gives to the next job, of `scontrol show config`; 0 when it does not show it."""
     found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def min_job_age_s(answer: Answer) -> int:
+    """How long slurmctld remembers a job that has ended, at least, of `scontrol show config`; 0 is for ever."""
+    found = re.search(r"^MinJobAge\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else MIN_JOB_AGE_S
 
 
 def require_done(answer: Answer, what: str) -> bool:

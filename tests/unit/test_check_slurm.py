@@ -1,9 +1,15 @@
-"""How SLURM is tried while it does not answer, and which of its jobs are our benchmarks."""
+"""How SLURM is tried while it does not answer, how soon it forgets, and which of its jobs are our benchmarks."""
+
+import re
+from dataclasses import replace
 
 import pytest
 
 from supervisor_tasks.benchmark_run import is_named, job_name, name_beginning
 from supervisor_tasks.journey.check_slurm import is_alarming, next_try_s
+from supervisor_tasks.journey.sweep import interval_s
+from supervisor_tasks.slurm.output import min_job_age_s
+from tests.unit.test_slurm_output import recorded
 
 
 @pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])
@@ -39,3 +45,20 @@ def test_is_named__what_we_name__is_ours(run_id: int) -> None:
 )
 def test_is_named__anothers__is_not_ours(name: str) -> None:
     assert not is_named(name, OURS)
+
+
+@pytest.mark.parametrize(
+    ("every_s", "min_job_age_s", "expected_s"),
+    [(900, 300, 100), (900, 0, 900), (60, 300, 60), (900, 30, 20), (10, 30, 10), (900, 86_400, 900)],
+)
+def test_interval_s__comes_three_times_before_slurm_forgets_and_never_later_than_set(
+    every_s: float, min_job_age_s: float, expected_s: float
+) -> None:
+    assert interval_s(every_s, min_job_age_s) == expected_s
+
+
+def test_min_job_age_s__recorded__is_that_of_slurm_conf() -> None:
+    config = recorded("scontrol-show-config")
+    assert min_job_age_s(config) == 300
+    shorter = re.sub(r"(MinJobAge\s*=) 300 sec", r"\1 2 sec", config.stdout)
+    assert min_job_age_s(replace(config, stdout=shorter)) == 2
