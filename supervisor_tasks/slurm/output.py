@@ -52,7 +52,7 @@ _NO_ANSWER = (
 )
 # What says that nothing was taken, for a reason that is not the job's: the site's, or one that goes away as jobs end.
 _NOT_NOW = (
-    "maxsubmitjob",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit ...: too many of the account's jobs are queued
+    "submitjob",  # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit ...: so many jobs of the user, account or QOS are queued
     "required partition not available",  # inactive or drained
     "partition in down state",
     "required node not available",

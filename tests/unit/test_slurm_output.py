@@ -244,6 +244,12 @@ def test_submitted_id__slurmctld_did_not_answer__is_unknown_and_never_a_refusal(
 FAILED = "sbatch: error: Batch job submission failed: "
 
 # What sbatch 22.05.8 can end with. Status, standard error, and what follows from it.
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+# all reasons in libslurmfull.so of 22.05.8 that are about how many jobs are submitted
+FULL = (
+    *("AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit", "QOSGrpSubmitJobsLimit"),
+    "MaxSubmitJobsPerAccount",
+)
 ENDS_OF_SBATCH = [
     # slurmctld may have the job
     (0, "", OutcomeUnknownError),
@@ -280,12 +286,7 @@ ENDS_OF_SBATCH = [
     # it has not, for a reason that is not the job's
     (127, "sh: 1: /usr/bin/sbatch: not found", SlurmUnavailableError),
     (126, "sh: 1: /usr/bin/sbatch: Permission denied", SlurmUnavailableError),
-    (1, f"sbatch: error: AssocMaxSubmitJobLimit\n{FAILED}Job violates accounting/QOS policy", SlurmUnavailableError),
-    (
-        1,
-        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{FAILED}Job violates accounting/QOS policy",
-        SlurmUnavailableError,
-    ),
+    *((1, f"sbatch: error: {limit}\n{FAILED}{POLICY}", SlurmUnavailableError) for limit in FULL),
     (1, FAILED + "Required partition not available (inactive or drain)", SlurmUnavailableError),
     (1, FAILED + "Invalid user id", SlurmUnavailableError),
     (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
