@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 
 _RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")  # how the record of a run ends after which SLURM runs the job again
+_RUNS_ON = "RESIZING"  # how the record of a part of a run ends, of a job that its owner shrank while it ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,14 @@ def _why_not(wanted: Wanted, record: Record) -> str | None:
 
 
 def _last_run(records: Sequence[Seen]) -> Seen:
-    """The record of the last run: accounting has one for each, and the next begins when the one before has ended."""
+    """The record of the last run: accounting has one for each, and the next begins when the one before has ended. A run that
+    was resized has one for each of its parts, with the seconds of that part alone.
+    """
     run, *later = records
     for record in later:
         follows = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
-        if run.state not in _RUN_AGAIN or record.user != run.user or not follows:
+        if run.state not in (*_RUN_AGAIN, _RUNS_ON) or record.user != run.user or not follows:
             break
-        run = record
+        before_s = run.elapsed_s if run.state == _RUNS_ON else 0
+        run = replace(record, elapsed_s=before_s + record.elapsed_s)
     return run

@@ -31,7 +31,9 @@ RUNS = "#!/bin/bash\ndate >> runs\n"
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, min_job_age_s=0, overrides={"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": "1"})
+    running = Grid.start(
+        block_time_s=0.25, min_job_age_s=86_400, overrides={"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": "1"}
+    )
     try:
         running.fleet.start(flower=False)
         yield running

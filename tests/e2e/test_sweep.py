@@ -65,7 +65,7 @@ def grid(refused: Path) -> Iterator[Grid]:
     scancel.chmod(0o755)
     overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
     overrides["SLURM_SCANCEL_PATH"] = str(scancel)
-    running = Grid.start(block_time_s=0.25, accounting=True, min_job_age_s=0, overrides=overrides)
+    running = Grid.start(block_time_s=0.25, accounting=True, min_job_age_s=86_400, overrides=overrides)
     try:
         running.fleet.start(flower=False)
         yield running

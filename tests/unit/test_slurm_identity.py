@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.job import Address, JobId, SlurmId
-from supervisor_tasks.slurm.accounting import Accounted
+from supervisor_tasks.slurm.accounting import Accounted, accounted_jobs
 from supervisor_tasks.slurm.identity import (
     UNKNOWN,
     UNNAMED,
@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.identity import (
 )
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
+from tests.unit.test_slurm_output import MARK, recorded, seen_jobs
 
 USER = Address("0x" + "ab" * 20)
 AT_S = 1_795_285_686
@@ -126,6 +127,32 @@ def test_accounting__runs_of_a_requeued_job__end_with_the_last_one() -> None:
     waiting = replace(third, state="PENDING", user="root", ended_s=None)  # as sacct shows one that root has requeued
     until = replace(first, ended_s=AT_S + 91)
     assert recognised(KNOWN, accounted(until), accounted(waiting)) == Sight(until)
+
+
+def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None:
+    first = replace(ENDED, state="RESIZING", elapsed_s=60, ended_s=AT_S + 100)
+    second = replace(first, elapsed_s=7, submit_s=AT_S + 100, ended_s=AT_S + 108)
+    third = replace(ENDED, elapsed_s=5, submit_s=AT_S + 108, ended_s=AT_S + 113)
+    whole = replace(third, elapsed_s=72)
+    assert recognised(KNOWN, *map(accounted, (third, second, first))) == Sight(whole)
+    assert recognised(KNOWN, accounted(first)) == Sight(first)  # its second part is on its way
+    assert recognised(KNOWN, accounted(first), accounted(replace(second, user="0xcd"))) == Sight(first)
+    again = replace(ENDED, elapsed_s=4, submit_s=AT_S + 114, ended_s=AT_S + 120)
+    requeued = replace(third, state="REQUEUED")
+    assert recognised(KNOWN, *map(accounted, (first, second, requeued, again))) == Sight(again)
+
+
+def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() -> None:
+    whole = seen_jobs(recorded("squeue-resized-ended"))[SlurmId(1)]
+    job = Wanted(job_id=JobId(f"0x{1:064}"), slurm_id=whole.slurm_id, user=USER, submit_s=whole.submit_s)
+
+    def sight(name: str) -> tuple[str, int, int]:
+        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), MARK))).seen
+        assert seen is not None
+        return seen.state, seen.elapsed_s, seen.exit_status
+
+    assert sight("sacct-resized") == ("RUNNING", 10, 0)
+    assert sight("sacct-resized-ended") == (whole.state, whole.elapsed_s, whole.exit_status) == ("FAILED", 13, 3 * 256)
 
 
 def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> None:
