@@ -36,6 +36,7 @@ class Fault(StrEnum):
     END = "end"  # connections are ended in good order, too early; new ones pass
     REFUSE = "refuse"  # as cut, and new ones are reset as well
     HANG = "hang"  # connections are accepted and nothing passes, either way; kept for later
+    FORGET = "forget"  # of connections nothing passes any more, not even their end; new ones pass
     GARBLE_BACK = "garble what comes back"  # every bit of it is turned
     LOSE_THERE = "lose what goes there"  # taken and thrown away; the client thinks that it arrived
     LOSE_BACK = "lose what comes back"
@@ -62,6 +63,7 @@ class Proxy:
         self._trap: _Trap | None = None
         self._sprung = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
+        self._forgotten: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
@@ -139,7 +141,7 @@ class Proxy:
             pass  # the other end is told below
         finally:
             _reset(to_client)
-            self._open.discard(to_client)
+            self._discard(to_client)
             self._tasks.discard(task)
 
     async def _connect(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
@@ -154,7 +156,7 @@ class Proxy:
             raise ConnectionResetError("one end went away") from error
         finally:
             _reset(to_server)
-            self._open.discard(to_server)
+            self._discard(to_server)
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, colon, port = self.target.rpartition(":")
@@ -170,12 +172,12 @@ class Proxy:
                 await self._flows.wait()
                 self._spring_if_due(way, data)
                 piece, data = self._allowed(way, data)
-                if not self._lost(way):
+                if not self._lost(way) and drain not in self._forgotten:
                     drain.write(self._garbled(way, piece))
                     await drain.drain()
                 self.passed[way] += len(piece)
                 self._spring_if_due(way, b"")
-        if drain.can_write_eof():
+        if drain.can_write_eof() and drain not in self._forgotten:
             drain.write_eof()
 
     def _allowed(self, way: Way, data: bytes) -> tuple[bytes, bytes]:
@@ -210,10 +212,16 @@ class Proxy:
             self._cut()
         elif fault is Fault.END:
             self._end()
+        elif fault is Fault.FORGET:
+            self._forgotten |= self._open
 
     def _cut(self) -> None:
         for writer in tuple(self._open):
             _reset(writer)
+
+    def _discard(self, writer: asyncio.StreamWriter) -> None:
+        self._open.discard(writer)
+        self._forgotten.discard(writer)
 
     def _end(self) -> None:
         for writer in tuple(self._open):

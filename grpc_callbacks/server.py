@@ -21,6 +21,13 @@ THREADS = 16
 REPORTER_ASKS = "plugins.reporter"  # as which service; nobody else asks for the health of that one
 SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_ASKS)
 HEALTH_EVERY_S = 2.0
+OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    # Plugins that make sure of their connection by pings: by itself gRPC ends it (too_many_pings) where they come more often
+    # than every five minutes, or while no call is under way.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
 
 
 class JobApi(services.JobAPIServicer):
@@ -97,9 +104,8 @@ class Server:
     ) -> None:
         self._inbox = inbox
         self._health = Health(inbox)
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="grpc"), options=[("grpc.so_reuseport", 0)]
-        )
+        callers = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
+        self._server = grpc.server(callers, options=OPTIONS)
         services.add_JobAPIServicer_to_server(JobApi(inbox, bell), self._server)
         services.add_SshAPIServicer_to_server(SshApi(authorized_keys), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -24,6 +24,7 @@ from sqlalchemy import Engine, create_engine, insert, text
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.process import Processes, answers, free_port, wait_until
+from devgrid.proxy import Proxy, Way
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError
@@ -191,6 +192,20 @@ def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=4)
     assert site.rows() == [(NAME, 7, 4, 0, 0, "here")]
+
+
+def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(site: Site) -> None:
+    """By itself, gRPC's server ends a connection that is pinged more often than every five minutes (too_many_pings)."""
+    eager = [("grpc.keepalive_time_ms", 1200), ("grpc.keepalive_permit_without_calls", 1)]
+    options = [*eager, ("grpc.http2.max_pings_without_data", 0)]
+    credentials = grpc.ssl_channel_credentials(site.ca)
+    with Proxy.start(site.address) as network, grpc.secure_channel(network.address, credentials, options) as channel:
+        set_status(channel, name=NAME, id=7, status=4)
+        before = network.passed[Way.THERE]
+        six_pings = 6 * (17 + 22)  # bytes of HTTP/2's frame and of TLS's
+        wait_until(lambda: network.passed[Way.THERE] - before >= six_pings, "six pings", 60.0)
+        set_status(channel, name=NAME, id=8, status=4)
+        assert network.connections == 1
 
 
 def test_set_job_status__repeat__is_ok_and_one_row(site: Site) -> None:

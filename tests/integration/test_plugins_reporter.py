@@ -16,6 +16,7 @@ import pytest
 from devgrid import hooks
 from devgrid.fleet import REPOSITORY
 from devgrid.process import Processes, free_port, tail, wait_until
+from devgrid.proxy import Fault, Proxy
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from plugins.reporter import HEARD_AS
@@ -150,6 +151,18 @@ def test_reporter__outage__its_channel_keeps_trying_to_connect(processes: Proces
         for _ in range(6):
             closed_shop.accept()[0].close()
     assert time.monotonic() - started_s < 5.0  # gRPC by itself: 1.0 + 1.6 + 2.6 + 4.1 + 6.6 s
+
+
+def test_reporter__network_forgets_its_connection__takes_another_one_soon(processes: Processes, spool: Path) -> None:
+    """As a firewall does that was started anew: nobody is told, and the kernel would wait for a quarter of an hour."""
+    with serving() as (supervisor, port), Proxy.start(f"127.0.0.1:{port}") as network:
+        start_reporter(processes, spool, int(network.address.rpartition(":")[2]))
+        write(spool, 1, "start")
+        wait_until(lambda: supervisor.told(1) == [START], "the first event", 60.0)
+        network.fault(Fault.FORGET)
+        write(spool, 2, "start")
+        wait_until(lambda: supervisor.told(2) == [START], "the event after the break", 60.0)
+        assert network.connections == 2
 
 
 def test_reporter__tls__trusts_its_own_authority_alone(processes: Processes, spool: Path) -> None:

@@ -111,6 +111,21 @@ def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(proxy: Prox
         assert receive(client, 3) == b"345"
 
 
+def test_forget__is_silent_for_good__and_newcomers_pass(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        client.sendall(b"x")
+        assert receive(client, 1) == b"x"
+        proxy.fault(Fault.FORGET)
+        client.sendall(b"y")
+        assert is_silent(client)
+        with connect(proxy) as other:
+            other.sendall(b"z")
+            assert receive(other, 1) == b"z"
+        proxy.fault(None)
+        client.sendall(b"y")
+        assert is_silent(client)
+
+
 def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.at(Way.THERE, 3, Fault.LOSE_THERE)
