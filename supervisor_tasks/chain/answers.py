@@ -4,17 +4,27 @@ A proxy in front of a node, or a node that is broken, sends anything. Such an an
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Shape = Callable[[Any], bool]
 
 NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
+ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
+GREATEST = 2**62  # number of a block, a log or a transaction: the ledger keeps twice as much, and adds to them
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, str) and NUMBER.fullmatch(value) is not None
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and int(value, 16) <= GREATEST
+
+
+def _address(value: Any) -> bool:
+    return isinstance(value, str) and ADDRESS.fullmatch(value) is not None
 
 
 def is_bytes(value: Any) -> bool:
@@ -39,32 +49,34 @@ LOG = _with(
         "address": is_bytes,
         "topics": _list_of(is_bytes),
         "data": is_bytes,
-        "blockNumber": _number,
+        "blockNumber": _count,
         "blockHash": is_bytes,
-        "logIndex": _number,
+        "logIndex": _count,
         "transactionHash": is_bytes,
     }
 )
 RECEIPT = {
     "status": _number,
-    "blockNumber": _number,
+    "to": _or_none(_address),
+    "blockNumber": _count,
     "blockHash": is_bytes,
     "transactionHash": is_bytes,
     "gasUsed": _number,
     "logs": _list_of(LOG),
 }
 BLOCK = {
-    "number": _number,
+    "number": _count,
     "hash": is_bytes,
     "parentHash": is_bytes,
     "timestamp": _number,
-    "gasLimit": _number,
+    "gasLimit": _count,
     "baseFeePerGas": _or_none(_number),
 }
-COUNTS = ("eth_blockNumber", "eth_chainId", "eth_getBalance", "eth_getTransactionCount")
-PRICES = ("eth_estimateGas", "eth_gasPrice", "eth_maxPriorityFeePerGas")
+COUNTS = ("eth_blockNumber", "eth_getTransactionCount")
+NUMBERS = ("eth_chainId", "eth_getBalance", "eth_estimateGas", "eth_gasPrice", "eth_maxPriorityFeePerGas")
 SHAPES: dict[str, Shape] = {
-    **dict.fromkeys((*COUNTS, *PRICES), _number),
+    **dict.fromkeys(COUNTS, _count),
+    **dict.fromkeys(NUMBERS, _number),
     "eth_call": is_bytes,
     "eth_getBlockByNumber": _or_none(_with(BLOCK)),
     "eth_getLogs": _list_of(LOG),
@@ -74,6 +86,18 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def fits(method: str, result: Any) -> bool:
-    """Whether a result can be the answer to a call of that method. Of methods that we do not ask for, anything can."""
-    return SHAPES.get(method, lambda _: True)(result)
+def fits(method: str, params: Sequence[Any], result: Any) -> bool:
+    """Whether a result can be the answer to a call. Of methods that we do not ask for, anything can."""
+    if not SHAPES.get(method, lambda _: True)(result):
+        return False
+    return method != "eth_getLogs" or _of_these_blocks(params[0], result)
+
+
+def _of_these_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether logs are of blocks that were asked for; an end that is no number ("latest") is none."""
+    first, last = _end(query.get("fromBlock"), 0), _end(query.get("toBlock"), GREATEST)
+    return all(first <= int(log["blockNumber"], 16) <= last for log in logs)
+
+
+def _end(block: Any, otherwise: int) -> int:
+    return int(block, 16) if _number(block) else otherwise

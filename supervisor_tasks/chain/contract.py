@@ -213,11 +213,11 @@ class Contract:
         return [Address(customer) for customer in dict.fromkeys(asked)]
 
     def happened(self, logs: Iterable[dict[str, Any]]) -> tuple[list[Happened], list[Unreadable]]:
-        """What logs, in their order, say of this provider's jobs; and those that say nothing that can be read. Transitions of
-        others' jobs are among them: the ledger does not know those.
+        """What logs, in the chain's order, say of this provider's jobs; and those that say nothing that can be read.
+        Transitions of others' jobs are among them: the ledger does not know those.
         """
         events, unreadable, seen = list[Happened](), list[Unreadable](), Counter[str]()
-        for log in logs:
+        for log in _each_once(logs):
             ours = log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs)
             if ours and log["topics"] and log["topics"][0] in TOPICS:
                 # Its number among the logs of its transaction: the block, and with it the log's index, may change.
@@ -287,9 +287,20 @@ def _address(word: str) -> Address:
     return Address("0x" + word[-40:].lower())
 
 
+def _each_once(logs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Logs in the chain's order: they are counted, and a node may show one twice, or in another order."""
+    unique = {(log["blockHash"], int(log["logIndex"], 16)): log for log in logs}
+    return sorted(unique.values(), key=_place)
+
+
+def _place(log: dict[str, Any]) -> tuple[int, int]:
+    """Block, and number in it."""
+    return int(log["blockNumber"], 16), int(log["logIndex"], 16)
+
+
 def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened]:
     """Nothing of another provider's is read: what its customers write is no business of ours."""
-    topic, at = log["topics"][0], (int(log["blockNumber"], 16), int(log["logIndex"], 16))
+    topic, at = log["topics"][0], _place(log)
     if topic != TRANSITION.topic and _owner(log["data"]) != provider:
         return []
     if topic == CLAIMED.topic:

@@ -114,12 +114,13 @@ class Rpc:
             raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
         if not isinstance(response, list) or len(response) != len(calls):
             raise self._nonsense(response, f"{len(calls)} calls")
-        return [self._answer(method, entry) for (method, _), entry in zip(calls, response, strict=True)]
+        return [self._answer(call, entry) for call, entry in zip(calls, response, strict=True)]
 
-    def _answer(self, method: str, entry: Any) -> Any:
+    def _answer(self, call: Call, entry: Any) -> Any:
+        method, params = call
         error = entry.get("error") if isinstance(entry, dict) else None
         if error is None:
-            if not isinstance(entry, dict) or "result" not in entry or not fits(method, entry["result"]):
+            if not isinstance(entry, dict) or "result" not in entry or not fits(method, params, entry["result"]):
                 raise self._nonsense(entry, method)
             return entry["result"]
         if not isinstance(error, dict) or not isinstance(error.get("code"), int):
