@@ -45,19 +45,24 @@ def fees(market: Market, cap_wei: int) -> Fees:
     return Fees(min(wanted, cap_wei), min(market.tip_wei, cap_wei), legacy=False)
 
 
-def replacement(old: Fees, market: Market, cap_wei: int) -> Fees | None:
-    """What the same transaction pays when it is signed again: both prices a step higher, and at least today's. None when
-    that is more than the cap: nodes would refuse anything between.
+def replacement(old: Fees, market: Market, cap_wei: int, *, underpriced: bool = False) -> Fees | None:
+    """What the same transaction pays when it is signed again: a step more and at least today's price, within the cap. None
+    where that leaves no room. One that a node has called underpriced is in no pool that wants a step of both prices: what it
+    lacks is mostly the tip, which may have been nothing, and the most that it pays is raised no further than the tip needs.
     """
-    now = fees(market, cap_wei)
-    least = Fees(_step(old.max_fee_wei), _step(old.priority_fee_wei), old.legacy)
-    if least.max_fee_wei > cap_wei:
-        return None
+    least_tip_wei = DEFAULT_TIP_WEI if underpriced else 0
     if old.legacy:
-        price = max(least.max_fee_wei, min(market.gas_price_wei, cap_wei))
-        return Fees(price, price, legacy=True)
-    max_fee_wei = max(least.max_fee_wei, now.max_fee_wei)
-    return Fees(max_fee_wei, min(max(least.priority_fee_wei, now.priority_fee_wei), max_fee_wei), legacy=False)
+        price = min(max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei), cap_wei)
+        return Fees(price, price, legacy=True) if price > old.max_fee_wei else None
+    now = fees(market, cap_wei)
+    tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
+    if underpriced:
+        most_wei = min(max(old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei), cap_wei)
+    else:
+        most_wei = min(max(_step(old.max_fee_wei), now.max_fee_wei), cap_wei)
+    new = Fees(most_wei, min(tip_wei, most_wei), legacy=False)
+    more = most_wei > old.max_fee_wei or (underpriced and new.priority_fee_wei > old.priority_fee_wei)
+    return new if more else None
 
 
 def _step(price_wei: int) -> int:

@@ -93,7 +93,8 @@ def cured(pending: Pending, mined_nonces: int, market: Market, rules: Rules, lef
         return _cheaper(pending, market, rules, left_wei)
     if not _needs_more(pending, mined_nonces, market, rules):
         return Cure(again, pending.fees)
-    more = replacement(pending.fees, market, rules.cap_wei)
+    underpriced = pending.refusal is Refusal.UNDERPRICED
+    more = replacement(pending.fees, market, rules.cap_wei, underpriced=underpriced)
     if not pending.mine or more is None:
         return Cure(Remedy.CAPPED, pending.fees)
     return Cure(Remedy.REPLACE if _pays(pending, more, left_wei) else Remedy.PAUSE, more)

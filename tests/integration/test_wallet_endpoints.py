@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
 from sqlalchemy import Engine, text
@@ -35,6 +34,7 @@ from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.metrics import LedgerMetrics
+from tests.integration.fronts import Call, in_front_of, really
 from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs, sign_again
 
 DEADLINE_S = 1.0
@@ -260,49 +260,12 @@ def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Acco
     claim(fleet.site)
 
 
-Call = dict[str, Any]
-
-
-@contextmanager
-def in_front_of(
-    chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | None]
-) -> Iterator[tuple[list[str], str]]:
-    """A node of the chain for which somebody else may answer: an HTTP status and JSON; and the methods that it is asked for."""
-    asked: list[str] = []
-
-    class Front(_Unauthorized):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            calls = json.loads(body)
-            asked.extend(call["method"] for call in calls)
-            status, said = answer(calls) or (200, _really(chain, calls))
-            whole = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(whole)))
-            self.end_headers()
-            self.wfile.write(whole)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield asked, f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def _really(chain: Chain, calls: list[Call]) -> list[Any]:
-    answers: list[Any] = requests.post(chain.rpc_url, json=calls, timeout=60).json()
-    return answers
-
-
 def refusing(chain: Chain, methods: Sequence[str], code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
     """A node that answers all methods but these."""
     error = {"code": code, "message": "this node does not feel like it"}
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
-        real = zip(calls, _really(chain, calls), strict=True)
+        real = zip(calls, really(chain, calls), strict=True)
         return 200, [
             {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else true
             for call, true in real

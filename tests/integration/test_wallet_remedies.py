@@ -11,12 +11,15 @@ from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks.chain.codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
+from supervisor_tasks.chain.rpc import Rpc
+from supervisor_tasks.chain.signed import Signed
 from supervisor_tasks.chain.wallet import WalletEmptyError, Write
 from supervisor_tasks.job import ChainStatus, JobId, Report
 from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.ledger.operator import AlarmName, Switch
+from tests.integration.fronts import particular
 from tests.integration.wallets import (
     CUSTOMERS,
     GAS,
@@ -194,6 +197,32 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     assert fleet.states() == ["MINED"]
     claim(fleet.site)
     assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
+
+
+def wants_a_tip(signed: Signed) -> str | None:
+    """A node that suggests no tip and takes nothing without one, in geth's words."""
+    tip_wei = signed.fees.priority_fee_wei
+    return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
+
+
+def test_node_suggests_no_tip_and_wants_one__it_has_one_at_once_and_the_fee_stays_what_it_was(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 25 * GWEI)
+    with particular(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(1))
+        first = fleet.wallet.open_transactions()[0].fees
+        settled(fleet)
+    assert first.priority_fee_wei == 0
+    assert fleet.states() == ["MINED"]
+    assert fleet.signatures() == 2
+    assert fleet.alarms() == set()
+    ((most_wei, tip_wei),) = fleet.rows("max_fee_wei, priority_fee_wei")
+    assert tip_wei == GWEI
+    assert most_wei <= first.max_fee_wei + GWEI
+    base_fee(chain, GWEI)
 
 
 def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(

@@ -56,27 +56,57 @@ def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(market: Market,
     assert price.priority_fee_wei <= price.max_fee_wei <= cap_wei
 
 
-@given(markets, markets, st.integers(1, 10**13))
-def test_replacement__pays_a_tenth_more_of_both_at_least_todays_price_and_never_above_the_cap(
-    then: Market, now: Market, cap_wei: int
+@given(markets, markets, st.integers(1, 10**13), st.booleans())
+def test_replacement__pays_at_least_todays_price_and_never_above_the_cap(
+    then: Market, now: Market, cap_wei: int, underpriced: bool
 ) -> None:
     old = fees(then, cap_wei)
-    new = replacement(old, now, cap_wei)
+    new = replacement(old, now, cap_wei, underpriced=underpriced)
     if new is None:
-        assert old.max_fee_wei * 1.125 + 1 > cap_wei
+        assert old.max_fee_wei == cap_wei
         return
-    assert new.max_fee_wei * 10 >= old.max_fee_wei * 11
-    assert new.max_fee_wei > old.max_fee_wei
-    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11
-    assert new.priority_fee_wei > old.priority_fee_wei
+    assert new.max_fee_wei >= old.max_fee_wei
+    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11 or new.priority_fee_wei == new.max_fee_wei
     assert new.priority_fee_wei <= new.max_fee_wei <= cap_wei
+    assert new != old
     assert new.legacy == old.legacy
     if not old.legacy and now.base_fee_wei is not None:
         assert new.max_fee_wei >= min(now.base_fee_wei, cap_wei)
 
 
-def test_replacement__at_the_cap__is_none() -> None:
+@given(markets, markets, st.integers(1, 10**13))
+def test_replacement__of_what_waits_in_a_pool__pays_a_tenth_more_of_both_as_far_as_the_cap_allows(
+    then: Market, now: Market, cap_wei: int
+) -> None:
+    old = fees(then, cap_wei)
+    new = replacement(old, now, cap_wei)
+    if new is None or new.max_fee_wei == cap_wei:
+        assert max(old.max_fee_wei * 1.125 + 1, fees(now, cap_wei).max_fee_wei, now.gas_price_wei) >= cap_wei
+        return
+    assert new.max_fee_wei * 10 >= old.max_fee_wei * 11
+    assert new.max_fee_wei > old.max_fee_wei
+    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11
+    assert new.priority_fee_wei > old.priority_fee_wei
+
+
+def test_replacement__at_the_cap__is_none_and_below_it_the_cap() -> None:
     assert replacement(Fees(CAP, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) is None
+    assert replacement(Fees(CAP, CAP, legacy=True), Market(None, 0, 2 * CAP), CAP, underpriced=True) is None
+    assert replacement(Fees(CAP - 1, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) == Fees(
+        CAP, GWEI * 9 // 8, legacy=False
+    )
+
+
+TIPLESS = Market(10 * GWEI, 0, 0)
+
+
+def test_replacement__of_what_was_called_underpriced__has_a_tip_at_once_and_costs_little_more() -> None:
+    old = fees(TIPLESS, CAP)
+    assert replacement(old, TIPLESS, CAP, underpriced=True) == Fees(21 * GWEI, GWEI, legacy=False)
+    assert replacement(Fees(CAP, 95, legacy=False), TIPLESS, CAP, underpriced=True) == Fees(CAP, GWEI, legacy=False)
+    better = Market(10 * GWEI, 30 * GWEI, 0)
+    assert replacement(old, better, CAP, underpriced=True) == Fees(50 * GWEI, 30 * GWEI, legacy=False)
+    assert replacement(Fees(0, 0, legacy=True), Market(None, 0, 0), CAP, underpriced=True) == Fees(GWEI, GWEI, True)
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -146,6 +176,7 @@ PENDING = Pending(
 )
 OLD = replace(PENDING, sent_age_s=SEND_AGAIN_S, signed_age_s=61.0)
 POOR = Fees(9 * GWEI, GWEI, legacy=False)
+NOT_PAID = replace(PENDING, accepted=False, refusal=Refusal.UNDERPRICED)
 NEVER = replace(PENDING, refusal=Refusal.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
 REMEDIES = [
@@ -162,6 +193,7 @@ REMEDIES = [
     ("a node calls it underpriced", replace(PENDING, refusal=Refusal.UNDERPRICED), 7, True, Remedy.REPLACE),
     ("another waits", replace(PENDING, refusal=Refusal.REPLACEMENT_UNDERPRICED), 7, True, Remedy.REPLACE),
     ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Remedy.CAPPED),
+    ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, Remedy.REPLACE),
     ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, Remedy.CAPPED),
     ("nobody pays", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, False, Remedy.PAUSE),
     ("somebody pays again", replace(PENDING, refusal=Refusal.INSUFFICIENT_FUNDS, accepted=False), 7, True, Remedy.SEND),
@@ -212,6 +244,16 @@ def test_cured__bytes_that_cannot_be_paid__are_signed_again_for_todays_price_if_
     assert cured(UNPAID, 7, CALM, RULES, 10**16).remedy is Remedy.PAUSE
     assert cured(UNPAID, 7, CALM, RULES, 10**18).remedy is Remedy.SEND
     assert cured(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is Remedy.SEND
+
+
+def test_cured__underpriced_again_and_again__reaches_the_tip_that_the_node_wants_long_before_the_cap() -> None:
+    entry, least_tip_wei, steps = replace(NOT_TAKEN, fees=fees(TIPLESS, CAP), refusal=Refusal.UNDERPRICED), 30 * GWEI, 0
+    while entry.fees.priority_fee_wei < least_tip_wei:
+        cure = cured(entry, 7, TIPLESS, RULES, 10**18)
+        assert cure.remedy is Remedy.REPLACE
+        entry, steps = replace(entry, fees=cure.fees), steps + 1
+    assert steps <= 30
+    assert entry.fees.max_fee_wei < 60 * GWEI
 
 
 def test_cures__each_has_what_those_before_it_leave_at_the_prices_that_they_have_then() -> None:
