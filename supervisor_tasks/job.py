@@ -149,8 +149,9 @@ class Job:
     own clock (Unix time; with the id it tells the job from others that have the id later), `chain_at` is the place on chain
     (block, log index) of the contract's last word on the job: an earlier word that comes later is void. `heard_block` is
     the highest block from which anything was heard of the job: what a reorganisation of that block puts in question. What
-    it took away may come back until the block `doubt_until`. `applied_limit_min` is the limit that SLURM was last given,
-    `looks` counts the looks since the last news. The script itself is kept by the ledger alone: it may be long.
+    it took away may come back until the block `doubt_until`. `applied_limit_min` is the limit that SLURM was last given
+    (None: not known, or given up by the operator), `looks` counts the looks since the last news. The script itself is kept
+    by the ledger alone: it may be long.
     """
 
     job_id: JobId

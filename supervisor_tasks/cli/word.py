@@ -10,6 +10,7 @@ from supervisor_tasks.events import OperatorDenied, OperatorForgot, OperatorSett
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, State, finished
 from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.view import IN_SLURM
 
 COLD = [status.name for status in ChainStatus if status.cold]
 FORGETTABLE = (Kind.TELL_USER, Kind.CANCEL, Kind.TOP_UP)  # without the others a job stands still
@@ -48,6 +49,12 @@ def forget(desk: Desk, effect: int, reason: str, yes: bool) -> None:
         raise click.ClickException(
             f"found {kind} of a job in {found['state']}; expected {expected}: without it the job stands still, so `supervisor"
             " retry` or `supervisor settle`"
+        )
+    job = desk.job(found["job_id"])
+    if kind is Kind.CANCEL and job.state not in IN_SLURM and job.slurm_id is not None:
+        raise click.ClickException(
+            f"found {kind} of a job in {job.state}; expected QUEUED or RUNNING: it is decided, and as long as SLURM runs it, each"
+            f" sweep asks for that again; end {job.slurm_id} in SLURM, then `supervisor retry`"
         )
     ask(yes, f"Give up {kind} of {found['job_id']}?")
     word.forget(desk.ledger, effect, JobId(found["job_id"]), OperatorForgot(kind, reason))

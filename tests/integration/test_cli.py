@@ -304,6 +304,25 @@ def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None
     assert "OperatorForgot" in whats
 
 
+def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(Change(job_id(1), ChainSaw(ChainStatus.CANCELLED, (9, 0))))
+    cancel = park_one(ledger, Kind.CANCEL)
+    refused = run("forget", str(cancel.id), "--reason", "x", "--yes", status=1)
+    assert "SETTLED; expected QUEUED or RUNNING" in refused.stderr
+    assert [row["kind"] for row in said(run("parked", "--json"))] == ["cancel"]
+
+
+def test_forget__cancellation_of_what_slurm_may_not_have__is_done(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.events import ScriptFetched, SubmitStarted
+
+    ledger.record(*(Change(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    ledger.record(Change(job_id(1), ChainSaw(ChainStatus.CANCELLED, (9, 0))))
+    cancel = park_one(ledger, Kind.CANCEL)
+    run("forget", str(cancel.id), "--reason", "x", "--yes")
+    assert said(run("parked", "--json")) == []
+
+
 def test_health__ticks__tell_who_does_not_progress(run: Run, ledger: Ledger) -> None:
     assert "nothing periodic comes to an end" in run("health", status=1).stdout
     tick_all(ledger)

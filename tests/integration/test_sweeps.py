@@ -6,8 +6,17 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.events import ChainSaw, LimitApplied, SlurmStarted, ToppedUp
-from supervisor_tasks.job import ChainStatus, Kind, SlurmId, State
+from supervisor_tasks.comparison import compare
+from supervisor_tasks.events import (
+    CancelRequested,
+    ChainSaw,
+    LimitApplied,
+    OperatorForgot,
+    Overlooked,
+    SlurmStarted,
+    ToppedUp,
+)
+from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.journey.blind import BLIND_S, alarm_of_blindness
 from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
@@ -17,6 +26,9 @@ from supervisor_tasks.ledger.operator import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.tellers import AWAY_S, CALLBACKS, REPORTER, in_touch_s, leave_signs
+from supervisor_tasks.slurm.listing import Listed
+from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.view import Found, View
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}
@@ -264,3 +276,51 @@ def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger:
             id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
         )  # fmt: skip
     assert ledger.inbox.told_of(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
+
+
+# --- what the operator gave up --------------------------------------------------------------------------------------------
+
+
+def swept(ledger: Ledger) -> list[tuple[Found, JobId]]:
+    """What a sweep finds where SLURM runs job 1 with the limit that it was claimed for."""
+    jobs = ledger.sweeps.hot()
+    (job,) = jobs.values()
+    assert job.slurm_id is not None
+    seen = Seen(job.slurm_id, "RUNNING", 60, 0)
+    row = Listed(job.slurm_id, job.customer, job.job_id, "supervisor", "", 1000, seen, limit_min=10)
+    view = View(provider=job.provider, comment="supervisor", jobs=jobs, slurm={job.slurm_id: row})
+    return [(finding.kind, finding.job_id) for finding in compare(view)]
+
+
+def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(Change(job_id(1), CancelRequested()))
+    give_up(ledger, Kind.CANCEL)
+    assert swept(ledger) == []
+    ledger.record(Change(job_id(1), CancelRequested(at=(9, 0))))
+    assert Kind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
+
+
+def test_forgotten__limit_that_slurm_lost__is_no_sweeps_any_more_until_there_is_another(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(*(Change(job_id(1), event) for event in (SlurmStarted(), ToppedUp("1", 5), LimitApplied(15))))
+    ledger.record(Change(job_id(1), Overlooked(Kind.TOP_UP)))
+    give_up(ledger, Kind.TOP_UP)
+    assert swept(ledger) == []
+    ledger.record(Change(job_id(1), ToppedUp("2", 5)))
+    assert Kind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
+
+
+def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(*(Change(job_id(1), event) for event in (SlurmStarted(), ToppedUp("1", 5))))
+    give_up(ledger, Kind.TOP_UP)
+    assert swept(ledger) == []
+
+
+def give_up(ledger: Ledger, kind: Kind) -> None:
+    """It is refused, parked, and forgotten by the operator."""
+    (effect,) = ledger.effects.lease([kind])
+    ledger.effects.park(effect, "refused", {})
+    word.forget(ledger, effect.id, effect.job_id, OperatorForgot(kind, "SLURM will not"))
+    assert kind not in ledger.sweeps.hot()[effect.job_id].open
