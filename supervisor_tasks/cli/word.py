@@ -53,8 +53,8 @@ def forget(desk: Desk, effect: int, reason: str, yes: bool) -> None:
     job = desk.job(found["job_id"])
     if kind is Kind.CANCEL and job.state not in IN_SLURM and job.slurm_id is not None:
         raise click.ClickException(
-            f"found {kind} of a job in {job.state}; expected QUEUED or RUNNING: it is decided, and as long as SLURM runs it, each"
-            f" sweep asks for that again; end {job.slurm_id} in SLURM, then `supervisor retry`"
+            f"found {kind} of a job in {job.state}; expected QUEUED or RUNNING: it is decided, and as long as SLURM runs it,"
+            f" each sweep asks for that again; end {job.slurm_id} in SLURM, then `supervisor retry`"
         )
     ask(yes, f"Give up {kind} of {found['job_id']}?")
     word.forget(desk.ledger, effect, JobId(found["job_id"]), OperatorForgot(kind, reason))
