@@ -20,20 +20,6 @@ COMPLETED = "COMPLETED"
 NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: who needs all nodes of the beginning waits for one that went down
 LONG_WAIT_S = 3600.0  # in SLURM's queue; then the operator is called
 LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; what stands behind a run, such as the registration, waits as long
-# Why SLURM lets a job wait that does not begin before somebody changes the job or the partition.
-WITHOUT_END = frozenset(
-    (
-        *(
-            "PartitionTimeLimit",
-            "PartitionNodeLimit",
-            "PartitionConfig",
-            "BadConstraints",
-            "JobHeldAdmin",
-            "JobHeldUser",
-        ),
-        *("AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit"),
-    )
-)
 
 
 def after_look(one: Measurement, record: Seen | None, settled_after_s: float, *, left_end: bool = False) -> Change:
@@ -69,7 +55,7 @@ def _recorded(one: Measurement, record: Seen) -> Change:
             exit_status=record.exit_status,
         )
     look_in_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
-    return Change(stage=Stage.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=shown_state(record))
+    return Change(stage=Stage.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=record.shown)
 
 
 def waits_in_vain(one: Measurement, record: Seen | None, specs: Specs | None = None) -> str:
@@ -78,13 +64,13 @@ def waits_in_vain(one: Measurement, record: Seen | None, specs: Specs | None = N
     """
     if record is None or record.phase is not Phase.WAITING:
         return ""
-    if record.reason.partition(",")[0] in WITHOUT_END:
+    if record.never_begins:
         return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
     too_few = "" if specs is None else too_few_nodes(one, specs)
     if too_few:
-        return f"{too_few}; SLURM: {shown_state(record)}"
+        return f"{too_few}; SLURM: {record.shown}"
     if _waited_s(one, record) > LONGEST_WAIT_S:
-        return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {shown_state(record)}"
+        return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {record.shown}"
     return ""
 
 
@@ -134,12 +120,6 @@ def _never_arrived(one: Measurement, settled_after_s: float) -> Change:
         reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
         return Change(stage=Stage.FAILED, reason=reason)
     return Change(stage=Stage.WAITING, lost=True)
-
-
-def shown_state(record: Seen) -> str:
-    """SLURM's word for where a job is, and why it waits."""
-    waits = record.phase is Phase.WAITING and record.reason not in ("", "None")
-    return f"{record.state} ({record.reason})" if waits else record.state
 
 
 def end_told(name: str, output: bytes | None) -> tuple[int, bytes] | None:

@@ -96,7 +96,11 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     if not slurm_works(ledger):
         log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
         return 0
-    return max(chain.claim_max_waiting - ledger.count_in_states(WAITING), 0)
+    waiting = ledger.count_in_states(WAITING)
+    if waiting >= chain.claim_max_waiting:
+        full = f"{waiting} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+        log.info("not_claiming", claimable=demand.claimable, because=full)
+    return max(chain.claim_max_waiting - waiting, 0)
 
 
 def _writes(chain: ChainSide, purpose: str, number: int) -> list[Write]:

@@ -11,7 +11,7 @@ from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.journey.drain import drain, given_back_on_failure, park
 from supervisor_tasks.journey.hearsay import Said, Undecided, believed, look_in_s
 from supervisor_tasks.journey.known_slurm import require_known
-from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_operator
+from supervisor_tasks.journey.puzzling import NOT_LISTED, PATIENCE_S, for_the_operator, is_odd
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.inbox import CallbackSeen
@@ -150,12 +150,12 @@ def _what(seen: Seen | None, said: Outcome | None) -> Event:
         return SlurmWaiting(NOT_LISTED) if said is None else SlurmEnded(said)
     if seen.phase is Phase.ENDED:
         return SlurmEnded(seen.outcome())
-    return SlurmStarted(seen.state) if seen.phase is Phase.RUNNING else SlurmWaiting(seen.state)
+    return SlurmStarted(seen.state) if seen.phase is Phase.RUNNING else SlurmWaiting(seen.shown)
 
 
 def _puzzles(site: Site, sights: Mapping[JobId, Sight]) -> dict[JobId, str]:
-    """The jobs of which SLURM says what nobody can make an end of, for too long, and why an operator is to look."""
-    odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and sight.seen.phase is Phase.UNKNOWN}
+    """The jobs of which SLURM says for too long what leads to no end, and why an operator is to look."""
+    odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and is_odd(sight.seen)}
     looks = site.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}
     found = {job_id: for_the_operator(seen, looks.get(job_id, ())) for job_id, seen in odd.items()}
     return {job_id: why for job_id, why in found.items() if why is not None}

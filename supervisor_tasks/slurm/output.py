@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.job import Outcome, SlurmId
-from supervisor_tasks.slurm.states import Phase, end, phase
+from supervisor_tasks.slurm.states import Phase, end, never_begins, phase
 
 MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
@@ -164,6 +164,17 @@ class Seen:
     def phase(self) -> Phase:
         """How far SLURM is with it."""
         return phase(self.state)
+
+    @property
+    def shown(self) -> str:
+        """SLURM's word for where the job is, and why it waits."""
+        waits = self.phase is Phase.WAITING and self.reason not in ("", "None")
+        return f"{self.state} ({self.reason})" if waits else self.state
+
+    @property
+    def never_begins(self) -> bool:
+        """Whether it waits until somebody changes something."""
+        return self.phase is Phase.WAITING and never_begins(self.reason)
 
     def outcome(self) -> Outcome:
         """What the contract shall say of a job that has ended."""

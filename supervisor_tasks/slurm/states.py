@@ -1,5 +1,6 @@
 """What SLURM's job states mean to the contract and to the bill. Pure; docs/architecture.md has the same table in words."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,6 +57,14 @@ _WAITING = {
     "EXPEDITING",
 }
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+# Why SLURM lets a job wait that does not begin before somebody changes the job, the partition or a limit: it is held, depends
+# on what has failed, asks for what the partition, the account or the QOS never gives to one job. Reasons of libslurmfull.so,
+# 22.05.8, and what slurmctld says instead of one ("launch failed requeued held").
+_FOR_GOOD = re.compile(
+    r"Partition(TimeLimit|NodeLimit|Config)|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed|QOSMin\w+"
+    r"|(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|Job(Held(Admin|User)|HoldMaxRequeue)|.* held( .*)?"
+    r"|MaxMemPerLimit|DependencyNeverSatisfied|ReservationDeleted"
+)
 # Flags that hide the base state, so that the end, if it is one, does not show: COMPLETING (the end state comes when the nodes
 # are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the job is requeued or has failed), REVOKED (another cluster of a
 # federation has the job). They are in no table: unknown, look again.
@@ -68,6 +77,11 @@ def phase(state: str) -> Phase:
     if state in _RUNNING:
         return Phase.RUNNING
     return Phase.WAITING if state in _WAITING else Phase.UNKNOWN
+
+
+def never_begins(reason: str) -> bool:
+    """Whether a job that waits for that reason waits until somebody changes something."""
+    return _FOR_GOOD.fullmatch(reason.partition(",")[0]) is not None
 
 
 def end(state: str) -> End:

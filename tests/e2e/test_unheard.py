@@ -1,5 +1,5 @@
-"""A site without accounting, where the field's plugin tells each event once and SLURM soon forgets: one word that is lost costs
-time and nothing else.
+"""A site without accounting, where the field's plugin tells each event once and SLURM soon forgets: a word that is lost costs
+time and nothing else. Nor is a job that SLURM never begins looked at for ever in silence.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,24 @@ from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
-from tests.ends import assert_ended, running
-from tests.watching import ledger, rows
+from tests.ends import assert_ended, running, scontrol
+from tests.watching import ledger, parked, rows, wait_for_end
 
 MIN_JOB_AGE_S = 60
-ENDS = "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n"
+GATE = "until [ -e ~/gate ]; do sleep 0.1; done"
 FAR_AHEAD = "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'witness' AND due_at > now() + interval '10 minutes'"
+SWEPT_FOR_THAT = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%MinJobAge%'"
+NEVER_BEGINS = "PENDING (PartitionTimeLimit)"
+SEEN = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = :seen"
 
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    grid = Grid.start(block_time_s=0.25, nodes=1, hooks="field", min_job_age_s=MIN_JOB_AGE_S)
+    """One waiting job is all that may wait."""
+    conf, overrides = ("EnforcePartLimits=NO",), {"CLAIM_MAX_WAITING": "1"}
+    grid = Grid.start(
+        block_time_s=0.25, nodes=1, hooks="field", min_job_age_s=MIN_JOB_AGE_S, slurm_conf=conf, overrides=overrides
+    )
     try:
         grid.fleet.start(flower=False)
         yield grid
@@ -34,19 +41,42 @@ def customer(grid: Grid) -> Account:
     return grid.new_customer()
 
 
-def long_looked_at(grid: Grid, job_id: str) -> None:
-    """As if the job had run for hours: the next look is a quarter of an hour away."""
+def change(grid: Grid, statement: str, job_id: str) -> None:
     with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET looks = 16 WHERE job_id = :id"), {"id": job_id})
-    wait_until(lambda: bool(rows(grid, FAR_AHEAD, id=job_id)), "the looks to be rare", 90.0, 0.1)
+        connection.execute(text(statement), {"id": job_id})
+
+
+def not_claiming(grid: Grid) -> bool:
+    return "1 jobs wait, 1 at most may" in (grid.folder / "log" / "worker.log").read_text()
+
+
+def test_job_that_slurm_never_begins__is_the_operators_after_an_hour_and_goes_on_when_it_runs(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", "PartitionName=main", "MaxTime=10")
+    job_id = grid.submit_script(customer, "#!/bin/bash\nexit 3\n")
+    wait_until(lambda: bool(rows(grid, SEEN, id=job_id, seen=NEVER_BEGINS)), "a look", 60.0, 0.1)
+    behind = grid.submit_script(customer, "#!/bin/bash\nexit 4\n", minutes=5)
+    wait_until(lambda: not_claiming(grid), "the log to say why nothing is claimed", 60.0, 0.1)
+    assert parked(grid) == []
+    change(grid, "UPDATE events SET at = at - interval '1 hour' WHERE job_id = :id", job_id)
+    wait_until(lambda: bool(parked(grid)), "the operator to be called", 60.0, 0.1)
+    (left,) = parked(grid)
+    assert (left.job_id, left.kind, NEVER_BEGINS in left.last_error) == (job_id, "witness", True)
+    assert rows(grid, "SELECT 1 FROM alarms WHERE name = 'effect_parked'")
+    scontrol(grid, "update", "PartitionName=main", "MaxTime=INFINITE")
+    assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 3 * 256)
+    assert wait_for_end(grid, behind).exit_code == 4 * 256
+    assert parked(grid) == []
 
 
 def test_end_of_a_long_job__told_in_vain__is_found_while_slurm_remembers_it(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, ENDS)
+    """As if it had run for hours: the next look is a quarter of an hour away."""
+    job_id = grid.submit_script(customer, f"#!/bin/bash\n{GATE}\nexit 5\n")
     running(grid, job_id)
-    long_looked_at(grid, job_id)
-    asked_for = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%MinJobAge%'"
-    wait_until(lambda: bool(rows(grid, asked_for)), "the sweeps at the start", 60.0, 0.1)  # the next one is the clock's
+    change(grid, "UPDATE jobs SET looks = 16 WHERE job_id = :id", job_id)
+    wait_until(lambda: bool(rows(grid, FAR_AHEAD, id=job_id)), "the looks to be rare", 90.0, 0.1)
+    wait_until(lambda: bool(rows(grid, SWEPT_FOR_THAT)), "the sweeps at the start", 60.0, 0.1)  # the clock's are next
     grid.processes.kill(grid.processes.find("field-plugin"))
     (grid.users.home(customer.address) / "gate").touch()
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 5 * 256)

@@ -15,8 +15,8 @@ def recorded(name: str) -> dict[SlurmId, Seen]:
     return seen_jobs(answer(name))
 
 
-def showing(state: str) -> Seen:
-    return Seen(SlurmId(7), state, 0, 0)
+def showing(state: str, reason: str = "") -> Seen:
+    return Seen(SlurmId(7), state, 0, 0, reason)
 
 
 def test_recorded__completing__waits_an_hour() -> None:
@@ -52,3 +52,39 @@ def test_unknown_state__behind_one_that_is_known__begins_anew(before: str) -> No
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "NODE_FAIL"])
 def test_known_state__for_however_long__is_nobodys(state: str) -> None:
     assert for_the_operator(showing(state), [("REVOKED", AN_HOUR_AGO)]) is None
+
+
+NEVER = (
+    *("PartitionTimeLimit", "BadConstraints", "JobHeldAdmin", "JobHeldUser", "DependencyNeverSatisfied"),
+    *("launch failed requeued held", "job requeued in held state", "JobHoldMaxRequeue", "QOSMinCpuNotSatisfied"),
+    *("AssocMaxWallDurationPerJobLimit", "QOSMaxCpuPerJobLimit", "AssocMaxCpuPerNode", "InvalidQOS", "MaxMemPerLimit"),
+)
+PASSES = (
+    "None",
+    "Priority",
+    "Resources",
+    "Dependency",
+    "BeginTime",
+    "PartitionDown",
+    "Licenses",
+    "QOSMaxCpuPerUserLimit",
+)
+
+
+@pytest.mark.parametrize("reason", NEVER)
+def test_waits_for_what_does_not_come__after_an_hour__is_the_operators(reason: str) -> None:
+    seen = showing("PENDING", reason)
+    assert for_the_operator(seen, [(seen.shown, 10.0), (seen.shown, PATIENCE_S - 1)]) is None
+    why = for_the_operator(seen, [(seen.shown, 10.0), (seen.shown, AN_HOUR_AGO), ("PENDING (Priority)", 5000.0)])
+    assert why is not None
+    assert why.startswith(
+        f"for 60 min SLURM has let the job wait for what does not come by itself: PENDING ({reason}): "
+    )
+
+
+@pytest.mark.parametrize("reason", [*PASSES, "ReqNodeNotAvail, UnavailableNodes:node1"])
+def test_waits_for_what_passes__for_however_long__is_nobodys(reason: str) -> None:
+    seen = showing("PENDING", reason)
+    assert for_the_operator(seen, [(seen.shown, AN_HOUR_AGO)]) is None
+    held = showing("PENDING", "JobHeldUser")
+    assert for_the_operator(held, [(held.shown, 10.0), (seen.shown, 900.0), (held.shown, AN_HOUR_AGO)]) is None
