@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 2.0  # at one that answers
 LOOK_AGAIN_S = 5.0  # at one that does not, or that serves another chain
-LOOK_DEADLINE_S = 3.0
+LOOK_DEADLINE_S = 3.0  # of one that is not known to be slow
 LEAST_SHARE_S = 5.0  # of the time for a request, that each of several endpoints has
 BEHIND_BLOCKS = 5  # looks are not taken at the same moment
 LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for somebody else's look: to connect, and to be answered
@@ -119,6 +119,7 @@ class Endpoint:
         self._looking = threading.Lock()
         self.alone = Alone()
         self._answered: bool | None = None
+        self._slow = False  # when it answered last, it was not within LOOK_DEADLINE_S
         self._chain_id = 0
         self._head = 0
         self._looked_s = self._head_s = self._refused_s = float("-inf")
@@ -145,20 +146,31 @@ class Endpoint:
                 self._looking.release()
             return
         try:
-            chain_id, head = map(require, self._looker.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
-            self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
-            self._answered = True
-            if self._refused_ago_s() > MENDED_S:
-                self.error = ""
-        except (RpcUnavailableError, RpcError) as error:  # whatever its words: a node that lives answers these
-            self.failed(error)
+            self._ask(self.rpc if self._slow else self._looker)
         finally:
             self._looked_s = time.monotonic()
             self._looking.release()
 
+    def look_patiently(self) -> None:
+        """Ask for chain and head with as much time as a request has: it may be slow, and there is no better one. Whoever needs
+        it asks for himself; nobody waits for others who wait.
+        """
+        self._ask(self.rpc)
+
+    def _ask(self, rpc: Rpc) -> None:
+        begun_s = time.monotonic()
+        try:
+            chain_id, head = map(require, rpc.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
+            self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
+            self._answered, self._slow = True, self._head_s - begun_s > LOOK_DEADLINE_S
+            if self._refused_ago_s() > MENDED_S:
+                self.error = ""
+        except (RpcUnavailableError, RpcError) as error:  # whatever its words: a node that lives answers these
+            self.failed(error)
+
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
         """It did not answer; before it is used again it is looked at."""
-        self._answered, self.error = False, str(error)
+        self._answered, self._slow, self.error = False, False, str(error)
 
     def refused(self, error: RpcError) -> None:
         """It refused what another one has answered."""
@@ -240,7 +252,8 @@ class Endpoints(Rpc):
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
         """The best that was not asked yet. Those that refuse come later. Those that did not answer last time come last, and
         have to say first which chain they serve; also one that somebody else's look has just found alive is taken. Nobody
-        waits for these where there is an answer, and only a second opinion is wanted.
+        waits for these where there is an answer, and only a second opinion is wanted. Where there is none at all, those that
+        may be slow get more time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
         for usable in (Health.ALIVE,) if only_alive else ORDER:
@@ -250,7 +263,12 @@ class Endpoints(Rpc):
                 health = self._health_of(endpoint)
                 if health is Health.ALIVE or health is usable is Health.REFUSES:
                     return endpoint
-        return None
+        return None if only_alive else next(filter(self._answers_slowly, left), None)
+
+    def _answers_slowly(self, endpoint: Endpoint) -> bool:
+        if self._health_of(endpoint) is Health.UNREACHABLE:
+            endpoint.look_patiently()
+        return self._health_of(endpoint) is Health.ALIVE
 
     def _health_of(self, endpoint: Endpoint) -> Health:
         found = healths([other.seen() for other in self._endpoints], self._chain_id)

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -549,6 +549,27 @@ def test_endpoint_hangs__is_left_for_the_next(chain: Chain) -> None:
         for _ in range(20):  # and costs nothing more
             rpc.call("eth_blockNumber")
         assert time.monotonic() - begun_s < 25.0
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_endpoints_that_are_all_slow__are_asked_all_the_same(chain: Chain, number: int) -> None:
+    """Each needs longer for an answer than a look waits where there may be a better one."""
+    broken = threading.Event()
+
+    def answer(_: list[Call]) -> tuple[int, Any] | None:
+        return (503, "no") if broken.wait(endpoints.LOOK_DEADLINE_S + 0.4) else None
+
+    with ExitStack() as stack:
+        urls = [stack.enter_context(in_front_of(chain, answer))[1] for _ in range(number)]
+        rpc = Endpoints(urls, CHAIN_ID)
+        first = rpc._endpoints[0]
+        assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
+        assert rpc.health()[first.name] is Health.ALIVE
+        first.look()  # as from time to time: by now it is known to be slow
+        assert rpc.health()[first.name] is Health.ALIVE
+        broken.set()
+        first.look()
+        assert rpc.health()[first.name] is Health.UNREACHABLE
 
 
 def test_endpoint_of_another_chain__is_never_used_and_alarms(
