@@ -159,22 +159,27 @@ class Reporter:
     def _deliver(self, file: Path) -> bool:
         """Whether nothing is left to do for that file."""
         try:
-            with around("event-read"):
-                event = spool.read(file)
-            reason = self._tell(event)
+            reason = self._tell_file(file)
             if reason is not None:
                 self._reject(file, reason)
             with around("event-delivered"):
                 file.unlink(missing_ok=True)
         except FileNotFoundError:
             return True  # somebody else took it away
-        except spool.MalformedEventError as error:
-            self._reject(file, str(error))
         except grpc.RpcError as error:
             return self._failed(f"{error.code().name}: {error.details()!r}")
         except OSError as error:
             return self._failed(repr(error))
         return True
+
+    def _tell_file(self, file: Path) -> str | None:
+        """As `_tell`; a malformed file nobody will ever take."""
+        try:
+            with around("event-read"):
+                event = spool.read(file)
+        except spool.MalformedEventError as error:
+            return str(error)
+        return self._tell(event)
 
     def _tell(self, event: spool.SpooledEvent) -> str | None:
         """Why the supervisor will never take the event, or None when it has taken it. Raises RpcError: try again."""
@@ -201,9 +206,10 @@ class Reporter:
         return False
 
     def _reject(self, file: Path, reason: str) -> None:
+        dropped_names = spool.reject(file)
         self.figures["rejected"] += 1
         log.error("rejected %s: %r", file.name, reason)
-        for dropped in spool.reject(file):
+        for dropped in dropped_names:
             log.error("rejected/ is full: %s is gone", dropped)
 
     # --- that it is there -------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class Reporter:
 
     def _tell_figures(self) -> None:
         waiting = spool.pending(self._folder)
-        aside = sum(1 for _ in (self._folder / "rejected").iterdir())
+        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # of nothing, if it is not there
         told = " ".join(f"{name}={count}" for name, count in self.figures.items())
         log.info("figures: waiting=%d %s kept_rejected=%d", len(waiting), told, aside)
 

@@ -124,6 +124,7 @@ def _read_regular(file: Path) -> bytes:
 def reject(file: Path) -> list[str]:
     """Put a file aside, and drop the oldest of those when there are too many; returns the names of the dropped."""
     folder = file.parent / "rejected"
+    folder.mkdir(exist_ok=True)  # somebody may have cleared it away
     file.rename(folder / file.name)
     kept = sorted(folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name))
     dropped = kept[:-KEPT_REJECTED]

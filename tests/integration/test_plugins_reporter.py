@@ -97,6 +97,47 @@ def test_reporter__file_that_no_hook_wrote__goes_to_rejected(processes: Processe
         assert not supervisor.calls
 
 
+def test_reporter__folder_of_the_rejected_is_gone__is_made_anew_and_nobody_waits(
+    processes: Processes, spool: Path
+) -> None:
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        supervisor.refusals.append(grpc.StatusCode.INVALID_ARGUMENT)
+        (spool / "rejected").rmdir()
+        write(spool, 1, "start")
+        wait_until(lambda: not events(spool), "the event to be rejected", 60.0)
+        assert len(supervisor.told(1)) == 1
+        shutil.rmtree(spool / "rejected")
+        (spool / "1-2-end").write_text("what is this")
+        write(spool, 3, "end")
+        wait_until(lambda: not events(spool), "the file to be rejected", 60.0)
+        assert supervisor.told(3) == [END]
+    assert [file.name for file in (spool / "rejected").iterdir()] == ["1-2-end"]
+    assert "the spool cannot be worked with" not in log_of(processes)
+
+
+def test_reporter__rejected_cannot_be_put_aside__keeps_nobody_waiting(processes: Processes, spool: Path) -> None:
+    with serving() as (supervisor, port):
+        start_reporter(processes, spool, port)
+        (spool / "rejected").rmdir()
+        (spool / "rejected").touch()
+        (spool / "1-1-end").write_text("what is this")
+        wait_until(lambda: "next try in 2.0 s" in log_of(processes), "the longest wait to be reached", 60.0)
+        write(spool, 2, "end")
+        wait_until(lambda: HEARD_AS in supervisor.health_asked, "it to be heard", 60.0)
+        assert supervisor.told(2) == [END]
+        assert events(spool) == ["1-1-end"]
+
+
+def test_reporter__folder_of_the_rejected_is_gone__still_tells_its_figures(processes: Processes, spool: Path) -> None:
+    with serving() as (_, port):
+        running = start_reporter(processes, spool, port)
+        (spool / "rejected").rmdir()
+        processes.kill(running, signal.SIGTERM)
+    assert "kept_rejected=0" in tail(processes.logs / "reporter.log", 1)
+    assert " ERROR " not in log_of(processes)
+
+
 def test_reporter__killed_before_the_answer__delivers_again_after_its_restart(
     processes: Processes, spool: Path
 ) -> None:
