@@ -45,6 +45,9 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
     alarm(0);
 }
 
+/* The first thing that is wrong with the settings, or "". It is told when the event is safe: who is to hear of it may hang. */
+static char mistake[2 * PATH_MAX + 300];
+
 static void read_settings(struct spool *spool)
 {
     char file[PATH_MAX], line[PATH_MAX + 100];
@@ -56,13 +59,14 @@ static void read_settings(struct spool *spool)
     FILE *settings = fopen(file, "re");
     if (settings == NULL) {
         if (errno != ENOENT)
-            complain("%s: %s", file, strerror(errno));
+            snprintf(mistake, sizeof mistake, "%s: %s", file, strerror(errno));
         return;
     }
     while (fgets(line, sizeof line, settings) != NULL) {
         line[strcspn(line, "\r\n")] = '\0';
-        if (line[0] != '\0' && line[0] != '#' && !spool_set(spool, line))
-            complain("%s: found \"%s\"; expected spool=/folder, max_events=number or timeout_ms=number", file, line);
+        if (line[0] != '\0' && line[0] != '#' && !spool_set(spool, line) && mistake[0] == '\0')
+            snprintf(mistake, sizeof mistake,
+                "%s: found \"%s\"; expected spool=/folder, max_events=number or timeout_ms=number", file, line);
     }
     fclose(settings);
 }
@@ -166,7 +170,10 @@ int main(int argc, char **argv)
     read_settings(&spool);
     struct writing writing = {&spool, &event};
     if (spool_in_time(&spool, write_it, &writing, true, why))
-        return 0;
-    complain("the %s of job %s (SLURM's %lu) is not in %s: %s", event.kind, event.job_id, event.slurm_id, spool.folder, why);
+        last_status = 0;
+    else
+        complain("the %s of job %s (SLURM's %lu) is not in %s: %s", event.kind, event.job_id, event.slurm_id, spool.folder, why);
+    if (mistake[0] != '\0')
+        complain("%s", mistake);
     return last_status;
 }

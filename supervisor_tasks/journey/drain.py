@@ -16,9 +16,9 @@ log = structlog.get_logger()
 
 
 def drain(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
-    """Do `work` until it says that nothing is left, unless another worker is at it. A wake-up that comes while the other
-    one finishes is not lost: `work` looks once more after the guard was given back. Who did it leaves a tick;
-    of what takes long, who finds another one at it, too.
+    """Do `work` until it says that nothing is left, unless another worker is at it. A wake-up that comes to nothing because the
+    other one had looked for the last time, and still had the guard, is made up for by `nudge` or by beat: what is left to do is
+    written down. Who did it leaves a tick; of what takes long, who finds another one at it, too.
     """
     left = True
     while left:

@@ -17,6 +17,7 @@ HOOKS = ("supervisor-ended", "supervisor-started")
 ENDED = {"JOBID": "7", "JOBNAME": JOB_ID, "JOBSTATE": "FAILED", "EXITCODE": "3:0", "START": "100", "END": "187"}
 STARTED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": JOB_ID, "SLURM_JOB_COMMENT": "supervisor 127.0.0.1:3000"}
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **ENDED, **STARTED}
+PATIENT = {"timeout_ms": 30_000}  # where it is not the time-out that is tested
 HANGS_S = 6  # longer than the hook's own patience, and than a loaded machine needs for the rest
 
 
@@ -29,6 +30,7 @@ def spool(tmp_path: Path) -> Path:
 @pytest.fixture
 def programs(tmp_path: Path, spool: Path) -> Path:
     hooks.install(tmp_path / "programs", spool)
+    hooks.configure(tmp_path / "programs", spool, **PATIENT)
     return tmp_path / "programs"
 
 
@@ -143,9 +145,19 @@ def strace(*injections: str, detached: bool = False) -> tuple[str, ...]:
     return ("strace", "-f", "-qq", "-o", "/dev/null", *(("-D",) if detached else ()), *options)
 
 
+@pytest.mark.parametrize("hook", HOOKS)
+def test_settings__mistake_and_a_syslog_that_hangs__lose_no_event(hook: str, programs: Path, spool: Path) -> None:
+    with (programs / "spool.conf").open("a") as settings:
+        settings.write("max_events=none\n")
+    done = run(programs / hook, under=strace(f"connect:delay_enter={HANGS_S * 1_000_000}"))
+    assert done.returncode == 0
+    assert 'found "max_events=none"' in done.stderr
+    assert len(events(spool)) == 1
+
+
 @pytest.mark.parametrize(("hook", "status"), [("supervisor-ended", 1), ("supervisor-started", 0)])
 def test_spool_is_full__is_told_and_noted_with_the_job(hook: str, status: int, programs: Path, spool: Path) -> None:
-    hooks.configure(programs, spool, max_events=2)
+    hooks.configure(programs, spool, max_events=2, **PATIENT)
     for number in ("1", "2"):
         assert run(programs / "supervisor-ended", JOBID=number).returncode == 0
     done = run(programs / hook)

@@ -339,7 +339,7 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
     processes: Processes, spool: Path
 ) -> None:
     hooks.install(processes.folder / "programs", spool)
-    hooks.configure(processes.folder / "programs", spool, max_events=1)
+    hooks.configure(processes.folder / "programs", spool, max_events=1, timeout_ms=30_000)
     run = processes.folder / "programs" / "supervisor-ended"
     ended = {"JOBSTATE": "FAILED", "EXITCODE": "3:0", "START": "100", "END": "187"}
     for job in (1, 2, 3, 3):
