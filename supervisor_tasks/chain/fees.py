@@ -65,5 +65,10 @@ def replacement(old: Fees, market: Market, cap_wei: int, *, underpriced: bool = 
     return new if more else None
 
 
+def much_cheaper(now: Fees, old: Fees) -> bool:
+    """Whether it is a step less."""
+    return _step(now.max_fee_wei) <= old.max_fee_wei
+
+
 def _step(price_wei: int) -> int:
     return price_wei + -(-price_wei * int(STEP_PERCENT * 10) // 1000) + (price_wei == 0)

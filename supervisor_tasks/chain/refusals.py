@@ -18,7 +18,8 @@ class Refusal(StrEnum):
     BELOW_BASE_FEE = "below base fee"  # cannot be mined now
     INSUFFICIENT_FUNDS = "insufficient funds"
     POOL_FULL = "pool full"
-    GAS = "gas"  # more than a block holds, or less than the data cost
+    GAS = "gas"  # more than a block holds, or less than the data cost; or more data than a node takes
+    FEE_CAP = "fee cap"  # could cost more in all than the node lets anybody send (geth's --rpc.txfeecap)
     OTHER = "other"
 
 
@@ -38,8 +39,9 @@ WORDS = (
     (
         Refusal.GAS,
         ("intrinsic gas too", "exceeds block gas limit", "gas limit reached", "gas limit exceeded", "gas too high",
-         "floor data gas", "exceeds transaction gas limit", "gas limit too high"),
+         "floor data gas", "exceeds transaction gas limit", "gas limit too high", "oversized data"),
     ),
+    (Refusal.FEE_CAP, ("exceeds the configured cap",)),
 )  # fmt: skip
 
 

@@ -1,14 +1,14 @@
 """What to do about a transaction that has no receipt. Pure.
 
 An answer that is missing, and a refusal in words, are never a reason for another nonce. Only the chain itself frees an intent:
-when the nonce is mined and none of our signatures is what was mined.
+when the nonce is mined and what was mined is none of our signatures, or the one that does nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
+from supervisor_tasks.chain.fees import Fees, Market, fees, much_cheaper, replacement
 from supervisor_tasks.chain.refusals import Refusal
 
 SEND_AGAIN_S = 15.0  # a transaction without a receipt for so long is sent again, byte by byte the same
@@ -16,8 +16,12 @@ REFUSED_AGAIN_S = 1.0  # one that no node is known to have
 PRICED_OUT_S = 1.0  # one that pays less than the base fee is given so long: the fee may fall as it rose
 STUCK_BLOCKS = 3
 CERTAIN_S = 2.0  # between the two looks after which a nonce is taken to be somebody else's
+GIVEN_UP_AFTER_S = 180.0  # one that a node refuses all that time for a reason that no price mends
 
 PRICE = {Refusal.UNDERPRICED, Refusal.REPLACEMENT_UNDERPRICED, Refusal.BELOW_BASE_FEE}
+
+
+ODD = {Refusal.OTHER, Refusal.FEE_CAP}  # no higher fee helps, as far as is known
 
 
 class Remedy(StrEnum):
@@ -50,6 +54,7 @@ class Pending:
     blocks: int
     contested_age_s: float | None
     nothing: bool = False  # its present bytes do nothing but use up the nonce
+    odd_age_s: float = 0.0  # for how long it has been the first one and was refused for an ODD reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,14 @@ def cured(pending: Pending, mined_nonces: int, market: Market, rules: Rules, lef
         certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
         return Cure(Remedy.FOREIGN if certain else Remedy.CONTEST, pending.fees)
     again = Remedy.SEND if stale(pending.accepted, pending.sent_age_s) else Remedy.WAIT
-    if pending.refusal is Refusal.GAS and not pending.accepted and not pending.nothing:
-        return Cure(_give_up(pending) or again, pending.fees)
+    if not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces):
+        return Cure(Remedy.GIVE_UP if pending.mine else Remedy.CAPPED, pending.fees)
     if pending.refusal is Refusal.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
+    if pending.refusal is Refusal.FEE_CAP and not pending.accepted:
+        now = fees(market, rules.cap_wei)
+        falls = pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei)
+        return Cure(Remedy.REPLACE, now) if falls else Cure(again, pending.fees)
     if not _needs_more(pending, mined_nonces, market, rules):
         return Cure(again, pending.fees)
     underpriced = pending.refusal is Refusal.UNDERPRICED
@@ -113,11 +122,14 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> C
     return Cure(Remedy.REPLACE, now) if _pays(pending, now, left_wei) else Cure(Remedy.PAUSE, pending.fees)
 
 
-def _give_up(pending: Pending) -> Remedy | None:
-    """More gas than a block holds, or less than the data cost, is so at each node. That is no haste: it may be one alone."""
-    if pending.signed_age_s < CERTAIN_S:
-        return None
-    return Remedy.GIVE_UP if pending.mine else Remedy.CAPPED
+def _never_taken(pending: Pending, mined_nonces: int) -> bool:
+    """Whether it holds up all behind it for nothing. Too much gas for a block, or too little for the data, is so everywhere;
+    that is no haste: it may be one alone. What nobody understands may be an outage, in which other questions are answered: it
+    is given time, and only the first one is given up, which costs the gas of nothing, should the outage end then.
+    """
+    if pending.refusal is Refusal.GAS:
+        return pending.signed_age_s >= CERTAIN_S
+    return pending.refusal in ODD and pending.nonce == mined_nonces and pending.odd_age_s >= GIVEN_UP_AFTER_S
 
 
 def stale(accepted: bool, sent_age_s: float) -> bool:
@@ -127,10 +139,12 @@ def stale(accepted: bool, sent_age_s: float) -> bool:
 
 def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
     """Whether only a higher fee helps: it pays less than the base fee, a node said so, or it is its turn and blocks are mined
-    without it. Where no blocks are mined, no fee helps.
+    without it. Where no blocks are mined, no fee helps. A refusal that nobody understands is not answered with money, unless it
+    is of what does nothing: that has to be taken in the end.
     """
     priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:
         return True
     passed_over = pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
-    return pending.nonce == mined_nonces and passed_over
+    odd = pending.refusal in ODD and not pending.accepted and not pending.nothing
+    return pending.nonce == mined_nonces and passed_over and not odd

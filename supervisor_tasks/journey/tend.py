@@ -6,7 +6,7 @@ import structlog
 
 from supervisor_tasks.chain.book import Sent
 from supervisor_tasks.chain.refusals import Refusal
-from supervisor_tasks.chain.remedies import SEND_AGAIN_S, Cure, Pending, Remedy, Rules, cures, stale
+from supervisor_tasks.chain.remedies import ODD, SEND_AGAIN_S, Cure, Pending, Remedy, Rules, cures, stale
 from supervisor_tasks.chain.signed import read
 from supervisor_tasks.chain.wallet import AccountState
 from supervisor_tasks.job import Kind
@@ -18,6 +18,7 @@ log = structlog.get_logger()
 
 MOST_CERTAIN = 20  # nonces of others that are made certain of in one pass; each costs a request
 SHOWN = 5
+ODDLY_REFUSED = "first transaction refused oddly"  # the fact that all others wait behind this one
 
 Plan = dict[Remedy, list[Sent]]
 
@@ -33,7 +34,8 @@ def tend(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
         log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
     wallet.give_up(plan[Remedy.GIVE_UP], state.market, state.head)
     for entry in plan[Remedy.GIVE_UP]:
-        log.warning("nonce_given_up", purpose=entry.purpose, job_id=entry.job_id, nonce=entry.nonce, gas=entry.gas)
+        about = {"purpose": entry.purpose, "job_id": entry.job_id, "nonce": entry.nonce, "gas": entry.gas}
+        log.warning("nonce_given_up", refusal=entry.refusal, **about)
     _alarm(site, plan[Remedy.CAPPED], state)
     if plan[Remedy.PAUSE]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
@@ -49,16 +51,29 @@ def _cures(site: Site, waiting: Sequence[Sent], state: AccountState) -> dict[int
     wallet, rules = site.chain.wallet, Rules(site.chain.wallet.cap_wei, site.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
+    odd_id, odd_s = _oddly_refused(site, waiting, state)
     found = dict[int, Cure]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
-        pending = [_pending(entry, wallet.address, state) for entry in entries]
+        pending = [_pending(entry, wallet.address, state, odd_s if entry.id == odd_id else 0.0) for entry in entries]
         needed = cures(pending, mined_nonces, state.market, rules, state.balance_wei)
         found.update(zip((entry.id for entry in entries), needed, strict=True))
     return found
 
 
-def _pending(entry: Sent, address: str, state: AccountState) -> Pending:
+def _oddly_refused(site: Site, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
+    """The transaction whose turn it is, if a node refuses it and nobody knows what to do about that; and for how long."""
+    wallet, facts = site.chain.wallet, site.ledger.sweeps
+    first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
+    odd_id = next((entry.id for entry in first if entry.refusal in ODD and not entry.accepted), None)
+    value, known = str(odd_id or ""), facts.fact(ODDLY_REFUSED)
+    if value == (known[0] if known else ""):
+        return odd_id, known[1] if known else 0.0
+    facts.learn(ODDLY_REFUSED, value)
+    return odd_id, 0.0
+
+
+def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pending:
     return Pending(
         nonce=entry.nonce,
         gas=entry.gas,
@@ -70,7 +85,8 @@ def _pending(entry: Sent, address: str, state: AccountState) -> Pending:
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         contested_age_s=entry.contested_age_s,
-        nothing=entry.refusal is Refusal.GAS and read(entry.raw).to == entry.address,
+        nothing=entry.refusal in (Refusal.GAS, *ODD) and read(entry.raw).to == entry.address,
+        odd_age_s=odd_s,
     )
 
 

@@ -11,6 +11,7 @@ from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks.chain.codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
+from supervisor_tasks.chain.remedies import GIVEN_UP_AFTER_S
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.signed import Signed
 from supervisor_tasks.chain.wallet import WalletEmptyError, Write
@@ -223,6 +224,70 @@ def test_node_suggests_no_tip_and_wants_one__it_has_one_at_once_and_the_fee_stay
     assert tip_wei == GWEI
     assert most_wei <= first.max_fee_wei + GWEI
     base_fee(chain, GWEI)
+
+
+def test_node_refuses_in_words_that_nobody_knows__minutes_later_the_nonce_is_given_up_and_no_fee_is_raised(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with particular(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
+        fleet.wallet.send(claims(1))
+        chain.mine(5)
+        for _ in range(3):
+            fleet.time_passed()
+            assert fleet.follow()
+        assert fleet.signatures() == 2
+        _waited(fleet, GIVEN_UP_AFTER_S)
+        settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
+    assert "no node took it" in fleet.rows("error")[0][0]
+    assert fleet.wallet.missing(["never"]) == {"never"}
+
+
+def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signed(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    trouble = ["method handler crashed"]
+    with particular(chain, lambda _: trouble[0] if trouble else None) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(3))
+        chain.mine(5)
+        assert fleet.follow()
+        _waited(fleet, GIVEN_UP_AFTER_S - 60.0)
+        fleet.time_passed()
+        assert fleet.follow()
+        trouble.clear()
+        settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+    assert fleet.signatures() == 3
+
+
+def test_more_than_the_node_lets_anybody_send__is_signed_again_when_it_costs_less(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 250 * GWEI)
+    cap_wei = GAS * 300 * GWEI
+
+    def fee_cap(signed: Signed) -> str | None:
+        dear = signed.gas * signed.fees.max_fee_wei > cap_wei
+        return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
+
+    with particular(chain, fee_cap) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(1))
+        for _ in range(5):
+            base_fee(chain, 250 * GWEI)
+        fleet.time_passed()
+        assert fleet.follow()
+        assert fleet.signatures() == 1
+        base_fee(chain, GWEI)
+        settled(fleet)
+    assert fleet.states() == ["MINED"]
+    assert fleet.signatures() == 2
 
 
 def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(

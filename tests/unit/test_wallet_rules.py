@@ -21,6 +21,7 @@ from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
 from supervisor_tasks.chain.refusals import Refusal, meaning, over_the_limit
 from supervisor_tasks.chain.remedies import (
     CERTAIN_S,
+    GIVEN_UP_AFTER_S,
     SEND_AGAIN_S,
     STUCK_BLOCKS,
     Cure,
@@ -146,6 +147,8 @@ WORDS = [
     ("Insufficient funds for gas * price + value", Refusal.INSUFFICIENT_FUNDS),
     ("intrinsic gas too high -- tx.gas_limit > env.block.gas_limit", Refusal.GAS),
     ("max fee per gas less than block base fee", Refusal.BELOW_BASE_FEE),
+    ("oversized data: transaction size 140000, limit 131072", Refusal.GAS),
+    ("tx fee (1.08 ether) exceeds the configured cap (1.00 ether)", Refusal.FEE_CAP),
     # nobody's
     ("the sky is falling", Refusal.OTHER),
     ("", Refusal.OTHER),
@@ -179,6 +182,8 @@ POOR = Fees(9 * GWEI, GWEI, legacy=False)
 NOT_PAID = replace(PENDING, accepted=False, refusal=Refusal.UNDERPRICED)
 NEVER = replace(PENDING, refusal=Refusal.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
+ODD = replace(OLD, refusal=Refusal.OTHER, accepted=False, blocks=99, odd_age_s=GIVEN_UP_AFTER_S)
+
 REMEDIES = [
     ("it was just sent", PENDING, 7, True, Remedy.WAIT),
     ("nobody has heard of it for long", replace(OLD, signed_age_s=20.0), 7, True, Remedy.SEND),
@@ -206,6 +211,16 @@ REMEDIES = [
     ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Remedy.SEND),
     ("another node has taken it", replace(NEVER, accepted=True), 7, True, Remedy.WAIT),
     ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, Remedy.SEND),
+    ("it is refused in unknown words for minutes", ODD, 7, True, Remedy.GIVE_UP),
+    ("for minutes, and nobody pays", ODD, 7, False, Remedy.GIVE_UP),
+    ("for minutes, and the key is gone", replace(ODD, mine=False), 7, True, Remedy.CAPPED),
+    ("for a while", replace(ODD, odd_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Remedy.SEND),
+    ("for minutes, behind another", ODD, 6, True, Remedy.SEND),
+    ("for minutes, and then it was taken", replace(ODD, accepted=True, blocks=0), 7, True, Remedy.SEND),
+    ("what does nothing is refused in unknown words", replace(ODD, nothing=True), 7, True, Remedy.REPLACE),
+    ("unknown words, and it pays less", replace(ODD, fees=POOR, odd_age_s=0.0), 7, True, Remedy.REPLACE),
+    ("it may cost more than a node allows", replace(ODD, refusal=Refusal.FEE_CAP, odd_age_s=0.0), 7, True, Remedy.SEND),
+    ("more than a node allows, for minutes", replace(ODD, refusal=Refusal.FEE_CAP), 7, True, Remedy.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, refusal=Refusal.NONCE_TOO_LOW), 7, True, Remedy.WAIT),
     ("the nonce is mined", PENDING, 8, True, Remedy.CONTEST),
     ("the nonce was mined a moment ago", replace(PENDING, contested_age_s=0.5), 8, True, Remedy.CONTEST),
@@ -244,6 +259,14 @@ def test_cured__bytes_that_cannot_be_paid__are_signed_again_for_todays_price_if_
     assert cured(UNPAID, 7, CALM, RULES, 10**16).remedy is Remedy.PAUSE
     assert cured(UNPAID, 7, CALM, RULES, 10**18).remedy is Remedy.SEND
     assert cured(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is Remedy.SEND
+
+
+def test_cured__more_than_a_node_lets_anybody_send__is_signed_cheaper_as_soon_as_it_may_be_and_never_dearer() -> None:
+    refused = replace(PENDING, fees=DEAR, accepted=False, refusal=Refusal.FEE_CAP, blocks=99, signed_age_s=99.0)
+    assert cured(refused, 7, CALM, RULES, 10**18) == Cure(Remedy.REPLACE, USUAL)
+    assert cured(refused, 7, SPIKE, RULES, 10**18) == Cure(Remedy.SEND, DEAR)
+    assert cured(refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18) == Cure(Remedy.SEND, DEAR)
+    assert cured(replace(refused, mine=False), 7, CALM, RULES, 10**18) == Cure(Remedy.SEND, DEAR)
 
 
 def test_cured__underpriced_again_and_again__reaches_the_tip_that_the_node_wants_long_before_the_cap() -> None:
