@@ -242,7 +242,7 @@ class Cluster:
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
         """The same of several jobs of one customer, in one command."""
         now_s = self.now_s()
-        answer = self._ask(last_writes(f"{job_id}.log" for job_id in begun_s_ago), user=user)
+        answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
         written = {job_id: written_at(answer, f"{job_id}.log") for job_id in begun_s_ago}
         since_s = {job_id: now_s - ago_s - CLOCKS_DIFFER_S for job_id, ago_s in begun_s_ago.items()}
         return {job_id for job_id, at_s in written.items() if at_s is not None and at_s >= since_s[job_id]}
@@ -316,17 +316,10 @@ class Cluster:
         unused = has_accounting(answer) and self.paths.sacct is None
         return Controller(boot_time(answer), unused, which(answer), next_id(answer), min_job_age_s(answer))
 
-    def _ask(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        *,
-        user: str | None = None,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> Answer:
-        """Run something that may be run twice, as the admin user or another one."""
+    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
+        """Run something that may be run twice, as the admin user."""
         try:
-            return self.ssh.run(user or self.admin, argv, stdin, timeout_s)
+            return self.ssh.run(self.admin, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 

@@ -2,6 +2,10 @@
 
 One connection per Linux user, the least recently used is closed when there are too many; each command is a channel of its
 own. A Fabric Connection must not be shared between threads, its transport may: Fabric opens, channels run.
+
+A user's login may hang for as long as it likes: a start-up file that waits, a home folder on a server that is gone. So one
+thread at a time asks it whether it answers (`ask`, `clock`), others wait only as long as answers usually take, and one that did
+not answer while other users' did is not asked for a while.
 """
 
 import secrets
@@ -19,6 +23,7 @@ from pathlib import Path
 import paramiko
 from fabric import Config, Connection
 
+from supervisor_tasks.effects import IN_TIME_S
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.slurm.once import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.output import Answer
@@ -33,16 +38,25 @@ MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,0
 MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
 CHUNK = 2**18
 CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
+CLOCK_TIMEOUT_S = IN_TIME_S  # a login that takes longer is in time for no submission
+QUICK_S = 2.0  # who finds a user's login asked by another thread waits until so long after that one began
+HUNG_S = 5.0  # of silence, in the later half of which others were answered: it is the user's own
+SILENT_S = 30.0  # for so long a user's login that hung is not asked again
 CHANNELS = 8  # at once on one connection: OpenSSH's default MaxSessions is 10, and more are no faster
 
 # Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
 _FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
 
+NEVER_S = float("-inf")
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class SshUnavailableError(TransientError):
     """The login node cannot be reached or does not let us in; nothing was run, again later."""
+
+
+class SshBusyError(SshUnavailableError):
+    """Other threads have all there is; nothing was run, again later."""
 
 
 class SshCutError(OutcomeUnknownError):
@@ -69,6 +83,24 @@ class _Line:
         return transport is not None and transport.is_active()
 
 
+@dataclass(slots=True)
+class _Login:
+    """What threads know of a user's login."""
+
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    asking: threading.Lock = field(default_factory=threading.Lock)
+    asked_s: float | None = None  # since when, by who has `asking`
+    answered_s: float = NEVER_S  # the last command of the user that came to an end
+    silent_until_s: float = NEVER_S
+
+    def take_turn(self, user: str) -> None:
+        """Take `asking`, soon or not at all. Raises SshBusyError."""
+        since_s = self.asked_s
+        left_s = QUICK_S if since_s is None else since_s + QUICK_S - our_clock_s()
+        if not self.asking.acquire(timeout=max(left_s, 0.0)):
+            raise SshBusyError(f"the login of {user} has not answered another thread yet")
+
+
 class Ssh:
     """The login node. Threads may share it."""
 
@@ -83,17 +115,19 @@ class Ssh:
         self._known_hosts = known_hosts
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._lock = threading.Lock()
-        self._opening: dict[str, threading.Lock] = {}
+        self._logins: dict[str, _Login] = {}
 
     def run(self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
         SshCutError when nobody knows.
         """
-        with self._using(user) as line, line.channels:
+        with self._using(user) as line, self._soon(line.channels, f"run a command as {user}"):
             channel = self._open_channel(user, line)
             try:
                 with _cut_after(channel, timeout_s + CUT_LATER_S):
-                    return _run(channel, _command(argv, len(stdin)), stdin, timeout_s)
+                    answer = _run(channel, _command(argv, len(stdin)), stdin, timeout_s)
+                self._login(user).answered_s = our_clock_s()
+                return answer
             except BROKEN as error:
                 self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
@@ -105,16 +139,19 @@ class Ssh:
         """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. Raises
         TransientError.
         """
-        line = self._line(user)
-        known = line.clock
-        if known is None or our_clock_s() - known.our_s > CLOCK_TRUSTED_S:
-            mark = secrets.token_hex(16)
-            try:
-                answer = self.run(user, ask_clock(mark))
-            except SshCutError as error:
-                raise SshUnavailableError(str(error)) from error
-            line.clock = known = clock_told(answer, mark, our_clock_s())
+        if (known := self._known_clock(user)) is not None:
+            return known
+        with self._asking(user):
+            if (known := self._known_clock(user)) is None:  # nobody else has asked meanwhile
+                line, mark = self._line(user), secrets.token_hex(16)
+                answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
+                line.clock = known = clock_told(answer, mark, our_clock_s())
         return known
+
+    def ask(self, user: str, argv: Sequence[str]) -> Answer:
+        """Run what may be run twice as a user whose login may hang, one thread at a time. Raises SshUnavailableError."""
+        with self._asking(user):
+            return self.run(user, argv)
 
     def forget_clock(self, user: str) -> None:
         """Ask anew what time it is before it is needed again."""
@@ -129,6 +166,58 @@ class Ssh:
             lines, self._lines = list(self._lines.values()), OrderedDict()
         for line in lines:
             line.connection.close()
+
+    def _known_clock(self, user: str) -> LoginClock | None:
+        with self._lock:
+            line = self._lines.get(user)
+        known = line.clock if line is not None and line.alive else None
+        return known if known is not None and our_clock_s() - known.our_s <= CLOCK_TRUSTED_S else None
+
+    @contextmanager
+    def _asking(self, user: str) -> Iterator[None]:
+        """Only one thread waits for a user's login that may hang."""
+        login = self._login(user)
+        login.take_turn(user)
+        try:
+            login.asked_s = begun_s = our_clock_s()
+            if login.silent_until_s > begun_s:
+                left_s = login.silent_until_s - begun_s
+                raise SshBusyError(
+                    f"the login of {user} hung while others answered; it is asked again in {left_s:.0f} s"
+                )
+            yield
+        except SshBusyError:
+            raise
+        except (SshUnavailableError, SshCutError) as error:
+            if self._hung(user, begun_s):
+                login.silent_until_s = our_clock_s() + SILENT_S
+            raise SshUnavailableError(str(error)) from error
+        finally:
+            login.asked_s = None
+            login.asking.release()
+
+    def _hung(self, user: str, begun_s: float) -> bool:
+        """Whether a user's login that did not answer since then is alone with that: a login node that stands still answers
+        nobody.
+        """
+        now_s = our_clock_s()
+        with self._lock:
+            others_s = max((one.answered_s for name, one in self._logins.items() if name != user), default=NEVER_S)
+        return now_s - begun_s >= HUNG_S and others_s > (begun_s + now_s) / 2
+
+    def _login(self, user: str) -> _Login:
+        with self._lock:
+            return self._logins.setdefault(user, _Login())
+
+    @contextmanager
+    def _soon(self, limited: "threading.Lock | threading.BoundedSemaphore", what: str) -> Iterator[None]:
+        """What others hold may be theirs for long."""
+        if not limited.acquire(timeout=self._connect_timeout_s):
+            raise SshBusyError(f"cannot {what} yet: other threads have been at it for {self._connect_timeout_s:g} s")
+        try:
+            yield
+        finally:
+            limited.release()
 
     @contextmanager
     def _using(self, user: str) -> Iterator[_Line]:
@@ -159,9 +248,8 @@ class Ssh:
         return channel
 
     def _line(self, user: str) -> _Line:
-        with self._lock:
-            opening = self._opening.setdefault(user, threading.Lock())
-        with opening:  # one login per user at a time; the others wait for it and share it
+        # One login per user at a time; the others wait for it and share it.
+        with self._soon(self._login(user).opening, f"log in as {user}"):
             with self._lock:
                 line = self._lines.get(user)
                 if line is not None and line.alive:

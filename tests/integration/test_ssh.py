@@ -4,8 +4,11 @@ import gc
 import hashlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
 
 import paramiko
 import psutil
@@ -16,7 +19,7 @@ from devgrid.proxy import Fault, Proxy
 from devgrid.sshd import Sshd
 from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.output import Answer
-from supervisor_tasks.slurm.ssh import SshCutError, SshUnavailableError
+from supervisor_tasks.slurm.ssh import SshBusyError, SshCutError, SshUnavailableError, our_clock_s
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
 
 THREADS = 16
@@ -180,4 +183,90 @@ def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(login: 
     answer = ssh.run(CUSTOMER, ["/bin/sh", "-c", "sha256sum; exit 3"], SOME_INPUT)
     assert answer == Answer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
     assert ssh.run(CUSTOMER, ["cat"]).stdout == ""
+    ssh.close()
+
+
+# --- a login that hangs ---------------------------------------------------------------------------------------------------
+
+OTHER = "0x" + "6" * 40
+
+
+@pytest.fixture
+def hanging(login: Login) -> Iterator[Path]:
+    """The customer's start-up file waits as long as this file is there."""
+    hangs, start_up = login.home / "hangs", login.home / ".bashrc"
+    hangs.touch()
+    start_up.write_text('while test -e "$HOME/hangs"; do sleep 0.05; done\n')
+    login.users.add(OTHER)
+    login.users.give_shell(CUSTOMER, "/bin/bash")
+    yield hangs
+    hangs.unlink(missing_ok=True)
+    start_up.unlink()
+    login.users.give_shell(CUSTOMER, "/bin/sh")
+
+
+def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(module, "QUICK_S", 0.5)
+    ssh, ends = login.ssh(login.sshd), Queue[str]()
+
+    def ask() -> None:
+        try:
+            ssh.clock(CUSTOMER)
+        except SshUnavailableError as error:
+            ends.put(str(error))
+
+    with ThreadPoolExecutor(THREADS) as callers:
+        for _ in range(THREADS):
+            callers.submit(ask)
+        said = [ends.get(timeout=PATIENCE_S) for _ in range(THREADS - 1)]
+        assert {"has not answered another thread yet" in each for each in said} == {True}
+        while ends.empty():  # the one that waits
+            assert ssh.run(OTHER, ["echo", "here"]).stdout == "here\n"
+    assert "cut off" in ends.get()
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.clock(CUSTOMER)
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.ask(CUSTOMER, ["true"])
+    hanging.unlink()
+    later_s = our_clock_s() + module.SILENT_S
+    monkeypatch.setattr(module, "our_clock_s", lambda: later_s)
+    assert ssh.ask(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
+    ssh.close()
+
+
+def test_login_node_that_answers_nobody__everybody_is_asked_again_at_once(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    ssh = login.ssh(login.sshd)
+    with pytest.raises(SshUnavailableError, match="cut off"):
+        ssh.clock(CUSTOMER)
+    hanging.unlink()
+    assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
+    ssh.close()
+
+
+def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
+    ssh, begun = login.ssh(login.sshd), login.home / "begun"
+    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done"]
+    with ThreadPoolExecutor(module.CHANNELS) as callers:
+        all_of_them = [callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)]
+        wait_until(begun.exists, "the first to run", PATIENCE_S)
+
+        def refused() -> bool:
+            try:
+                ssh.run(CUSTOMER, ["true"])
+            except SshBusyError:
+                return True
+            return False
+
+        wait_until(refused, "all channels to be taken", PATIENCE_S)
+        begun.unlink()
+        assert [one.result().status for one in all_of_them] == [0] * module.CHANNELS
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
     ssh.close()

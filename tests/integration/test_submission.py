@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +16,22 @@ from sqlalchemy import text
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
-from supervisor_tasks.events import ChainSaw, Claimed, ScriptFetched, SubmitNotFound, SubmitRejected, SubmitStarted
-from supervisor_tasks.job import Address, ChainStatus, JobId, SlurmId, State
+from supervisor_tasks.events import (
+    CancelRequested,
+    ChainSaw,
+    Claimed,
+    ScriptFetched,
+    SubmitNotFound,
+    SubmitRejected,
+    SubmitStarted,
+)
+from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.journey.cancel import cancel
+from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.journey.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.journey.top_up import top_up
-from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S, Trouble
+from supervisor_tasks.journey.witness import witness
+from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S, OpenEffect, Trouble
 from supervisor_tasks.ledger.operator import Switch
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -333,6 +345,66 @@ def test_submissions_that_are_cut_off_again_and_again(world: World, start_up: Pa
     assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
     assert site.ledger.effects.trouble() == Trouble(0, 0, 0, 0.0, None)
+    site.ledger.holder.close()
+
+
+HANGING = Address("0x" + "4" * 40)
+THREADS = 16  # of a worker
+
+
+@contextmanager
+def at_work(site: Site) -> Iterator[None]:
+    """A worker's threads, which do what is due as messages and the clock tell."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(THREADS) as threads, ThreadPoolExecutor(1) as clock:
+
+        def begin(effects: Sequence[OpenEffect]) -> None:
+            for effect in effects:
+                if effect.kind is Kind.WITNESS:
+                    threads.submit(witness, site)
+                else:
+                    threads.submit(carry_out, site, effect.id)
+
+        def tick() -> None:
+            while not stop.wait(0.1):
+                begin(site.ledger.effects.forgotten())
+
+        site.ledger.effects.wake = begin
+        ticking = clock.submit(tick)
+        try:
+            yield
+        finally:
+            site.ledger.effects.wake = lambda _: None
+            stop.set()
+            ticking.result()
+            threads.shutdown(cancel_futures=True)
+
+
+def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed_meanwhile(world: World) -> None:
+    world.slurm.users.add(HANGING)
+    home = world.slurm.users.home(HANGING)
+    (home / "hangs").touch()
+    (home / ".bashrc").write_text('while test -e "$HOME/hangs"; do sleep 0.1; done\n')
+    world.slurm.users.give_shell(HANGING, "/bin/bash")
+    site = world.site(world.cluster())
+    hang = [world.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
+    tried = text("SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0")
+
+    def all_tried() -> bool:
+        with world.engine.connect() as connection:
+            return int(connection.scalar(tried, {"jobs": hang}) or 0) >= THREADS
+
+    def state(job: JobId) -> State:
+        return site.ledger.jobs([job])[job].state
+
+    with at_work(site):
+        wait_until(all_tried, "all threads to have met the login that hangs", PATIENCE_S)
+        job = world.new_job(site)
+        wait_until(lambda: state(job) is State.RUNNING, "another customer's job to be seen running", PATIENCE_S)
+        assert {state(one) for one in hang} == {State.READY}
+        (home / "hangs").unlink()
+    site.ledger.record(*(Change(one, CancelRequested()) for one in hang))
+    site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
 
 
