@@ -14,7 +14,7 @@ from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.provider import Registrations
-from supervisor_tasks.site import ChainSide, Site
+from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
@@ -43,7 +43,10 @@ def _claim(site: Site) -> bool:
         demand = chain.contract.demand()
         alarms = wallet_watched(site, demand)
         _hear_of_registration(site, demand.permission)
-        if demand.claimable or demand.cancelling or demand.topped_up:
+        waiting = {"claim": demand.claimable, "claim-cancelling": demand.cancelling, "claim-top-up": demand.topped_up}
+        for purpose in (purpose for purpose, number in waiting.items() if not number):
+            vain_claims.would_not_revert(site.ledger, purpose)
+        if any(waiting.values()):
             _send(site, demand, alarms)
     return False
 
@@ -67,7 +70,7 @@ def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
     for purpose, number in wanted.items():
         try:
             most = vain_claims.at_once(site.ledger, purpose, min(number, chain.claim_batch))
-            writes += _writes(chain, purpose, most - under_way.count(purpose))
+            writes += _writes(site, purpose, most - under_way.count(purpose))
         except NoEstimateError as error:
             failed = error  # of these alone
     if writes:
@@ -103,15 +106,17 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     return max(chain.claim_max_waiting - waiting, 0)
 
 
-def _writes(chain: ChainSide, purpose: str, number: int) -> list[Write]:
+def _writes(site: Site, purpose: str, number: int) -> list[Write]:
     if number <= 0:
         return []
     data = CALLS[purpose].encode()
-    gas = chain.wallet.estimate([Write("", purpose, data)])[0]
+    gas = site.chain.wallet.estimate([Write("", purpose, data)])[0]
     if isinstance(gas, NoEstimateError):
         raise gas
     if not isinstance(gas, int):
-        log.warning("claim_would_revert", purpose=purpose, error=str(gas))
+        if vain_claims.would_revert(site.ledger, purpose, str(gas)):
+            log.warning("claim_would_revert", purpose=purpose, error=str(gas))
         return []
+    vain_claims.would_not_revert(site.ledger, purpose)
     # One claim is like another: a random intent keeps them apart.
     return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]

@@ -1,7 +1,9 @@
-"""Claims that pass the estimate and revert when they are mined: each is paid for, and the contract goes on asking for the next.
+"""Claims that the contract refuses, while it goes on asking for them.
 
-They are counted by the tracker's looks at which claims of a kind were mined and none has succeeded. From the third in a row on
-the operator is called, and one is sent at a time and ever more rarely, until one succeeds.
+Those that pass the estimate and revert when they are mined are paid for. They are counted by the tracker's looks at which
+claims of a kind were mined and none has succeeded. From the third in a row on the operator is called, and one is sent at a time
+and ever more rarely, until one succeeds. Those that do not pass the estimate cost nothing but the jobs that wait: the operator
+is called when that was so for a minute.
 """
 
 import time
@@ -15,10 +17,15 @@ from supervisor_tasks.ledger.store import Ledger
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
 MOST_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 LONGEST_WAIT_S = 60.0
+ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
 QUIET_S = 3600.0  # what was not seen again for so long is over
 ADVICE = (
     "each of these transactions is paid for: look at the error, and at `supervisor transactions`; `supervisor drain on` stops"
     " the claiming of new jobs. One is tried a minute, and this is over when one succeeds"
+)
+ESTIMATED_ADVICE = (
+    "nothing is sent, and nothing paid for, as long as the contract would refuse it: look at the error. Each poll asks again,"
+    " and this is over when it would take one, or when none waits"
 )
 
 
@@ -47,12 +54,36 @@ def count(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, Reverte
             _in_vain(ledger, purpose, str(reverted[results[-1].sent.id]))
 
 
+def would_revert(ledger: Ledger, purpose: str, error: str) -> bool:
+    """A claim was refused at the estimate; True when it is the first one."""
+    first = ledger.sweeps.learn(_estimate(purpose), "refused")
+    for_s = _refused_s(ledger, purpose)
+    if for_s >= ESTIMATED_S:
+        about = {"estimated": True, "for_s": round(for_s), "error": error, "seen_s": round(time.time())}
+        ledger.alarms.on(AlarmName.CLAIMS_REVERT, purpose=purpose, **about, advice=ESTIMATED_ADVICE)
+    return first
+
+
+def would_not_revert(ledger: Ledger, purpose: str) -> None:
+    """A claim has passed the estimate, or none waits."""
+    known = ledger.sweeps.fact(_estimate(purpose))
+    if known is not None:
+        ledger.sweeps.forget(_estimate(purpose), known[0])
+        _calm(ledger)
+
+
+def _calm(ledger: Ledger) -> None:
+    """Nothing is wrong any more, unless it is with claims of another kind, or in the other way."""
+    in_vain = any(_reverted(ledger, purpose)[0] >= MOST_REVERTED for purpose in PURPOSES)
+    if not in_vain and all(_refused_s(ledger, purpose) < ESTIMATED_S for purpose in PURPOSES):
+        ledger.alarms.off(AlarmName.CLAIMS_REVERT)
+
+
 def _succeeded(ledger: Ledger, purpose: str) -> None:
     in_a_row, _ = _reverted(ledger, purpose)
     if in_a_row:
         ledger.sweeps.forget(_fact(purpose), str(in_a_row))
-        if all(_reverted(ledger, other)[0] < MOST_REVERTED for other in PURPOSES):
-            ledger.alarms.off(AlarmName.CLAIMS_REVERT)
+        _calm(ledger)
 
 
 def _in_vain(ledger: Ledger, purpose: str, error: str) -> None:
@@ -67,6 +98,16 @@ def _reverted(ledger: Ledger, purpose: str) -> tuple[int, float]:
     """How many in a row, and how many seconds ago the last was."""
     known = ledger.sweeps.fact(_fact(purpose))
     return (0, 0.0) if known is None or known[1] > QUIET_S else (int(known[0]), known[1])
+
+
+def _refused_s(ledger: Ledger, purpose: str) -> float:
+    """For how many seconds claims of a kind have been refused at the estimate."""
+    known = ledger.sweeps.fact(_estimate(purpose))
+    return 0.0 if known is None else known[1]
+
+
+def _estimate(purpose: str) -> str:
+    return f"refused at the estimate: {purpose}"
 
 
 def _fact(purpose: str) -> str:

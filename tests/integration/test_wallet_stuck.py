@@ -214,6 +214,37 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain
     assert waiting in fleet.site.ledger.jobs([waiting])
 
 
+@pytest.mark.parametrize("ends_by", ["one that passes", "an empty queue"])
+def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
+    chain: Chain, fleet: Fleet, ends_by: str
+) -> None:
+    running = started(fleet, provider_of(fleet))
+    (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
+    chain.cancel_job(CUSTOMERS[running], running)
+    claims_next = marked(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    with broken_for(chain, claims_next, REFUSED, at="00"):
+        claim(fleet.site)
+        settled(fleet)
+        assert fleet.site.ledger.jobs([running])[running].cancel_requested
+        claim(fleet.site)
+        assert fleet.alarms() == set()
+        execute(fleet, "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'refused%'")
+        claim(fleet.site)
+        (alarm,) = fleet.site.ledger.alarms.all()
+        assert (alarm.name, alarm.details["purpose"]) == (AlarmName.CLAIMS_REVERT, "claim")
+        assert alarm.details["estimated"] is True
+        assert "revert" in alarm.details["error"]
+        if ends_by == "an empty queue":
+            chain.cancel_job(CUSTOMERS[waiting], waiting)
+            claim(fleet.site)
+            assert fleet.alarms() == set()
+            return
+    claim(fleet.site)
+    assert fleet.alarms() == set()
+    settled(fleet)
+    assert waiting in fleet.site.ledger.jobs([waiting])
+
+
 @pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
 def test_transaction__no_node_will_ever_take_it__its_nonce_is_used_up_and_its_intent_is_free(
     chain: Chain, fleet: Fleet, gas: int
