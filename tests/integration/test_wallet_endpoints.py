@@ -260,6 +260,22 @@ def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Acco
     claim(fleet.site)
 
 
+def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(chain: Chain, provider: Account) -> None:
+    scheduled_jobs(chain, provider, 1)
+    head = chain.block_number()
+    query = {"fromBlock": hex(head), "toBlock": hex(head)}
+    (*_, true) = chain.rpc.call("eth_getLogs", query)
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        lie = {"jsonrpc": "2.0", "id": calls[0]["id"], "result": [true, {**true, "blockNumber": hex(head - 1)}]}
+        return (200, [lie]) if calls[0]["method"] == "eth_getLogs" else None
+
+    with in_front_of(chain, answer) as (asked, url):
+        rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
+        assert rpc.call("eth_getLogs", query) == chain.rpc.call("eth_getLogs", query)
+        assert "eth_getLogs" in asked
+
+
 def refusing(chain: Chain, methods: Sequence[str], code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
     """A node that answers all methods but these."""
     error = {"code": code, "message": "this node does not feel like it"}
