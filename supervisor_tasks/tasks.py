@@ -24,6 +24,7 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
         about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if len(args) == OF_A_STEP else {})
         with structlog.contextvars.bound_contextvars(**about):
             try:
+                current_site().begin()
                 self.run(*args, **kwargs)
             except TransientError as error:
                 log.warning("task_not_answered", error=str(error))  # the clock sends it again
@@ -109,9 +110,9 @@ def look_at_nodes() -> None:
 
 
 @shared_task(base=SupervisorTask)
-def check_slurm(starting: bool = False) -> None:
+def check_slurm() -> None:
     """See whether SLURM answers; without that nothing is claimed, registered or measured."""
-    current_site().check_slurm(starting)
+    current_site().check_slurm()
 
 
 @shared_task(base=SupervisorTask)
@@ -142,14 +143,11 @@ setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
 
 
-def _begin(**_: object) -> None:
+def _hurry(**_: object) -> None:
     """What does not wait for the clock when a worker starts."""
-    check_slurm.delay(starting=True)
-    for task in (register, look_at_nodes, nudge):
-        task.delay()
-    sweep.delay(why="a worker has started")
+    current_site().hurry()
 
 
-worker_ready.connect(_begin, weak=False)
+worker_ready.connect(_hurry, weak=False)
 worker_ready.connect(start_ear, weak=False)
 worker_shutdown.connect(stop_site, weak=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from functools import cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,7 +22,7 @@ from supervisor_tasks.job import Address
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.benchmark import benchmark
-from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm
+from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm, count_anew
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+AT_START = ("check_slurm", "register", "look_at_nodes", "nudge", "sweep")  # what does not wait for the clock
 SENSIBLE_GRACE_S = 60.0  # a site whose sweeps end jobs sooner mistakes a restart of slurmctld for a loss
 
 
@@ -63,6 +65,23 @@ class Work:
         self._site = site
         self._wake_ups = wake_ups
         self._introduced = False
+        self._begun = False
+        self._beginning = Lock()
+
+    def begin(self) -> None:
+        """Before the first task: what a start asks for is in the ledger, where no broker can lose it. Raises
+        LedgerUnavailableError; the next task tries again.
+        """
+        with self._beginning:
+            if not self._begun:
+                count_anew(self._site.ledger)
+                self._site.ledger.sweeps.ask("a worker has started")
+                self._begun = True
+
+    def hurry(self) -> None:
+        """Have done at once what a start asks for. Messages that are lost are only late."""
+        for name in AT_START:
+            self._wake_ups.drain(name)
 
     def claim(self) -> None:
         """Claim what the contract has for us."""
@@ -109,9 +128,9 @@ class Work:
         """Write down what hardware the partition has."""
         look_at_nodes(self._site)
 
-    def check_slurm(self, starting: bool) -> None:
+    def check_slurm(self) -> None:
         """Write down that SLURM answers, or that it does not."""
-        check_slurm(self._site, starting=starting)
+        check_slurm(self._site)
 
     def benchmark(self) -> None:
         """Bring the benchmark run that is under way, if there is one, as far as it goes now."""

@@ -35,15 +35,18 @@ def slurm_works(ledger: Ledger) -> bool:
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
-def check_slurm(site: Site, *, starting: bool = False) -> None:
-    """Write down that SLURM answers, or that it does not; one worker at a time asks. A worker that is `starting` begins to
-    count anew. Raises SlurmUnavailableError or SshUnavailableError.
+def count_anew(ledger: Ledger) -> None:
+    """A worker starts: SLURM is asked at once, its tries are counted anew, and old benchmarks are looked for."""
+    ledger.sweeps.learn(MISSED, "0")
+    ledger.sweeps.learn(SEEN, "no")
+    ledger.sweeps.learn(OLD_BENCHMARKS, "wanted")
+
+
+def check_slurm(site: Site) -> None:
+    """Write down that SLURM answers, or that it does not; one worker at a time asks. Raises SlurmUnavailableError or
+    SshUnavailableError.
     """
-    if starting:
-        site.ledger.sweeps.learn(MISSED, "0")
-        site.ledger.sweeps.learn(SEEN, "no")
-        site.ledger.sweeps.learn(OLD_BENCHMARKS, "wanted")
-    if starting or _due(site):
+    if _due(site):
         drain(site.ledger, "check_slurm", lambda: _check(site))
     else:
         site.ledger.ticks.leave(finished_tick("check_slurm"))
@@ -64,11 +67,11 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 
 
 def _due(site: Site) -> bool:
-    answered_s = site.ledger.ticks.age_s(ANSWERED)
-    if answered_s is not None:
+    answered_s, seen = site.ledger.ticks.age_s(ANSWERED), _seen(site.ledger)
+    if answered_s is not None and seen:
         return answered_s >= CHECK_EVERY_S
     tries, tried_s = _tries(site.ledger)
-    return tried_s >= next_try_s(tries, _seen(site.ledger), site.slurm.try_every_s)
+    return tried_s >= next_try_s(tries, seen, site.slurm.try_every_s)
 
 
 def _seen(ledger: Ledger) -> bool:

@@ -15,7 +15,7 @@ from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.cli import main
 from supervisor_tasks.job import Address
-from supervisor_tasks.journey.check_slurm import ANSWERED, MISSED, TRIES, check_slurm, slurm_works
+from supervisor_tasks.journey.check_slurm import ANSWERED, MISSED, TRIES, check_slurm, count_anew, slurm_works
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.operator import AlarmName
@@ -154,12 +154,13 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert site.ledger.ticks.age_s(NODES) is not None
     assert book.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
+    count_anew(site.ledger)
     failures, alarmed_after = 0, 0
 
     def tried() -> bool:
         nonlocal failures, alarmed_after
         try:
-            check_slurm(site, starting=not failures)
+            check_slurm(site)
         except SlurmUnavailableError:
             failures += 1
         if not alarmed_after and alarms(site):
@@ -283,10 +284,12 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     ]
     running = {*old, *others}
     wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
-    check_slurm(site, starting=True)
+    count_anew(site.ledger)
+    check_slurm(site)
     assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
     site.ledger.sweeps.learn(PROVIDER, "0x" + "3" * 40)
-    check_slurm(site, starting=True)
+    count_anew(site.ledger)
+    check_slurm(site)
     gone = {*old, held}
     wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
     assert {state(world, one) for one in others} == {"RUNNING"}

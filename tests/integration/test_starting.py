@@ -1,11 +1,13 @@
 """How the processes start: with what they need, or not at all."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from sqlalchemy import Engine, create_engine
 
 from devgrid.fleet import CELERY, REPOSITORY, Fleet
@@ -13,7 +15,11 @@ from devgrid.grid import start_server
 from devgrid.process import Processes, wait_until
 from devgrid.state import new_state_folder, private_processes
 from supervisor_tasks import embedded
+from supervisor_tasks.journey.check_slurm import MISSED, SEEN
+from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
+from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
 from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.wiring import AT_START
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 PATIENCE_S = 60.0
@@ -98,3 +104,32 @@ def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(flee
         wait_until(lambda: Ticks(engine, "main").age_s("nudge") is not None, "a nudge", PATIENCE_S, 0.1)
     finally:
         fleet.processes.kill(fleet.find("worker"))
+
+
+def test_worker__broker_takes_no_message_at_its_start__the_ledger_knows_what_the_start_asks_for(
+    processes: Processes, fleet: Fleet, engine: Engine
+) -> None:
+    another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another"})
+
+    def known(fact: str) -> str:
+        return (Sweeps(engine, "another").fact(fact) or ("", 0.0))[0]
+
+    with Redis(unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
+        broker.acl_setuser("default", enabled=True, commands=["-lpush"])
+        another.start_worker("another", "-Q", "another.chain")
+        try:
+            wait_until(lambda: lost_wake_ups(processes) == AT_START, "all messages to be lost", PATIENCE_S, 0.1)
+            assert known(WANTED) == ""
+            broker.acl_setuser("default", enabled=True, commands=["+lpush"])
+            another.start_beat("clock")
+            wait_until(lambda: "a worker has started" in known(WANTED), "a sweep to be asked for", PATIENCE_S, 0.1)
+        finally:
+            for name in ("another", "clock"):
+                processes.kill(processes.find(name))
+    assert [known(name) for name in (MISSED, SEEN, OLD_BENCHMARKS)] == ["0", "no", "wanted"]
+
+
+def lost_wake_ups(processes: Processes) -> tuple[str, ...]:
+    lines = (processes.logs / "another.log").read_text().splitlines()
+    entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    return tuple(entry["task"] for entry in entries if entry["event"] == "wake_up_lost")
