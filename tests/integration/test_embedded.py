@@ -14,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from devgrid.fleet import REPOSITORY
 from devgrid.process import wait_until
@@ -36,9 +37,9 @@ AS_ROOT = os.geteuid() == 0
 class User:
     """A process that uses the embedded servers until it is told to end."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, program: str = PROGRAM) -> None:
         self.child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", program],
             cwd=REPOSITORY,
             env={"PATH": "/usr/bin:/bin", "STATE_DIR": str(state)},
             stdin=subprocess.PIPE,
@@ -162,6 +163,46 @@ def test_servers__killed__next_user_starts_them_on_the_same_data(state: Path, us
     first.end()
     users().urls()
     assert value(state, "SELECT answer FROM kept") == 42
+
+
+def test_servers__killed_while_used__are_started_anew_and_end_with_the_last_user(
+    state: Path, users: Callable[[], User]
+) -> None:
+    first, second = users(), users()
+    urls = first.urls()
+    assert second.urls() == urls
+    with connect(state) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    killed = {server.pid for server in servers(state)}
+    for _ in range(2):
+        for server in servers(state):
+            server.kill()
+        wait_until(lambda: both_answer(state), "both servers to be there again", 60.0, 0.1)
+    assert value(state, "SELECT answer FROM kept") == 42
+    assert len(servers(state)) == 2
+    assert killed.isdisjoint(server.pid for server in servers(state))
+    first.end()
+    assert len(servers(state)) == 2
+    second.end()
+    assert servers(state) == []
+
+
+def both_answer(state: Path) -> bool:
+    try:
+        with Redis(unix_socket_path=str(state / "redis" / "redis.sock")) as redis:
+            return bool(redis.ping()) and value(state, "SELECT 1") == 1
+    except (RedisError, psycopg.OperationalError):
+        return False
+
+
+def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path) -> None:
+    """Whoever looks after them is at it just when they are left."""
+    user = User(state, "from supervisor_tasks import embedded\nembedded.LOOK_EVERY_S = 0\n" + PROGRAM)
+    user.urls()
+    for server in servers(state):
+        server.kill()
+    user.end()
+    assert servers(state) == []
 
 
 def test_postgres__all_connections_taken__is_left_running(state: Path, users: Callable[[], User]) -> None:
