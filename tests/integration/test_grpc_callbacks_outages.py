@@ -13,6 +13,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from redis import Redis
 from sqlalchemy import Engine, create_engine, text
 
@@ -20,6 +26,7 @@ from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
 from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
+from devgrid.tls import make_certificates
 from grpc_callbacks.bell import MOST_WAITING, PAUSE_S, Bell
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
@@ -178,6 +185,53 @@ def test_tls_files_missing__a_line_each_and_status_2(site: Site, tmp_path: Path)
     key, certificate = ended.stderr.splitlines()
     assert key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
     assert certificate.startswith(f"TLS_CERT: found {missing!r}; expected a file that can be read")
+
+
+KEY, CERTIFICATE = (
+    "a private key as PEM, without a passphrase",
+    "certificates as PEM, the server's own first",
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "certificate", "expected"),
+    [
+        ("server.pem", "server.pem", [f"TLS_KEY: found '%s/server.pem'; expected {KEY}"]),
+        ("locked.key", "server.pem", [f"TLS_KEY: found '%s/locked.key'; expected {KEY}"]),
+        (
+            "text",
+            "server.key",
+            [
+                f"TLS_KEY: found '%s/text'; expected {KEY}",
+                f"TLS_CERT: found '%s/server.key'; expected {CERTIFICATE}",
+            ],
+        ),
+        (
+            "server.key",
+            "ca.pem",
+            ["TLS_CERT: found '%s/ca.pem'; expected the certificate of the key in TLS_KEY, before all others"],
+        ),
+    ],
+)
+def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
+    site: Site, tmp_path: Path, key: str, certificate: str, expected: list[str]
+) -> None:
+    locked = load_pem_private_key(make_certificates(tmp_path).key.read_bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    (tmp_path / "locked.key").write_bytes(locked)
+    (tmp_path / "text").write_text("no PEM\n")
+    environment = {
+        **site.environment,
+        "LISTEN_ADDRESS": "127.0.0.1:0",
+        "TLS_ENABLE": "true",
+        "TLS_KEY": str(tmp_path / key),
+        "TLS_CERT": str(tmp_path / certificate),
+    }
+    argv = [sys.executable, "-m", "grpc_callbacks"]
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == [line % tmp_path for line in expected]
 
 
 def test_listen_address_taken__a_line_and_status_2(site: Site) -> None:
