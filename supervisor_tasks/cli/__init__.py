@@ -7,6 +7,7 @@ wrote is shown as data.
 from typing import Any
 
 import click
+from psycopg.errors import UndefinedColumn, UndefinedTable
 from sqlalchemy.exc import ProgrammingError
 
 from supervisor_tasks.cli import benchmark, probes, provider, questions, slurm, steering, word
@@ -24,9 +25,16 @@ class Supervisor(click.Group):
         except TransientError as error:
             raise click.ClickException(f"{error}: try again when it answers") from error
         except ProgrammingError as error:
-            raise click.ClickException("found other tables than expected: `alembic upgrade head` first") from error
+            raise click.ClickException(_told(error)) from error
         except SupervisorError as error:
             raise click.ClickException(str(error)) from error
+
+
+def _told(error: ProgrammingError) -> str:
+    said = str(error.orig).partition("\n")[0]
+    if isinstance(error.orig, UndefinedTable | UndefinedColumn):
+        return f"found other tables than expected ({said}): `alembic upgrade head` first"
+    return f"the ledger's database: {said}"
 
 
 @click.group(cls=Supervisor)

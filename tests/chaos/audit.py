@@ -99,6 +99,11 @@ def violations(findings: list[Finding]) -> list[str]:
 # --- I1, I5: every job has ended, and right -------------------------------------------------------------------------------
 
 
+@check("I1", "there is a job of ours to look at: of none, nothing can be said")
+def something_to_check(evidence: Evidence) -> Looked:
+    yield None if evidence.ours else "nothing to check: the provider has claimed no job"
+
+
 @check("I1", "every job that was claimed has ended on the contract, or was given back")
 def ended(evidence: Evidence) -> Looked:
     for job in evidence.ours:

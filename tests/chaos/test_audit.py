@@ -332,6 +332,7 @@ def test_heard__the_hook_never_came_to_an_end_and_slurmctld_lived__is_wrong(grid
 
 Doctored = Callable[[Evidence], Evidence]
 DOCTORED: dict[str, list[Doctored]] = {
+    "something_to_check": [lambda e: replace(e, claims=[]), lambda e: replace(e, jobs={})],
     "ended": [lambda e: with_job(e, status="RUNNING")],
     "expected": [lambda e: with_job(e, status="CANCELLED"), lambda e: with_job(e, exit_code=9)],
     "not_given_up": [

@@ -354,6 +354,24 @@ def test_no_database__is_told_in_a_line() -> None:
         assert "sesame" not in result.output
 
 
+def test_database__without_tables_or_rights__says_which(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> None:
+    _, environment = servers
+    with ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in ("DROP DATABASE IF EXISTS bare", "CREATE DATABASE bare", "DROP ROLE IF EXISTS stranger"):
+            connection.execute(text(statement))
+        connection.execute(text("CREATE ROLE stranger LOGIN"))
+    url = environment["DATABASE_URL"]
+    bare = CliRunner().invoke(main, ["jobs"], env=environment | {"DATABASE_URL": url.replace("/postgres?", "/bare?")})
+    stranger = CliRunner().invoke(
+        main, ["jobs"], env=environment | {"DATABASE_URL": url.replace("//postgres@", "//stranger@")}
+    )
+    assert (bare.exit_code, stranger.exit_code) == (1, 1)
+    assert bare.stderr == (
+        'Error: found other tables than expected (relation "jobs" does not exist): `alembic upgrade head` first\n'
+    )
+    assert stranger.stderr == "Error: the ledger's database: permission denied for table jobs\n"
+
+
 def test_help__without_any_setting__is_shown() -> None:
     assert "EFFECT" in CliRunner().invoke(main, ["retry", "--help"]).output
 
