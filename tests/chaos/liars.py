@@ -39,16 +39,17 @@ def lies(seed: int, job_ids: Sequence[str], slurm_ids: Sequence[int]) -> Iterato
         yield lie
 
 
-def tell(grid: Grid, requests: Sequence[SetJobStatusRequest]) -> dict[str, int]:
+def tell(grid: Grid, requests: Sequence[SetJobStatusRequest], tries: int = 1) -> dict[str, int]:
     """Say them all to the gRPC process, several at a time; how many got which answer. What is acknowledged is written down for
-    the audit.
+    the audit. With more `tries` one that could not be stored in time is said again, as a plugin would: one stall of the disk is
+    enough for that.
     """
     authority = (grid.folder / "tls" / "ca.pem").read_bytes()
     address = grid.environment["PUBLIC_ADDRESS"]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
         stub = JobAPIStub(channel)
         with ThreadPoolExecutor(CALLERS) as pool:
-            answers = list(pool.map(lambda request: _answer(stub, request), requests))
+            answers = list(pool.map(lambda request: _answer(stub, request, tries), requests))
     with (grid.folder / ACKNOWLEDGED).open("a") as file:
         file.writelines(_line(said) for said, answer in zip(requests, answers, strict=True) if answer == "OK")
     return {answer: answers.count(answer) for answer in sorted(set(answers))}
@@ -59,10 +60,12 @@ def _line(said: SetJobStatusRequest) -> str:
     return json.dumps(row | {"duration_s": said.duration, "exit_code": said.exit_code}) + "\n"
 
 
-def _answer(stub: JobAPIStub, request: SetJobStatusRequest) -> str:
+def _answer(stub: JobAPIStub, request: SetJobStatusRequest, tries: int) -> str:
     try:
         stub.SetJobStatus(request, timeout=30)
     except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE and tries > 1:
+            return _answer(stub, request, tries - 1)
         return str(error.code().name)
     return "OK"
 

@@ -17,6 +17,7 @@ from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 
 LIES = 10_000
 SEED = 20261121
+TRIES = 5
 ENDS = {0: ChainStatus.FINISHED, 3: ChainStatus.FAILED}
 
 
@@ -25,7 +26,7 @@ def events(grid: Grid, name: str) -> list[str]:
 
 
 def say(grid: Grid, series: Iterator[SetJobStatusRequest], number: int) -> None:
-    answers = tell(grid, list(islice(series, number)))
+    answers = tell(grid, list(islice(series, number)), TRIES)
     assert set(answers) == {"OK", "INVALID_ARGUMENT"}, answers
 
 

@@ -25,9 +25,11 @@ MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute
 LIES = 600
 MORE_LIES = 300
+TRIES = 5
 SEED = 5  # half of the jobs are told ends that may be true
 LIED_ABOUT = 6
-WORKS = "#!/bin/bash\nsleep 12\nexit {}\n"
+WORKS_S = 12
+WORKS = f"#!/bin/bash\nsleep {WORKS_S}\nexit {{}}\n"
 STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 
 
@@ -85,9 +87,9 @@ def forgotten(grid: Grid, customer: Account) -> Forgotten:
     wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == heard, "callbacks", 60.0, 0.1)
     wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
     series = lies(SEED, lied_about, [ids[job_id] for job_id in lied_about])
-    assert set(tell(grid, list(islice(series, LIES)))) == {"OK", "INVALID_ARGUMENT"}
+    assert set(tell(grid, list(islice(series, LIES)), TRIES)) == {"OK", "INVALID_ARGUMENT"}
     ran_for_nothing = SetJobStatusRequest(name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED)
-    assert tell(grid, [ran_for_nothing]) == {"OK": 1}
+    assert tell(grid, [ran_for_nothing], TRIES) == {"OK": 1}
     before = kills(grid)
     grid.fleet.start_worker()
     return Forgotten(renamed, disputed, suspended, waited, lost_node, lied_about, ids, before)
@@ -126,7 +128,7 @@ def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(grid: Grid, 
     assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
     row = row_of(grid, forgotten.renamed)
     assert (row.elapsed_s, row.exit_status) == (truth(grid, row.slurm_id).elapsed_s, 5 * 256)
-    assert row.elapsed_s in (12, 13)
+    assert row.elapsed_s >= WORKS_S
     assert "callback_believed" in (grid.folder / "log" / "worker.log").read_text()
 
 
@@ -146,7 +148,9 @@ def test_node_lost__has_failed_and_not_finished(grid: Grid, forgotten: Forgotten
 
 
 def test_another_end_that_may_be_true__is_left_to_the_operator(grid: Grid, forgotten: Forgotten) -> None:
-    either = r"FINISHED after 1[23] s, exit status 0; or FAILED after 0 s, exit status 0"
+    said = truth(grid, forgotten.slurm_ids[forgotten.disputed])
+    assert said.elapsed_s >= WORKS_S
+    either = rf"FINISHED after {said.elapsed_s} s, exit status 0; or FAILED after 0 s, exit status 0"
     is_left_to_the_operator(grid, forgotten.disputed, either)
 
 
@@ -171,7 +175,7 @@ def test_lies__about_what_slurm_has_forgotten__change_no_end_and_have_nothing_ca
     asked = lied_about & parked_witnesses(grid)
     assert asked
     more = lies(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
-    assert set(tell(grid, list(islice(more, MORE_LIES)))) == {"OK", "INVALID_ARGUMENT"}
+    assert set(tell(grid, list(islice(more, MORE_LIES)), TRIES)) == {"OK", "INVALID_ARGUMENT"}
     unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
     wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
     wait_until(lambda: asked <= parked_witnesses(grid), "the last look", 60.0, 0.1)

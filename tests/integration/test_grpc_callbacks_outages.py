@@ -28,6 +28,7 @@ from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.bell import MOST_WAITING, PAUSE_S, Bell
+from plugins.authorized_keys import TIMEOUT_S as SSHD_WAITS_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks import embedded
@@ -113,13 +114,13 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
             code, took_s = refused(channel, 2)
             assert code is grpc.StatusCode.UNAVAILABLE
             assert took_s < 3.5
-            callers = [threading.Thread(target=refused, args=(channel, number)) for number in range(3, 43)]
+            # Of each 16 would wait for the database's 2 s, if it was not known by then that it hangs.
+            callers = [threading.Thread(target=refused, args=(channel, number)) for number in range(3, 123)]
             for caller in callers:
                 caller.start()
-            began_s = time.monotonic()
-            keys = services.SshAPIStub(channel).FetchAuthorizedKeys(messages.FetchAuthorizedKeysRequest(), timeout=5)
+            ask = services.SshAPIStub(channel).FetchAuthorizedKeys
+            keys = ask(messages.FetchAuthorizedKeysRequest(), timeout=SSHD_WAITS_S)
             assert keys.authorized_keys == PUBLIC_LINE + "\n"
-            assert time.monotonic() - began_s < 2.5
             for caller in callers:
                 caller.join()
 
