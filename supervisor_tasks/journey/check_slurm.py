@@ -105,8 +105,7 @@ def _check(site: Site) -> bool:
     ledger.sweeps.learn(MISSED, "0")
     ledger.sweeps.learn(SEEN, "yes")
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
-    if learn_start(ledger, controller, silent_s, now_s):
-        ledger.sweeps.ask(f"slurmctld runs since {controller.booted}")
+    learn_start(ledger, controller, silent_s, now_s)
     _learn_memory(site, controller.min_job_age_s)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")

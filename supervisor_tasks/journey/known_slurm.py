@@ -53,16 +53,18 @@ def recognise(site: Site, controller: Controller) -> None:
     site.slurm.met.at_s = time.monotonic()
 
 
-def learn_start(ledger: Ledger, controller: Controller, silent_s: float, now_s: float) -> bool:
-    """Write down that slurmctld was started again, for how long it had not been asked before, and which id it began with; True
-    when that is news. `now_s` is the site's time. The first comes last: without the others nothing is taken for granted of
-    what slurmctld had saved.
+def learn_start(ledger: Ledger, controller: Controller, silent_s: float, now_s: float) -> None:
+    """Write down that slurmctld was started again, for how long it had not been asked before, and which id it began with; a
+    sweep is to look what it has forgotten. `now_s` is the site's time. The first comes last: without the others nothing is
+    taken for granted of what slurmctld had saved, and it is no news any more, for which nobody would ask for a sweep.
     """
     booted = controller.booted
     known, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
     if is_to_be_learnt(booted, known and known[0], silent and silent[0]):
         ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f} {first_id(controller, now_s)}")
-    return ledger.sweeps.learn(SLURM_BOOT, booted)
+    if known is None or known[0] != booted:
+        ledger.sweeps.ask(f"slurmctld runs since {booted}")
+    ledger.sweeps.learn(SLURM_BOOT, booted)
 
 
 def first_id(controller: Controller, now_s: float) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
+from sqlalchemy import Connection, Engine, bindparam, case, delete, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
@@ -84,11 +84,14 @@ _PRUNE = text(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sweep that has begun, by the database's clock. `suspects` are the doubts of the last one with their ages, seconds."""
+    """A sweep that has begun, by the database's clock. `suspects` are the doubts of the last one with their ages, seconds;
+    `asked_at` is when it was asked for last.
+    """
 
     at: datetime
     why: str
     suspects: Mapping[str, float]
+    asked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,12 @@ class Sweeps:
     # --- when -------------------------------------------------------------------------------------------------------
 
     def ask(self, why: str) -> None:
-        """Have a sweep made soon, which names all who asked. Asking twice is asking once."""
-        row = insert(FACTS).values(cluster=self._cluster, name=WANTED, value=why)
+        """Have a sweep made soon, which names all who asked. Asking twice is asking once, but not of one that has begun."""
+        row = insert(FACTS).values(cluster=self._cluster, name=WANTED, value=why, since=func.clock_timestamp())
+        known = FACTS.c.value.contains(why, autoescape=True)
+        value = case((known, FACTS.c.value), else_=FACTS.c.value + "; " + why)
         more = row.on_conflict_do_update(
-            index_elements=["cluster", "name"],
-            set_={"value": FACTS.c.value + "; " + why},
-            where=~FACTS.c.value.contains(why, autoescape=True),
+            index_elements=["cluster", "name"], set_={"value": value, "since": func.clock_timestamp()}
         )
         with self._engine.begin() as connection:
             connection.execute(more)
@@ -126,18 +129,18 @@ class Sweeps:
             return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
 
     def begin(self, why: str) -> Begun:
-        """Begin one: whoever asked is served, and named in its reason."""
-        served = delete(FACTS).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED).returning(FACTS.c.value)
+        """Begin one, which names whoever asked. That is forgotten when it is kept: whoever makes it may die of it."""
+        wish = select(FACTS.c.value, FACTS.c.since).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED)
         last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
         with self._engine.begin() as connection:
-            asked = connection.scalar(served)
+            asked, asked_at = connection.execute(wish).one_or_none() or (None, None)
             now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
             suspects = connection.scalar(last) or {}
         ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
-        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages)
+        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages, asked_at)
 
     def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
-        """Write a finished sweep down; the oldest reports go."""
+        """Write a finished sweep down: who asked for it before it began is served. The oldest reports go."""
         now_s = begun.at.timestamp()
         row = insert(SWEEPS).values(
             cluster=self._cluster,
@@ -145,8 +148,11 @@ class Sweeps:
             report=bindparam("report", type_=JSONB),
             suspects={name: now_s - age_s for name, age_s in suspects.items()},
         )
+        wish = FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED, FACTS.c.since == begun.asked_at
+        served = delete(FACTS).where(*wish)
         with self._engine.begin() as connection:
             connection.execute(row, {"report": storable_json(report)})
+            connection.execute(served)
             connection.execute(_PRUNE, {"cluster": self._cluster, "kept": KEPT})
 
     def last(self, most: int = 1) -> list[Swept]:

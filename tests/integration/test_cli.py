@@ -427,7 +427,7 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
             wait_until(lambda: sweeps.fact(WANTED) is not None, "somebody to ask", 60.0)
             sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
 
-        sweeps.begin("")  # what the first command asked for
+        sweeps.forget(WANTED, "the operator")  # what the first command asked for
         swept = pool.submit(sweep_when_asked)
         report = said(run("sweep", "--json"))[0]["report"]
         swept.result()

@@ -19,15 +19,19 @@ from supervisor_tasks.events import (
 from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.journey.blind import BLIND_S, alarm_of_blindness
 from supervisor_tasks.journey.hearsay import ENDED
+from supervisor_tasks.journey.known_slurm import learn_start
 from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
 from supervisor_tasks.ledger.operator import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.sweeps import SLURM_BOOT, Sweeps
 from supervisor_tasks.ledger.tellers import AWAY_S, CALLBACKS, REPORTER, in_touch_s, leave_signs
+from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.slurm.which import Which
 from supervisor_tasks.view import Found, View
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
@@ -58,7 +62,10 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
     assert not sweeps.due()
     sweeps.ask("somebody wants one")
     assert sweeps.due()
-    assert sweeps.begin("").why == "somebody wants one"
+    begun = sweeps.begin("")
+    assert begun.why == "somebody wants one"
+    assert sweeps.due()  # whoever makes it may die of it
+    sweeps.keep(begun, REPORT, {})
     assert not sweeps.due()
     execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
     assert sweeps.due()
@@ -66,13 +73,53 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
 
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
-    ledger.sweeps.ask("somebody wants one")
-    assert ledger.sweeps.begin("the operator").why == "the operator; somebody wants one"
-    assert ledger.sweeps.begin("the operator").why == "the operator"
-    assert ledger.sweeps.begin("").why == "the clock"
+    sweeps = ledger.sweeps
+    sweeps.ask("somebody wants one")
+    begun = sweeps.begin("the operator")
+    assert begun.why == "the operator; somebody wants one"
+    sweeps.keep(begun, REPORT, {})
+    assert sweeps.begin("the operator").why == "the operator"
+    assert sweeps.begin("").why == "the clock"
     for why in ("one", "100% of another", "one"):
-        ledger.sweeps.ask(why)
-    assert ledger.sweeps.begin("").why == "one; 100% of another"
+        sweeps.ask(why)
+    assert sweeps.begin("").why == "one; 100% of another"
+
+
+@pytest.mark.parametrize("why", ["somebody wants one", "somebody wants another"])
+def test_asked_for_while_one_is_made__is_made_once_more(ledger: Ledger, why: str) -> None:
+    sweeps = ledger.sweeps
+    sweeps.ask("somebody wants one")
+    begun = sweeps.begin("")
+    sweeps.ask(why)  # what it is about may be later than what that sweep has seen
+    sweeps.keep(begun, REPORT, {})
+    assert sweeps.due()
+    assert why in sweeps.begin("").why
+
+
+def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_known(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps, learn = ledger.sweeps, Sweeps.learn
+    controller = Controller("1700000000", False, Which("main", "6817", ("host",)), 5)
+
+    def killed_before(these: Sweeps, name: str, value: str) -> bool:
+        if name == SLURM_BOOT:
+            raise KeyboardInterrupt
+        return learn(these, name, value)
+
+    sweeps.keep(sweeps.begin(""), REPORT, {})
+    monkeypatch.setattr(Sweeps, "learn", killed_before)
+    with pytest.raises(KeyboardInterrupt):
+        learn_start(ledger, controller, 0.0, 1700000000.0)
+    monkeypatch.undo()
+    assert sweeps.due()
+    for _ in range(2):  # the second time it is no news
+        learn_start(ledger, controller, 0.0, 1700000000.0)
+        begun = sweeps.begin("")
+        assert begun.why in ("slurmctld runs since 1700000000", "the clock")
+        sweeps.keep(begun, REPORT, {})
+        assert not sweeps.due()
+    assert begun.why == "the clock"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
