@@ -1,12 +1,13 @@
 """Which secrets a command line of Celery will work with."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.running import needs_of_command, start_site
+from supervisor_tasks.running import needs_of_command
 from supervisor_tasks.settings import Need
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,8 +45,11 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(tmp_path: Pa
     assert "Traceback" not in ended.stderr
 
 
-def test_start_site__what_nobody_foresaw__ends_the_worker_and_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        start_site(sender=None)
-    assert ended.value.code == 2
-    assert "'NoneType' object has no attribute 'app'" in capfd.readouterr().err
+def test_start_site__what_nobody_foresaw__ends_the_worker_and_is_told() -> None:
+    program = "from supervisor_tasks.running import start_site; start_site(sender=None)"
+    argv, environment = [sys.executable, "-c", program], {"PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    entry = json.loads(ended.stderr)
+    assert entry["event"] == "site_not_built"
+    assert "'NoneType' object has no attribute 'app'" in entry["exception"]
