@@ -141,9 +141,11 @@ def _in_slurm(view: View, hot: Sequence[Known]) -> Iterator[Finding]:
     assert view.slurm is not None  # noqa: S101
     for job in hot:
         row = row_of(job, view.slurm)
-        if row is not None and job.state in IN_SLURM and _ended_unheard(job, row):
+        if row is None or job.state not in IN_SLURM:
+            continue
+        if row.seen.phase is Phase.ENDED:  # also of a parked one: it is what the operator waits for, and soon forgotten
             yield Finding(Found.LOST_END, job.job_id, row.slurm_id, (Overlooked(Kind.WITNESS),))
-        elif row is not None and job.state in IN_SLURM and _lost_a_top_up(job, row):
+        elif _lost_a_top_up(job, row):
             yield Finding(Found.LIMIT_LOST, job.job_id, row.slurm_id, (Overlooked(Kind.TOP_UP),))
     adopted = list(_adoptions(view, hot))
     yield from adopted
@@ -151,10 +153,6 @@ def _in_slurm(view: View, hot: Sequence[Known]) -> Iterator[Finding]:
     yield from _held_back(view, [found for job in missing(view) if job.job_id in here for found in _absent(job, view)])
     yield from _first_seen(view)
     yield from _superfluous(view)
-
-
-def _ended_unheard(job: Known, row: Listed) -> bool:
-    return row.seen.phase is Phase.ENDED and Kind.WITNESS not in job.parked
 
 
 def _lost_a_top_up(job: Known, row: Listed) -> bool:

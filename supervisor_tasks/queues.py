@@ -23,6 +23,7 @@ class Queue(StrEnum):
 
 
 TASKS = "supervisor_tasks.tasks"
+SWEEP_ASKED_EVERY_S = 10.0  # whether one is due
 
 # Fetching signs a challenge with the wallet's key.
 QUEUE_OF_TASK = {
@@ -58,7 +59,7 @@ def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float
         "watch": 5.0,
         "benchmark": 2.0,  # one question to the ledger while nobody wants anything measured
         "check_slurm": 2.0,  # who does it knows whether SLURM is to be asked
-        "sweep": 10.0,  # the ledger knows whether one is due
+        "sweep": SWEEP_ASKED_EVERY_S,  # the ledger knows whether one is due
         "register": 5.0,  # claims wake it when the grid has done something
         "look_at_nodes": 60.0,
     }

@@ -69,7 +69,7 @@ BLOCK = {
     "hash": is_bytes,
     "parentHash": is_bytes,
     "timestamp": _number,
-    "gasLimit": _count,
+    "gasLimit": _number,
     "baseFeePerGas": _or_none(_number),
 }
 COUNTS = ("eth_blockNumber", "eth_getTransactionCount")

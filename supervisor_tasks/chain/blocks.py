@@ -48,6 +48,11 @@ class Reach:
     def __init__(self) -> None:
         self._blocks = MOST_BLOCKS
 
+    @property
+    def blocks(self) -> int:
+        """How many the next question covers at most."""
+        return self._blocks
+
     def ask(self, question: Callable[[int], Answer]) -> Answer:
         """The answer to a question that is told how many blocks it may cover: half as many after a failure, and an eighth more
         after an answer. What the node refuses is asked again at once; what it did not answer at all, the next time. Raises

@@ -23,7 +23,7 @@ CHECK_EVERY_S = 20.0  # while it answers
 KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
 SILENT_S = 60.0  # slurmctld may be started anew: it is missed, and soon back; the operator is called after that
 TRIES = 10  # at a start, SLURM_TRY_EVERY_S apart; then the operator is called
-SENSIBLE_AGE_S = 60  # a slurmctld that forgets sooner what has ended may forget it between two sweeps
+SENSIBLE_AGE_S = 90  # a slurmctld that forgets sooner what has ended may forget it between two sweeps
 SLOWLY = 3  # so much longer are the intervals from then on
 
 
@@ -119,10 +119,14 @@ def _learn_memory(site: Site, min_job_age_s: int) -> None:
     """Without accounting sweeps are as frequent as slurmctld is forgetful: the next one is not to be as late as the last one
     thought.
     """
-    if site.ledger.sweeps.learn(SLURM_REMEMBERS, str(min_job_age_s)) and site.slurm.cluster.paths.sacct is None:
-        site.ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")
+    sweeps, known = site.ledger.sweeps, site.ledger.sweeps.fact(SLURM_REMEMBERS)
+    if known is not None and known[0] == str(min_job_age_s):
+        return
+    if site.slurm.cluster.paths.sacct is None:
+        sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: who dies in between has not learnt it
         if 0 < min_job_age_s < SENSIBLE_AGE_S:
             log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)
+    sweeps.learn(SLURM_REMEMBERS, str(min_job_age_s))
 
 
 def _missed(ledger: Ledger, error: TransientError) -> None:

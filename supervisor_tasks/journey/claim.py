@@ -43,11 +43,7 @@ def _claim(site: Site) -> bool:
         demand = chain.contract.demand()
         alarms = wallet_watched(site, demand)
         _hear_of_registration(site, demand.permission)
-        waiting = {"claim": demand.claimable, "claim-cancelling": demand.cancelling, "claim-top-up": demand.topped_up}
-        for purpose in (purpose for purpose, number in waiting.items() if not number):
-            vain_claims.would_not_revert(site.ledger, purpose)
-        if any(waiting.values()):
-            _send(site, demand, alarms)
+        _send(site, demand, alarms)
     return False
 
 
@@ -60,12 +56,16 @@ def _hear_of_registration(site: Site, permission: Permission) -> None:
 
 def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
     chain = site.chain
-    under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
     wanted = {
         "claim": min(demand.claimable, _room(site, demand, alarms)),
         "claim-cancelling": demand.cancelling,
         "claim-top-up": demand.topped_up,
     }
+    for purpose in (purpose for purpose, number in wanted.items() if not number):
+        vain_claims.would_not_revert(site.ledger, purpose)  # what is not estimated is not refused
+    if not any(wanted.values()):
+        return
+    under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
     writes, failed = list[Write](), None
     for purpose, number in wanted.items():
         try:

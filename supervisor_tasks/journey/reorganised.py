@@ -38,7 +38,7 @@ def look_for_lost_receipts(site: Site, head: int, known: dict[int, str], read_up
     ledger has no hash of a block the node is asked, whose word on those that are not kept is the last.
     """
     kept, rpc = site.chain.blocks, site.chain.contract.rpc
-    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + blocks.MOST_BLOCKS))
+    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + site.chain.reach.blocks))
     now = known | blocks.hashes_at(rpc, {number for number, _ in mined} - known.keys())
     lost = [number for number, was in mined if now[number] != was]
     if lost:

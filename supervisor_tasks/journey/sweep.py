@@ -23,6 +23,7 @@ from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
+from supervisor_tasks.queues import SWEEP_ASKED_EVERY_S
 from supervisor_tasks.site import Site
 from supervisor_tasks.view import Found, View
 
@@ -199,7 +200,7 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
     """How often to sweep where SLURM remembers a job for so long after its end, and nobody remembers it after that: whoever
     tells of ends may have told in vain. 0 is that SLURM forgets nothing.
     """
-    return min(every_s, max(min_job_age_s / IN_TIME, SHORTEST_S)) if min_job_age_s else every_s
+    return min(every_s, max(min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S, SHORTEST_S)) if min_job_age_s else every_s
 
 
 def _every_s(site: Site) -> float:

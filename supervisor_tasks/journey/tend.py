@@ -65,7 +65,9 @@ def _oddly_refused(site: Site, waiting: Sequence[Sent], state: AccountState) -> 
     """The transaction whose turn it is, if a node refuses it and nobody knows what to do about that; and for how long."""
     wallet, facts = site.chain.wallet, site.ledger.sweeps
     first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
-    odd_id = next((entry.id for entry in first if entry.refusal in ODD and not entry.accepted), None)
+    # Refused bytes are sent again each second: what lies further back was said before nobody answered, or nobody asked.
+    just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
+    odd_id = next((entry.id for entry in just_now if entry.refusal in ODD), None)
     value, known = str(odd_id or ""), facts.fact(ODDLY_REFUSED)
     if value == (known[0] if known else ""):
         return odd_id, known[1] if known else 0.0

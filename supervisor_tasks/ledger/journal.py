@@ -31,15 +31,19 @@ _SUBMISSIONS = text(
     """
 )
 
-# How other customers' submissions fared since an event: how many of these customers had jobs taken and none cut off, and how
-# many had one cut off.
+# How other customers' submissions fared between two events: how many of these customers had jobs taken, which were begun in
+# that time too, and none cut off; and how many had one cut off.
 _OTHERS = text(
     """
     SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
         SELECT bool_or(events.name = 'SubmitUnclear') AS cut_off
         FROM events JOIN jobs ON jobs.cluster = events.cluster AND jobs.job_id = events.job_id
-        WHERE events.cluster = :cluster AND events.id >= :since_id AND events.name IN ('Submitted', 'SubmitUnclear')
-            AND jobs.customer <> :customer
+        WHERE events.cluster = :cluster AND events.id BETWEEN :first_id AND :last_id AND jobs.customer <> :customer
+            AND (events.name = 'SubmitUnclear' OR events.name = 'Submitted' AND EXISTS (
+                SELECT FROM events AS begun
+                WHERE begun.cluster = :cluster AND begun.job_id = events.job_id AND begun.name = 'SubmitStarted'
+                    AND begun.id BETWEEN :first_id AND events.id
+            ))
         GROUP BY jobs.customer
     ) AS customers
     """
@@ -48,8 +52,8 @@ _OTHERS = text(
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The submissions of a job that were cut off since its effect began to fail, by `reasons`, the latest last; and how many
-    other customers' jobs SLURM has taken since the first of them, and how many others' were cut off, too.
+    """The submissions of a job that were cut off since its effect began to fail, by `reasons`, the latest last; and of how
+    many other customers SLURM took jobs meanwhile, and how many others' were cut off, too.
     """
 
     reasons: Sequence[str]
@@ -133,8 +137,10 @@ class Journal:
         query = query.where(*self._since_claim(job.job_id, EVENTS.c.id.__gt__), *these).order_by(EVENTS.c.id)
         with asking(self._engine) as connection:
             rows = list(connection.execute(query))
-            since = {"cluster": self._cluster, "since_id": rows[0].id if rows else 2**62, "customer": job.customer}
-            others = connection.execute(_OTHERS, since).one()
+            if not rows:
+                return CutOff([], 0, 0)
+            between = {"first_id": rows[0].id, "last_id": rows[-1].id}
+            others = connection.execute(_OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}).one()
         return CutOff([row.reason for row in rows], others.taken, others.cut_off)
 
     def earlier_submission_s(self, job_id: JobId) -> float | None:

@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.rows import storable_json
 SWEEPS = SweepRow.metadata.tables["sweeps"]
 FACTS = FactRow.metadata.tables["facts"]
 
-KEPT = 500  # reports: five days, or half a day where there is no accounting
+KEPT = 500  # reports: five days, or hours where there is no accounting and slurmctld is forgetful
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
 PROVIDER = "provider"  # the fact that this address is ours
 ENDPOINTS = "rpc endpoints"  # their health by name, as JSON

@@ -118,11 +118,14 @@ class Cluster:
         """The login node's clock, as this user sees it, and where the admin has SLURM's configuration. Raises
         SshUnavailableError when the login node does not let us in.
         """
-        return replace(self.ssh.clock(user), slurm_conf=self.ssh.clock(self.admin).slurm_conf)
+        return replace(self.ssh.clock(user), slurm_conf=self._admins_clock().slurm_conf)
 
     def now_s(self) -> int:
         """The time of the site (Unix time), as the login node has it. Raises SshUnavailableError."""
-        return self.ssh.clock(self.admin).at(our_clock_s())
+        return self._admins_clock().at(our_clock_s())
+
+    def _admins_clock(self) -> LoginClock:
+        return self.ssh.clock(self.admin, sites_own=True)
 
     def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
         """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises

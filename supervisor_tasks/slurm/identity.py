@@ -138,6 +138,7 @@ def _last_run(records: Sequence[Seen]) -> Seen:
         follows = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
         if run.state not in (*_RUN_AGAIN, _RUNS_ON) or record.user != run.user or not follows:
             break
-        before_s = run.elapsed_s if run.state == _RUNS_ON else 0
-        run = replace(record, elapsed_s=before_s + record.elapsed_s)
+        if run.state == _RUNS_ON:  # slurmctld still knows it by its first time
+            record = replace(record, elapsed_s=run.elapsed_s + record.elapsed_s, submit_s=run.submit_s)
+        run = record
     return run

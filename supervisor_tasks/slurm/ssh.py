@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -93,10 +93,10 @@ class _Login:
     answered_s: float = NEVER_S  # the last command of the user that came to an end
     silent_until_s: float = NEVER_S
 
-    def take_turn(self, user: str) -> None:
-        """Take `asking`, soon or not at all. Raises SshBusyError."""
+    def take_turn(self, user: str, within_s: float) -> None:
+        """Take `asking` within so many seconds from when it was taken, or not at all. Raises SshBusyError."""
         since_s = self.asked_s
-        left_s = QUICK_S if since_s is None else since_s + QUICK_S - our_clock_s()
+        left_s = within_s if since_s is None else since_s + within_s - our_clock_s()
         if not self.asking.acquire(timeout=max(left_s, 0.0)):
             raise SshBusyError(f"the login of {user} has not answered another thread yet")
 
@@ -135,13 +135,13 @@ class Ssh:
                 with suppress(*BROKEN):  # it tells the other end
                     channel.close()
 
-    def clock(self, user: str) -> LoginClock:
-        """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. Raises
-        TransientError.
+    def clock(self, user: str, *, sites_own: bool = False) -> LoginClock:
+        """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. A login
+        that is the site's own, without which nothing goes on, is waited for, and asked again at once. Raises TransientError.
         """
         if (known := self._known_clock(user)) is not None:
             return known
-        with self._asking(user):
+        with self._asking(user, sites_own=sites_own):
             if (known := self._known_clock(user)) is None:  # nobody else has asked meanwhile
                 line, mark = self._line(user), secrets.token_hex(16)
                 answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
@@ -149,9 +149,15 @@ class Ssh:
         return known
 
     def ask(self, user: str, argv: Sequence[str]) -> Answer:
-        """Run what may be run twice as a user whose login may hang, one thread at a time. Raises SshUnavailableError."""
-        with self._asking(user):
-            return self.run(user, argv)
+        """Run what may be run twice as a user whose login may hang: one thread at a time, until it has just answered. Raises
+        SshUnavailableError.
+        """
+        answers = our_clock_s() - self._login(user).answered_s <= QUICK_S
+        try:
+            with nullcontext() if answers else self._asking(user):
+                return self.run(user, argv)
+        except SshCutError as error:
+            raise SshUnavailableError(str(error)) from error
 
     def forget_clock(self, user: str) -> None:
         """Ask anew what time it is before it is needed again."""
@@ -167,20 +173,27 @@ class Ssh:
         for line in lines:
             line.connection.close()
 
-    def _known_clock(self, user: str) -> LoginClock | None:
+    def _kept(self, user: str) -> _Line | None:
         with self._lock:
             line = self._lines.get(user)
-        known = line.clock if line is not None and line.alive else None
+        return line if line is not None and line.alive else None
+
+    def _known_clock(self, user: str) -> LoginClock | None:
+        line = self._kept(user)
+        known = None if line is None else line.clock
         return known if known is not None and our_clock_s() - known.our_s <= CLOCK_TRUSTED_S else None
 
     @contextmanager
-    def _asking(self, user: str) -> Iterator[None]:
-        """Only one thread waits for a user's login that may hang."""
+    def _asking(self, user: str, *, sites_own: bool = False) -> Iterator[None]:
+        """Only one thread waits for a user's login that may hang. What hangs on a connection that was there may be the
+        connection's doing: the next one is made anew.
+        """
         login = self._login(user)
-        login.take_turn(user)
+        login.take_turn(user, CLOCK_TIMEOUT_S if sites_own else QUICK_S)
         try:
             login.asked_s = begun_s = our_clock_s()
-            if login.silent_until_s > begun_s:
+            makes_anew = self._kept(user) is None
+            if login.silent_until_s > begun_s and not sites_own:
                 left_s = login.silent_until_s - begun_s
                 raise SshBusyError(
                     f"the login of {user} hung while others answered; it is asked again in {left_s:.0f} s"
@@ -189,7 +202,7 @@ class Ssh:
         except SshBusyError:
             raise
         except (SshUnavailableError, SshCutError) as error:
-            if self._hung(user, begun_s):
+            if makes_anew and not sites_own and self._hung(user, begun_s):
                 login.silent_until_s = our_clock_s() + SILENT_S
             raise SshUnavailableError(str(error)) from error
         finally:

@@ -59,9 +59,10 @@ _WAITING = {
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 # Why SLURM lets a job wait that does not begin before somebody changes the job, the partition or a limit: it is held, depends
 # on what has failed, asks for what the partition, the account or the QOS never gives to one job. Reasons of libslurmfull.so,
-# 22.05.8, and what slurmctld says instead of one ("launch failed requeued held").
+# 22.05.8, and what slurmctld says instead of one ("launch failed requeued held"). PartitionNodeLimit is none: squeue(1) says
+# that it may also be that nodes are drained.
 _FOR_GOOD = re.compile(
-    r"Partition(TimeLimit|NodeLimit|Config)|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed|QOSMin\w+"
+    r"Partition(TimeLimit|Config)|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed|QOSMin\w+"
     r"|(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|Job(Held(Admin|User)|HoldMaxRequeue)|.* held( .*)?"
     r"|MaxMemPerLimit|DependencyNeverSatisfied|ReservationDeleted"
 )

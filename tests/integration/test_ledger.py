@@ -21,20 +21,24 @@ from supervisor_tasks.events import (
     CancelRequested,
     ChainSaw,
     Claimed,
+    Event,
     Recognised,
     ScriptFetched,
     SlurmEnded,
     SlurmStarted,
     SlurmWaiting,
+    SubmitNotFound,
     SubmitRejected,
     SubmitStarted,
     Submitted,
+    SubmitUnclear,
     ToppedUp,
 )
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.ledger import leases
 from supervisor_tasks.ledger.effects import WORKER_ENDED, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder, single_flight
 from supervisor_tasks.ledger.store import Change, Ledger
 
@@ -199,6 +203,35 @@ def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken
     assert other.effects.lease([Kind.FETCH]) == []
     assert other.effects.forgotten() == []
     other.holder.close()
+
+
+def test_cut_off__of_others_counts_what_was_begun_and_taken_between_the_first_and_the_last(
+    ledger: Ledger, engine: Engine
+) -> None:
+    """Who came before it, or comes when it is over, tells nothing of a SLURM that took no jobs meanwhile."""
+    ours, before, between, after, not_taken = (JobId(f"0x{number:064x}") for number in range(1, 6))
+    for number, job in enumerate((ours, before, between, after, not_taken)):
+        claim = replace(CLAIM, job_id=job, customer=Address(f"0x{number:040x}"), claim_key=f"claim:{number}")
+        ledger.record(Change(job, claim))
+        ledger.record(Change(job, ScriptFetched("echo", "")))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET failing_since = now() WHERE kind = 'submit'"))
+        find = text("SELECT id FROM effects WHERE kind = 'submit' AND job_id = :id")
+        (effect_id,) = connection.execute(find, {"id": ours}).one()
+    cut, again = SubmitUnclear("cut"), (SubmitNotFound(), SubmitNotFound(), SubmitStarted(10))
+    happened: list[tuple[JobId, Event]] = [
+        *((before, event) for event in (SubmitStarted(10), cut)),
+        *((ours, event) for event in (SubmitStarted(10), cut)),
+        (before, Submitted(SlurmId(1))),
+        *((between, event) for event in (SubmitStarted(10), Submitted(SlurmId(2)))),
+        *((not_taken, event) for event in (SubmitStarted(10), cut)),
+        *((ours, event) for event in (*again, SubmitUnclear("cut again"))),
+        *((after, event) for event in (SubmitStarted(10), Submitted(SlurmId(3)))),
+    ]
+    for job, event in happened:
+        ledger.record(Change(job, event))
+    found = ledger.journal.cut_off(ledger.jobs([ours])[ours], effect_id)
+    assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
 
 
 def test_lease_of_a_message__row_is_being_looked_at__waits_for_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:

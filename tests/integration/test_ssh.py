@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from threading import Event
 
 import paramiko
 import psutil
@@ -247,16 +248,53 @@ def test_login_node_that_answers_nobody__everybody_is_asked_again_at_once(
     with pytest.raises(SshUnavailableError, match="cut off"):
         ssh.clock(CUSTOMER)
     hanging.unlink()
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
     assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
     ssh.close()
 
 
+def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_asked_again_at_once(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others answer all the time."""
+    hanging.unlink()
+    ssh, done = login.ssh(login.sshd), Event()
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    monkeypatch.setattr(module, "CLOCK_TRUSTED_S", 0.0)
+    ssh.clock(CUSTOMER)
+
+    def others() -> None:
+        while not done.is_set():
+            ssh.run(OTHER, ["true"])
+
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(others)
+        try:
+            hanging.touch()
+            monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 4.0)
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER)  # on the connection that was there
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER, sites_own=True)
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER)  # and this one counts
+            with pytest.raises(SshUnavailableError, match="hung while others answered"):
+                ssh.clock(CUSTOMER)
+        finally:
+            done.set()
+            answering.result(PATIENCE_S)
+    hanging.unlink()
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
+    assert abs(ssh.clock(CUSTOMER, sites_own=True).login_s - time.time()) < 30
+    ssh.close()
+
+
 def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
-    ssh, begun = login.ssh(login.sshd), login.home / "begun"
-    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done"]
+    ssh, held = login.ssh(login.sshd), login.home / "held"
+    held.touch()
+    argv = ["/bin/sh", "-c", f"while test -e {held}; do sleep 0.05; done"]
     with ThreadPoolExecutor(module.CHANNELS) as callers:
         all_of_them = [callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)]
-        wait_until(begun.exists, "the first to run", PATIENCE_S)
 
         def refused() -> bool:
             try:
@@ -266,7 +304,7 @@ def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
             return False
 
         wait_until(refused, "all channels to be taken", PATIENCE_S)
-        begun.unlink()
+        held.unlink()
         assert [one.result().status for one in all_of_them] == [0] * module.CHANNELS
     assert ssh.run(CUSTOMER, ["true"]).status == 0
     ssh.close()

@@ -49,7 +49,7 @@ def test_is_named__anothers__is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("every_s", "min_job_age_s", "expected_s"),
-    [(900, 300, 100), (900, 0, 900), (60, 300, 60), (900, 30, 20), (10, 30, 10), (900, 86_400, 900)],
+    [(900, 300, 90), (900, 0, 900), (60, 300, 60), (900, 90, 20), (900, 30, 20), (10, 30, 10), (900, 86_400, 900)],
 )
 def test_interval_s__comes_three_times_before_slurm_forgets_and_never_later_than_set(
     every_s: float, min_job_age_s: float, expected_s: float

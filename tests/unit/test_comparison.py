@@ -205,10 +205,10 @@ def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
     assert compare(seeing(known(state=State.SUBMITTING, slurm_id=None), rows=[row(7, number=1)])) == []
 
 
-def test_compare__slurm_has_ended_it__the_witness_looks_unless_the_operator_is_at_it() -> None:
-    view = seeing(known(), rows=[row(1, "COMPLETED")])
-    assert only(view).events == (Overlooked(Kind.WITNESS),)
-    assert compare(seeing(known(parked=WITNESSED), rows=[row(1, "COMPLETED")])) == []
+def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked() -> None:
+    for job in (known(), known(parked=WITNESSED)):
+        assert only(seeing(job, rows=[row(1, "COMPLETED")])).events == (Overlooked(Kind.WITNESS),)
+    assert compare(seeing(known(parked=WITNESSED), rows=[row(1)])) == []
 
 
 def test_compare__slurm_does_not_know_it__panicked_at_the_second_sight_and_not_before() -> None:

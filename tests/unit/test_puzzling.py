@@ -66,6 +66,7 @@ PASSES = (
     "Dependency",
     "BeginTime",
     "PartitionDown",
+    "PartitionNodeLimit",
     "Licenses",
     "QOSMaxCpuPerUserLimit",
 )
