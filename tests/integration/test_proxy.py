@@ -72,7 +72,8 @@ def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
     with connect(proxy) as client:
         threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
         assert receive(client, len(data)) == data
-    assert proxy.passed == {Way.THERE: len(data), Way.BACK: len(data)}
+    both = {Way.THERE: len(data), Way.BACK: len(data)}
+    wait_until(lambda: proxy.passed == both, "the last piece to be counted, which is when it has been sent", PATIENCE_S)
     assert proxy.connections == 1
 
 
