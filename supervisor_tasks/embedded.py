@@ -62,15 +62,6 @@ class Server:
     environment: dict[str, str]
 
 
-def _reap() -> None:
-    """A server that has ended and that nobody has asked for is still there to the next Postgres, which then does not start."""
-    for child in _started:
-        child.poll()
-
-
-atexit.register(_reap)  # registered before all others: it comes last
-
-
 def database_url(settings: Settings) -> str:
     """Where the ledger is: as configured, or an embedded Postgres, which runs when this returns."""
     if settings.database_url is not None:
@@ -157,6 +148,7 @@ def _ensured(folder: Path, describe: Callable[[Path], Server]) -> str:
         _wait_for(server)
         if not _uses(folder):
             _share(folder)
+            atexit.register(_reap)  # before the other: it comes after that
             atexit.register(_leave, folder)
             threading.Thread(target=_look_after, args=(server,), name=folder.name, daemon=True).start()
     return server.url
@@ -222,10 +214,16 @@ def _uses(folder: Path) -> bool:
     return any(held.name == str(folder / "users.lock") for held in _held)
 
 
+def _reap() -> None:
+    """A server that has ended and that nobody has asked for is still there to the next Postgres, which then does not start."""
+    for child in _started:
+        child.poll()
+
+
 def _look_after(server: Server) -> None:
     """As long as this process uses the server: start it anew when it has died. A try that fails is followed by another."""
     while _uses(server.folder):
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(LOOK_EVERY_S)  # nothing tells when what may be another process's child dies
         try:
             _reap()
             if _pid(server.folder) is None:

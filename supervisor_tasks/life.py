@@ -303,13 +303,13 @@ def _operator_settled(job: Job, event: OperatorSettled) -> Next:
 
 
 def _operator_forgot(job: Job, event: OperatorForgot) -> Next:
-    """The wish is gone with its effect, or the next sweep would open that again."""
+    """The wish is gone with its effect, or the next sweep would open that again. Nobody looks after the limit that SLURM has,
+    until the next top-up.
+    """
     if event.kind is Kind.CANCEL:
         return replace(job, cancel_requested=False), ()
     if event.kind is Kind.TOP_UP:
-        return replace(
-            job, applied_limit_min=None
-        ), ()  # nobody looks after the limit that SLURM has, until the next top-up
+        return replace(job, applied_limit_min=None), ()
     return job, ()
 
 

@@ -19,8 +19,6 @@ CERTAIN_S = 2.0  # between the two looks after which a nonce is taken to be some
 GIVEN_UP_AFTER_S = 180.0  # one that a node refuses all that time for a reason that no price mends
 
 PRICE = {Refusal.UNDERPRICED, Refusal.REPLACEMENT_UNDERPRICED, Refusal.BELOW_BASE_FEE}
-
-
 ODD = {Refusal.OTHER, Refusal.FEE_CAP}  # no higher fee helps, as far as is known
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
-from threading import Event
 
 import paramiko
 import psutil
@@ -258,7 +257,7 @@ def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_ask
 ) -> None:
     """Others answer all the time."""
     hanging.unlink()
-    ssh, done = login.ssh(login.sshd), Event()
+    ssh, done = login.ssh(login.sshd), threading.Event()
     monkeypatch.setattr(module, "HUNG_S", 1.0)
     monkeypatch.setattr(module, "CLOCK_TRUSTED_S", 0.0)
     ssh.clock(CUSTOMER)
