@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts plugins check test unit golden bench chaos soak demo lock clean
+.PHONY: help setup packages protos contracts plugins check test test-fast unit golden attacks bench chaos soak demo lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -17,12 +17,12 @@ setup: packages $(VENV)/.ready node_modules/.ready protos ## install everything 
 	@echo "setup: ready"
 
 packages: ## install the Debian packages that are missing, without starting any service
-	@devgrid/install-packages.sh packages.txt
+	@devgrid/install-packages.sh packages.txt $(if $(shell command -v npm),,nodejs npm)
 
-$(VENV)/.ready: requirements.txt pyproject.toml
+$(VENV)/.ready: requirements-dev.txt pyproject.toml setup.py | packages
 	@echo "setup: Python packages into $(VENV)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -43,9 +43,20 @@ plugins: packages ## build SLURM's side into build/plugins: the hooks and the SP
 	@plugins/build.sh build/plugins
 	@echo "plugins: build/plugins; see plugins/README.md"
 
-lock: ## pin the versions and hashes of requirements.in anew
-	@$(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade requirements.in -o requirements.txt
+UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --no-annotate --no-header $(if $(UPGRADE),--upgrade) pyproject.toml
+
+lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 3.11.0 to 3.13 (UPGRADE=1: with newer versions)
+	@$(UV_COMPILE) --output-file requirements.txt
+	@$(UV_COMPILE) --extra dev --constraints requirements.txt --output-file requirements-dev.txt
+
+lock-test: $(VENV)/.ready ## try the locks with each Python that is here, and for those that are not
+	@.ci/lock-test
+
+wheel: setup ## build the wheel into build/wheel
+	@rm -rf build/lib build/bdist.* build/wheel
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@ls build/wheel/*.whl
 
 check: setup ## types, style and the direction of imports
 	@$(BIN)/ruff check .
@@ -56,11 +67,18 @@ check: setup ## types, style and the direction of imports
 unit: setup ## the tests that need no server
 	@$(BIN)/pytest tests/unit
 
-test: check ## every test, after the checks; WORKERS=3 files of them side by side (in order: those of chaos and e2e take longest)
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: check ## every test, after the checks: WORKERS=3 files side by side, then those that want a quiet machine, one at a time
+	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
+
+test-fast: check ## the checks, and the tests that need no SLURM: what a contributor runs
+	@$(BIN)/pytest tests/unit tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
+		-m "not slurm and not slow and not quiet_machine"
 
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
+
+attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (ONLY=words)
+	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
 golden: setup ## write the golden files of the benchmarks' scripts anew
 	@$(BIN)/python -m tests.unit.benchmark_cases
@@ -73,7 +91,7 @@ soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SE
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
 demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1, BENCHMARK=1: of a cluster to be measured)
-	@$(BIN)/devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark)
+	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark)
 
 clean: ## remove what setup built
 	@rm -rf $(VENV) node_modules build *.egg-info

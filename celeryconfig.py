@@ -8,17 +8,30 @@ import sys
 
 from kombu.entity import Queue as BrokerQueue
 
+from supervisor_tasks.config.process_guard import guard_process as _guard_process
+from supervisor_tasks.embedded import broker_tls as _broker_tls
 from supervisor_tasks.embedded import broker_url as _broker_url
+from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
+from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue, periods_s
 from supervisor_tasks.running import needs_of_command as _needs_of_command
 from supervisor_tasks.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.settings import or_exit as _or_exit
 
-_settings = _load_or_exit(*_needs_of_command(sys.argv))
+_needs = _needs_of_command(sys.argv)
+_guard_process(*_needs)
+_settings = _load_or_exit(*_needs)
 _cluster = _settings.cluster_name
 
+if "flower" in sys.argv:
+    from flower.options import default_options as _options
+
+    with _or_exit():
+        _guard_flower(_options, _settings.flower_basic_auth)
+_keep_questions_only()
 with _or_exit():
     broker_url = _broker_url(_settings)
+broker_use_ssl = _broker_tls(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
     "ack_emulation": False,  # what a worker received and did not do is in the ledger, and needs no second book in Redis

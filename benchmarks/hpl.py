@@ -11,14 +11,21 @@ from benchmarks.script import JobScript, container_words, rendered
 
 LABEL = "compute.gflops"
 _SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
-_RESULT = re.compile(rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}})")
+_PER_GPU = r"(?:[ \t]*\([^()\n]{1,40}\))?"
+# Behind the Gflops of the LU factorisation, HPL-AI has the time of the refinement, its iterations, and the Gflops of both.
+_REFINED = r"(?:[ \t]+\S{1,40}[ \t]+[0-9]{1,9}[ \t]+(\S{1,40}))?"
+_RESULT = re.compile(
+    rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}}){_PER_GPU}{_REFINED}"
+)
 # HPL-MxP as NVIDIA's hpl-mxp.sh runs it: its check stands before the result, and the next line, `LU GFLOPS`, is only a part.
 _MXP = re.compile(
     r"\n[ \t]*N[ \t]*=[ \t]*[0-9]{1,9},[ \t]*NB[ \t]*=[ \t]*[0-9]{1,5},[ \t]*NPROW[ \t]*=[^\n]{1,120}"
     r"\n[ \t]*GFLOPS[ \t]*=[ \t]*([^\s,]{1,40}),"
 )
 _CHECK = re.compile(r"\.{6}[ \t]*(PASSED|FAILED)")
-_VERSION = re.compile(r"\n(HPLinpack|HPL-AI|HPL-MxP-NVIDIA|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})")
+_VERSION = re.compile(
+    r"\n(HPLinpack|HPL-AI-NVIDIA|HPL-AI|HPL-MxP-NVIDIA|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})"
+)
 _MOST_GFLOPS = 1e11  # a hundred times the fastest machine there is
 
 
@@ -98,7 +105,7 @@ def _results(text: str) -> Iterator[tuple[float, str]]:
     lines, mxp = list(_RESULT.finditer(text)), list(_MXP.finditer(text))
     ends = [*(line.start() for line in lines), len(text)][1:]
     begins = [0, *(line.end() for line in mxp)]
-    found = [(line[8], line.end(), end) for line, end in zip(lines, ends, strict=True)]
+    found = [(_gflops(line), line.end(), end) for line, end in zip(lines, ends, strict=True)]
     found += [(line[1], begin, line.start()) for line, begin in zip(mxp, begins, strict=False)]
     for shown_gflops, begin, end in found:
         checks = {check[1] for check in _CHECK.finditer(text, begin, end)}
@@ -110,6 +117,14 @@ def _results(text: str) -> Iterator[tuple[float, str]]:
             yield gflops, "FAILED" if "FAILED" in checks else "".join(checks)
 
 
+def _gflops(line: re.Match[str]) -> str:
+    """What a result line says of the whole solution. Mixed precision is measured with refinement, as HPL-MxP defines it;
+    a line without it tells only of a part.
+    """
+    mixed, plain, refined = line[1], line[8], line[9]
+    return refined or "" if mixed else plain
+
+
 def _why_nothing(section: Section, text: str) -> str:
     lines = [line[0].strip() for form in (_RESULT, _MXP) for line in form.finditer(text)]
     seen = (
@@ -117,4 +132,6 @@ def _why_nothing(section: Section, text: str) -> str:
         if lines
         else "no result line"
     )
+    if any(line[1] and not line[9] for line in _RESULT.finditer(text)):
+        seen += ", and an HPL_AI line without refinement, which is no whole solution"
     return f"HPL printed {seen}; {section.why_unusable or 'it ends with: ' + shown(text)}"

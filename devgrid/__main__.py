@@ -1,4 +1,4 @@
-"""The `devgrid` command: a grid to look at, and what a customer does with it."""
+"""`python -m devgrid`: a grid to look at, and what a customer does with it."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="devgrid", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m devgrid", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("demo", help="start a grid and the fleet, and run one workflow file to its end")
     command.add_argument("workflow", type=Path)
@@ -64,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _demo(options: argparse.Namespace) -> None:
     if options.keep and CURRENT.exists():
-        raise UsageError(f"a grid runs for this clone already ({CURRENT.readlink()}); stop it with `devgrid down`")
+        raise UsageError(
+            f"a grid runs for this clone already ({CURRENT.readlink()}); stop it with `.venv/bin/python -m devgrid down`"
+        )
     demo.run(_read(options.workflow), keep_as=CURRENT if options.keep else None, benchmark=options.benchmark)
 
 

@@ -278,15 +278,17 @@ class Chain:
         return waits
 
     def provider(self, address: str) -> Provider:
-        """An approved provider. Raises ChainError (NoProvider) when there is none."""
+        """An approved provider. Raises ChainError when there is none."""
         return self._provider("getProvider", address)
 
     def waiting_provider(self, address: str) -> Provider:
-        """A provider as it waits for approval. Raises ChainError (WaitingApprovalOnly) when none does."""
+        """A provider as it waits for approval. Raises ChainError when none does."""
         return self._provider("getWaitingForApprovalProvider", address)
 
     def _provider(self, view: str, address: str) -> Provider:
         owner, (_, gpus, cpus, memory), prices, labels, banned = self.call("ProviderManager", view, address)[0]
+        if not int(owner, 16):
+            raise ChainError(f"ProviderManager.{view}: {address} is unknown")
         nodes = tuple(Node(*node) for node in zip(gpus, cpus, memory, strict=True))
         return Provider(owner.lower(), nodes, Prices(*prices), tuple(labels), banned)
 

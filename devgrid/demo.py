@@ -69,6 +69,7 @@ def run(workflow_text: str, keep_as: Path | None, benchmark: bool = False) -> No
         if keep_as is not None:
             fleet.wait_for_flower()
             keep_as.symlink_to(grid.folder)
+            grid.keep()
             kept = True
             teller.how_to_go_on(grid.folder, fleet.flower_url)
     finally:
@@ -98,12 +99,12 @@ class _Teller:
             "The grid is up",
             f"Flower          {flower_url}\n"
             f"state and logs  {folder}\n\n"
-            "  .venv/bin/devgrid submit devgrid/workflows/sleeper.yaml\n"
-            "  .venv/bin/devgrid jobs\n"
-            "  .venv/bin/devgrid output ID\n"
-            "  .venv/bin/devgrid top-up ID CREDITS\n"
-            "  .venv/bin/devgrid cancel ID\n"
-            "  .venv/bin/devgrid down          stops it and removes its files",
+            "  .venv/bin/python -m devgrid submit devgrid/workflows/sleeper.yaml\n"
+            "  .venv/bin/python -m devgrid jobs\n"
+            "  .venv/bin/python -m devgrid output ID\n"
+            "  .venv/bin/python -m devgrid top-up ID CREDITS\n"
+            "  .venv/bin/python -m devgrid cancel ID\n"
+            "  .venv/bin/python -m devgrid down          stops it and removes its files",
         )
 
     def _clock(self) -> str:

@@ -43,7 +43,9 @@ def start_disk(processes: Processes, server: Server, size_mb: int) -> list[str]:
     holder = processes.start(HOLDER, ["unshare", "--mount", *hold], ready=ready.exists)
     enter = ["nsenter", "--mount", f"--target={holder.pid}", "--"]
     drop = (
-        [] if server.user is None else ["setpriv", f"--reuid={server.user}", "--regid=nogroup", "--clear-groups", "--"]
+        []
+        if server.user is None
+        else ["setpriv", f"--reuid={server.user}", f"--regid={server.user}", "--clear-groups", "--"]
     )
     return [*enter, *drop, *server.argv]
 

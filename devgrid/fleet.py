@@ -3,10 +3,13 @@
 import http.client
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from devgrid.process import Processes, Running, answers, free_port, wait_until
+from supervisor_tasks import settings, ssh_keys
+from supervisor_tasks.running import needs_of_command
+from supervisor_tasks.settings import Need
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CELERY = (sys.executable, "-m", "celery", "-A", "supervisor_tasks")
@@ -14,8 +17,14 @@ CELERY = (sys.executable, "-m", "celery", "-A", "supervisor_tasks")
 LONE_WORKER = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
+CHAIN = {name.upper() for name in (*settings.CHAIN_URLS, "ldap_bind_dn")}
+FLOWER = {"FLOWER_BASIC_AUTH"}
+
+
 class Fleet:
-    """Processes of one cluster. `environment` holds the supervisor's settings."""
+    """Processes of one cluster. `environment` holds the supervisor's settings; each process is given the secrets that it works
+    with and no others.
+    """
 
     def __init__(self, processes: Processes, environment: Mapping[str, str], name: str = "") -> None:
         self.processes = processes
@@ -34,24 +43,27 @@ class Fleet:
         self.wait_for_callbacks()
 
     def migrate(self) -> None:
-        """`alembic upgrade head`."""
-        argv = [sys.executable, "-m", "alembic", "upgrade", "head"]
-        done = subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True)
+        """`supervisor db upgrade`."""
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+        done = subprocess.run(argv, cwd=REPOSITORY, env=self._without(CHAIN | FLOWER), capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"alembic ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"{' '.join(argv)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
 
     def start_worker(self, name: str = "worker", *options: str) -> Running:
         """A worker of all queues, or as the options say."""
         argv = [*CELERY, "worker", "--hostname", f"{name}@%h", "--loglevel", "INFO", *LONE_WORKER, *options]
-        return self._start(name, argv)
+        return self._start(name, argv, self._without(FLOWER, *needs_of_command([str(word) for word in argv])))
 
     def start_beat(self, name: str = "beat") -> Running:
         """The clock."""
-        return self._start(name, [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"])
+        return self._start(name, [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"], self._without(CHAIN | FLOWER))
 
     def start_callbacks(self, wait: bool = True) -> Running:
         """The gRPC process."""
-        running = self._start("callbacks", [sys.executable, "-m", "grpc_callbacks"])
+        environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
+        if "SLURM_SSH_PRIVATE_KEY" in self.environment and not settings.wants_certificates(self.environment):
+            environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(self.environment["SLURM_SSH_PRIVATE_KEY"])
+        running = self._start("callbacks", [sys.executable, "-m", "grpc_callbacks"], environment)
         if wait:
             self.wait_for_callbacks()
         return running
@@ -64,8 +76,8 @@ class Fleet:
     def start_flower(self) -> Running:
         """The operator's dashboard."""
         self.flower_port = free_port()
-        options = ["--address=127.0.0.1", f"--port={self.flower_port}", "--logging=warning"]
-        return self._start("flower", [*CELERY, "flower", *options])
+        options = [f"--port={self.flower_port}", "--logging=warning"]
+        return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN | {"DATABASE_URL"}))
 
     @property
     def flower_url(self) -> str:
@@ -90,5 +102,11 @@ class Fleet:
         finally:
             connection.close()
 
-    def _start(self, name: str, argv: Sequence[str | Path]) -> Running:
-        return self.processes.start(f"{self._name}{name}", argv, env=self.environment, cwd=REPOSITORY)
+    def _start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> Running:
+        return self.processes.start(f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY)
+
+    def _without(self, others: Collection[str], *needs: Need) -> dict[str, str]:
+        """The settings without these, and without the keys that a process with these needs does not work with."""
+        names = settings.kept(needs, certificates=settings.wants_certificates(self.environment))
+        left_out = {name.upper() for name in settings.KEYS if name not in names} | set(others)
+        return {name: value for name, value in self.environment.items() if name not in left_out}

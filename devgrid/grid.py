@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import pwd
-import shutil
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,9 +23,9 @@ from devgrid.ldap import Ldap
 from devgrid.process import Processes, Running, answers, free_port
 from devgrid.slurm import Slurm, end_jobs
 from devgrid.sshd import Sshd, authorized_keys_command
-from devgrid.state import new_state_folder
+from devgrid.state import keep, new_state_folder, remove
 from devgrid.tls import Certificates, make_certificates
-from devgrid.users import Users, admin
+from devgrid.users import SAFE_SHELL, Users, admin
 from devgrid.workflow import Resources, load
 from supervisor_tasks import embedded
 
@@ -34,6 +34,7 @@ Hooks = Literal["spool", "field"]
 CREDIT = 10**18
 CUSTOMERS_CREDITS = 100_000
 LABELS = {"name": "devgrid"}
+CALLBACK_KEY = "callback.key"
 
 
 @dataclass(slots=True)
@@ -73,23 +74,28 @@ class Grid:
         postgres_disk_mb: int | None = None,
         spool_disk_mb: int | None = None,
         registered: bool = True,
+        job_submit: bool = True,
+        callback_key: bool = True,
     ) -> "Grid":
         """Start everything but the fleet. What fails is stopped again and its error raised. `hooks` says who tells the
         supervisor of SLURM's events: the project's own reporter, or what the field runs, which tries once. `slurm_conf` are
         more lines of that file. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
         database lies on a disk of that size, which can be filled, and with `spool_disk_mb` the spool. Unless it is `registered`
-        already, the provider is unknown to the grid, and the supervisor is to measure and register it.
+        already, the provider is unknown to the grid, and the supervisor is to measure and register it. Without `job_submit`,
+        SLURM lets customers submit and change jobs themselves, as at a site that does not use job_submit.lua. With a
+        `callback_key` the reporter and sshd's command prove what they say; the field's plugins cannot.
         """
         processes = Processes(new_state_folder())
         try:
             more = Ldap.start(processes, make_certificates(processes.folder / "tls")).settings() if ldap else {}
             more |= overrides or {}
-            about_slurm = accounting, min_job_age_s, hooks, slurm_conf, nodes, gpus_per_node
+            about_slurm = accounting, min_job_age_s, hooks, slurm_conf, nodes, gpus_per_node, job_submit
+            with_key = callback_key and hooks == "spool"
             return _start(
-                processes, block_time_s, *about_slurm, tell, more, postgres_disk_mb, spool_disk_mb, registered
+                processes, block_time_s, *about_slurm, with_key, tell, more, postgres_disk_mb, spool_disk_mb, registered
             )
         except BaseException:
-            stop(processes)
+            remove(processes)
             raise
 
     @classmethod
@@ -99,24 +105,31 @@ class Grid:
         environment = json.loads((folder / "environment.json").read_text())
         return cls(processes, Chain.load(folder), Users(folder), environment)
 
+    def keep(self) -> None:
+        """Let everything outlive this program."""
+        keep(self.folder)
+
     def stop(self) -> None:
         """Stop everything, the fleet included, and remove the state folder."""
         end_jobs(self.folder, self.users)
-        stop(self.processes)
+        remove(self.processes)
 
     def start_reporter(self) -> Running:
         """What delivers the spool."""
-        return self._start_teller("reporter", "plugins.reporter", "--spool")
+        options = ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", str(self.folder / "tls" / "ca.pem")]
+        if "CALLBACK_KEY" in self.environment:
+            options += ["--key", str(self.folder / CALLBACK_KEY)]
+        return self._start_teller("reporter", "plugins.reporter", "--spool", self.folder / "spool", *options)
 
     def start_field_plugin(self) -> Running:
         """What tells each event once."""
-        return self._start_teller("field-plugin", "devgrid.field_plugin", "--events")
+        return self._start_teller("field-plugin", "devgrid.field_plugin", "--events", self.folder / "spool")
 
-    def _start_teller(self, name: str, module: str, folder_option: str) -> Running:
-        argv: list[str | Path] = [sys.executable, "-m", module, folder_option, self.folder / "spool"]
-        argv += ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", self.folder / "tls" / "ca.pem"]
+    def _start_teller(self, name: str, module: str, *options: str | Path) -> Running:
+        argv: list[str | Path] = [sys.executable, "-m", module, *options]
+        conf = {"SLURM_CONF": str(self.folder / "slurm" / "slurm.conf")}
         crash_at = {name: value for name, value in self.environment.items() if name == "CRASH_AT"}
-        return self.processes.start(name, argv, cwd=REPOSITORY, env={**os.environ, **crash_at})
+        return self.processes.start(name, argv, cwd=REPOSITORY, env={**os.environ, **conf, **crash_at})
 
     @contextmanager
     def no_blocks(self) -> Iterator[None]:
@@ -130,11 +143,11 @@ class Grid:
 
     # --- what a customer does ---------------------------------------------------------------------------------------
 
-    def new_customer(self, role: str | None = None) -> Account:
-        """A customer with credits and a Linux user on the cluster."""
+    def new_customer(self, role: str | None = None, shell: str = SAFE_SHELL) -> Account:
+        """A customer with credits and a Linux user on the cluster, whose login shell may be one that reads start-up files."""
         customer = self.chain.new_account(role=role)
         self.chain.mint_credits(customer.address, CUSTOMERS_CREDITS * CREDIT)
-        self.users.add(customer.address)
+        self.users.add(customer.address, shell)
         return customer
 
     def submit(self, customer: Account, workflow_text: str, minutes: int = 60) -> str:
@@ -174,12 +187,6 @@ def definition_of(location: str, resources: Resources) -> JobDefinition:
     )
 
 
-def stop(processes: Processes) -> None:
-    """Stop all processes of a state folder and remove it."""
-    processes.stop_all()
-    shutil.rmtree(processes.folder, ignore_errors=True)
-
-
 def _start(
     processes: Processes,
     block_time_s: float | None,
@@ -189,6 +196,8 @@ def _start(
     slurm_conf: Sequence[str],
     nodes: int,
     gpus_per_node: int,
+    job_submit: bool,
+    callback_key: bool,
     tell: Callable[[str], None],
     overrides: dict[str, str],
     postgres_disk_mb: int | None,
@@ -198,6 +207,7 @@ def _start(
     folder = processes.folder
     users, certificates = Users(folder), make_certificates(folder / "tls")
     spool, public = folder / "spool", f"127.0.0.1:{free_port()}"
+    key_file = _new_key(folder / CALLBACK_KEY) if callback_key else None
     if spool_disk_mb is None:
         spool.mkdir()
     else:
@@ -213,13 +223,14 @@ def _start(
                 gpus_per_node=gpus_per_node,
                 accounting=accounting,
                 min_job_age_s=min_job_age_s,
+                job_submit=job_submit,
                 also=slurm_conf,
             )
         )
         waits_chain = pool.submit(Chain.start, processes, block_time_s)
         waits_servers = pool.submit(_start_servers, processes, postgres_disk_mb)
         slurm, chain, servers = waits_slurm.result(), waits_chain.result(), waits_servers.result()
-    sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca))
+    sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(public, certificates.ca, key_file))
     tell("starting the job definition service, the meta-scheduler and the reporter")
     services = start_services(processes, chain, certificates)
     provider = chain.new_account(role="provider")
@@ -252,6 +263,8 @@ def _start(
         "SLURM_SSH_PRIVATE_KEY": _ssh_key(folder),
         "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
         "SLURM_ACCOUNTING": str(accounting).lower(),
+        "SLURM_SUBMIT_KEY": slurm.submit_key,
+        **({} if key_file is None else {"CALLBACK_KEY": key_file.read_text()}),
         **servers,
         **overrides,
     }
@@ -264,6 +277,13 @@ def _start(
     else:
         grid.start_field_plugin()
     return grid
+
+
+def _new_key(file: Path) -> Path:
+    """A file that only its owner opens, with a new random key."""
+    file.touch(mode=0o600)
+    file.write_text(secrets.token_hex(32))
+    return file
 
 
 def _start_servers(processes: Processes, postgres_disk_mb: int | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import secrets
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PLUGINS = REPOSITORY / "plugins"
 BUILD = REPOSITORY / "build" / "devgrid-plugins"
+SUBMIT_KEY = "supervisor-submit.key"
 
 
 class BuildError(RuntimeError):
@@ -19,6 +21,16 @@ def install(folder: Path, spool: Path) -> None:
     """The programs and their settings, in a folder of a grid's own."""
     shutil.copytree(built(), folder, symlinks=True)
     configure(folder, spool)
+
+
+def install_job_submit(conf: Path) -> None:
+    """job_submit.lua with a new key, in the folder of slurm.conf."""
+    for name in ("job_submit.lua", "supervisor_submit.lua", "supervisor_sha256.lua"):
+        shutil.copy(PLUGINS / name, conf / name)
+    key = conf / SUBMIT_KEY
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_hex(32) + "\n")
+    (conf / "supervisor_submit.conf").write_text(f"key_file = {key}\nused_file = {conf}/state/supervisor-used\n")
 
 
 def configure(folder: Path, spool: Path, **settings: int) -> None:

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Installs the Debian packages that a list names and this machine lacks, and starts none of their services:
+# Installs the Debian packages that a list ($1) or the other arguments name and this machine lacks, and starts none of their services:
 # a policy-rc.d that answers 101 stands in for the time of the installation, where the machine has none of its own.
 set -euo pipefail
-wanted=$(sed -e 's/#.*//' "$1" | tr -s '[:space:]' ' ')
+wanted="$(sed -e 's/#.*//' "$1" | tr -s '[:space:]' ' ') ${*:2}"
 missing=()
 for package in $wanted; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")

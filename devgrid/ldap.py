@@ -10,7 +10,8 @@ from devgrid.tls import Certificates
 
 SUFFIX = "dc=hpc,dc=deepsquare,dc=run"
 PEOPLE = f"ou=people,{SUFFIX}"
-GROUP = f"cn=cluster-users,ou=groups,{SUFFIX}"
+GROUPS = f"ou=groups,{SUFFIX}"
+GROUP = f"cn=cluster-users,{GROUPS}"
 ADMIN = f"cn=admin,{SUFFIX}"
 FIRST_UID = 300_000
 SCHEMAS = ("core", "cosine", "inetorgperson", "nis")
@@ -24,7 +25,7 @@ dn: {PEOPLE}
 objectClass: organizationalUnit
 ou: people
 
-dn: ou=groups,{SUFFIX}
+dn: {GROUPS}
 objectClass: organizationalUnit
 ou: groups
 
@@ -99,6 +100,6 @@ class Ldap:
             f"rootpw {self.password}",
             f"directory {folder}/data",
             "maxsize 67108864",
-            "index objectClass,uid,uidNumber,member eq",
+            "index objectClass,uid,cn,uidNumber,gidNumber,member eq",
         ]
         return "\n".join([*lines, ""])

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import re
 import secrets
 import signal
 import socket
@@ -9,13 +11,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
+from devgrid.machine import Deadline
+
 PATIENCE_S = 5.0
 FIRST_PORT = 10_000
+MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
+SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
+DAEMONS = {*SLURM, "anvil", "iperf3", "mariadbd", "postgres", "redis-server", "slapd", "sshd"}  # some lose the mark
 
 
 class StartError(RuntimeError):
@@ -87,7 +95,7 @@ class Processes:
                 env=environment,
                 cwd=cwd,
                 user=user,
-                group=user,
+                group=None if user is None else pwd.getpwuid(user).pw_gid,
                 extra_groups=None if user is None else [],
                 start_new_session=True,
             )
@@ -166,6 +174,9 @@ class Processes:
         mark.
         """
         entries = list(reversed(self.running()))
+        family = _descendants(
+            entries
+        )  # those that have lost the mark are no descendants any more when their parents have ended
         for entry in entries:
             process = entry.process()
             if process is not None:
@@ -175,14 +186,26 @@ class Processes:
         except TimeoutError:
             for entry in entries:
                 self.kill(entry)
-        for stray in self._strays():
-            try:
-                stray.kill()
-            except psutil.NoSuchProcess:
-                continue
+        for member in family:
+            _kill(member)
+        self.kill_strays()
         for child in self._children.values():
             child.poll()  # which reaps what died long ago, and was started again
         self._write([])
+
+    def kill_strays(self) -> None:
+        """End what carries our mark, with what descends from it, and the daemons that run on our folder; but not this program
+        and those that it descends from. Others that name the folder, such as an editor or a pager, are not ours.
+        """
+        own = psutil.Process()
+        spared = {own.pid, *(ancestor.pid for ancestor in own.parents())}
+        for process in psutil.process_iter():
+            if process.pid in spared:
+                continue
+            if self._is_marked(process.pid):
+                _kill_tree(process)
+            elif self._is_daemon(process):
+                _kill(process)
 
     def _gone(self, running: Running) -> bool:
         child = self._children.get(running.pid)
@@ -190,18 +213,29 @@ class Processes:
             return child.poll() is not None  # which reaps it
         return running.process() is None
 
-    def _strays(self) -> list[psutil.Process]:
-        return [
-            process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process.pid)
-        ]
+    def _is_marked(self, pid: int) -> bool:
+        """By its environment. psutil reads no further than the first entry of an environment that is none; slurmstepd's title
+        overwrites just that.
+        """
+        pairs = (entry.partition("=") for entry in _words(pid, "environ"))
+        return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
 
-    def _is_ours(self, pid: int) -> bool:
-        """psutil reads no further than the first entry that is none; slurmstepd's title overwrites just that."""
+    def _is_daemon(self, process: psutil.Process) -> bool:
+        """A program that lies in our folder, or a daemon with an argument that does (sshd and redis-server write a title over
+        theirs). What a terminal has started is none.
+        """
         try:
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
+            program, name, terminal = process.exe(), process.name(), process.terminal()
+        except psutil.Error:
             return False
-        return f"DEVGRID_STATE={self.folder}".encode() in entries
+        if terminal is not None:
+            return False
+        words = (part for word in _words(process.pid, "cmdline") for part in re.split(r"[\s=:]", word))
+        return self._is_ours(program) or (name in DAEMONS and any(map(self._is_ours, words)))
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether this is our folder, or lies in it."""
+        return Path(path).is_relative_to(self.folder)
 
     def _write(self, entries: list[Running]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -210,12 +244,44 @@ class Processes:
         new.replace(self._register)
 
 
+def _kill_tree(process: psutil.Process) -> None:
+    try:
+        members = [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return
+    for member in members:
+        _kill(member)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _descendants(entries: Sequence[Running]) -> list[psutil.Process]:
+    found = list[psutil.Process]()
+    for process in filter(None, (entry.process() for entry in entries)):
+        with suppress(psutil.NoSuchProcess):
+            found += process.children(recursive=True)
+    return found
+
+
+def _words(pid: int, file: str) -> list[str]:
+    """What /proc shows of a process, if it is still there."""
+    try:
+        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")]
+    except OSError:
+        return []
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:
-    """Wait for a condition; TimeoutError names it."""
-    deadline = time.monotonic() + timeout_s
+    """Wait for a condition, on a slow machine longer than `timeout_s`; TimeoutError names it."""
+    deadline = Deadline(timeout_s)
     while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        if deadline.is_over():
+            raise TimeoutError(
+                f"waited {deadline.waited_s:.0f} s for {what}; on a quiet machine {timeout_s:g} s are enough"
+            )
         time.sleep(every_s)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from devgrid.machine import deadline
+
 CHUNK = 65_536
 PATIENCE_S = 10.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 s
@@ -109,7 +111,7 @@ class Proxy:
 
     def wait_for_fault(self, timeout_s: float = PATIENCE_S) -> None:
         """Until the trap has sprung. Raises TimeoutError."""
-        if not self._sprung.wait(timeout_s):
+        if not self._sprung.wait(deadline(timeout_s)):
             raise TimeoutError(f"waited {timeout_s:g} s for {self._trap}; passed {self.passed}")
 
     # --- in the proxy's own thread ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devgrid import hooks
+from devgrid.machine import deadline
 from devgrid.process import Processes, StartError, answers, free_port, wait_until
 from devgrid.slurm_conf import Layout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.users import Users
@@ -31,11 +32,15 @@ def end_jobs(folder: Path, users: Users) -> None:
 
     def jobs() -> list[str]:
         squeue = ["squeue", "--noheader", "--format=%A"]
-        return subprocess.run(squeue, env=environment, capture_output=True, text=True, timeout=60).stdout.split()
+        return subprocess.run(
+            squeue, env=environment, capture_output=True, text=True, timeout=deadline(60)
+        ).stdout.split()
 
     if left := jobs():
-        subprocess.run(["scancel", "--signal=KILL", "--full", *left], env=environment, capture_output=True, timeout=60)
-        subprocess.run(["scancel", *left], env=environment, capture_output=True, timeout=60)
+        subprocess.run(
+            ["scancel", "--signal=KILL", "--full", *left], env=environment, capture_output=True, timeout=deadline(60)
+        )
+        subprocess.run(["scancel", *left], env=environment, capture_output=True, timeout=deadline(60))
         wait_until(lambda: not jobs(), "all jobs to end", 20.0, every_s=0.1)
 
 
@@ -62,10 +67,12 @@ class Slurm:
         accounting: bool = False,
         min_job_age_s: int = 300,
         node_spool: Path | None = None,
+        job_submit: bool = False,
         also: Sequence[str] = (),
     ) -> "Slurm":
         """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`, and with
-        a `node_spool` the nodes' SPANK plugin to that one; `also` are more lines of slurm.conf.
+        a `node_spool` the nodes' SPANK plugin to that one. With `job_submit`, slurmctld takes customers' jobs from the
+        supervisor only. `also` are more lines of slurm.conf.
         """
         layout = Layout(
             folder=processes.folder / "slurm",
@@ -78,6 +85,7 @@ class Slurm:
             min_job_age_s=min_job_age_s,
             accounting_port=free_port() if accounting else None,
             spank=node_spool is not None,
+            job_submit=job_submit,
             also=tuple(also),
         )
         slurm = cls(processes, users, layout)
@@ -100,7 +108,14 @@ class Slurm:
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run one of SLURM's commands as the admin."""
-        return subprocess.run(argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=deadline(60)
+        )
+
+    @property
+    def submit_key(self) -> str:
+        """What the supervisor proves itself to job_submit.lua with; empty without that."""
+        return (self.layout.folder / hooks.SUBMIT_KEY).read_text().strip() if self.layout.job_submit else ""
 
     def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
@@ -139,6 +154,8 @@ class Slurm:
         hooks.install(folder / "plugins", spool)
         if node_spool is not None:
             (folder / "plugstack.conf").write_text(plugstack_conf(self.layout, node_spool))
+        if self.layout.job_submit:
+            hooks.install_job_submit(folder)
         (folder / "completed.sh").write_text(COMPLETED.format(folder=folder))
         (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))

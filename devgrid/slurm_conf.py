@@ -18,6 +18,7 @@ class Layout:
     min_job_age_s: int
     accounting_port: int | None
     spank: bool = False  # whether the nodes load the project's SPANK plugin
+    job_submit: bool = False  # whether slurmctld asks the project's job_submit.lua, which lies beside slurm.conf
     also: tuple[str, ...] = ()
 
     @property
@@ -60,6 +61,7 @@ def slurm_conf(layout: Layout) -> str:
         f"JobCompType=jobcomp/script\nJobCompLoc={folder}/completed.sh",
         f"PrologSlurmctld={folder}/plugins/supervisor-started",
         *([f"PlugStackConfig={folder}/plugstack.conf"] if layout.spank else []),
+        *(["JobSubmitPlugins=lua"] if layout.job_submit else []),
         *_accounting(layout),
         *(
             f"NodeName=node{number} NodeHostname=localhost Port={port} CPUs={layout.cpus_per_node}"

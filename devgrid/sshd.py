@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devgrid.process import Processes, answers, free_port
+from devgrid.users import admin
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -29,17 +30,24 @@ class Sshd:
         *,
         name: str = "sshd",
         options: Sequence[str] = (),
+        trusted_ca: Path | None = None,
     ) -> "Sshd":
         """Start sshd on a free port of 127.0.0.1. Sessions get `environment`; `authorized_keys` is the program that
-        prints the keys which may log in; `options` are lines of sshd_config in place of ours.
+        prints the keys which may log in (`%u` stands for the user); `options` are lines of sshd_config in place of ours.
+        With the private key's file of a `trusted_ca`, beside which the public one lies, certificates open accounts and no key
+        does.
         """
+        if trusted_ca is not None:
+            public = trusted_ca.with_suffix(".pub")
+            options = (*options, f"TrustedUserCAKeys {public}", "AuthorizedKeysCommand none")
         folder, port = processes.folder / name, free_port()
         folder.mkdir(mode=0o755)
         Path("/run/sshd").mkdir(exist_ok=True)  # where sshd separates its privileges
         host_key = folder / "host_key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
         command = folder / "authorized-keys"
-        command.write_text(f"cd {shlex.quote(str(REPOSITORY))} && exec {shlex.join(authorized_keys)}\n")
+        words = ['"$1"' if word == "%u" else shlex.quote(word) for word in authorized_keys]
+        command.write_text(f"exec {' '.join(words)}\n")
         (folder / "sshd_config").write_text(_with(options, _config(folder, port, environment)))
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
         preload = {name: value for name, value in environment.items() if name != "SLURM_CONF"}
@@ -57,9 +65,11 @@ class Sshd:
             file.write(f"[{host}]:{port} {kind} {key}\n")
 
 
-def authorized_keys_command(supervisor: str, authority: Path) -> list[str]:
+def authorized_keys_command(supervisor: str, authority: Path, key: Path | None = None) -> list[str]:
     """The project's own AuthorizedKeysCommand, for a supervisor at host:port with a certificate of that authority."""
-    return [sys.executable, "-m", "plugins.authorized_keys", "--supervisor", supervisor, "--ca", str(authority)]
+    program = [sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_keys.py")]
+    proving = [] if key is None else ["--key", str(key)]
+    return [*program, "--supervisor", supervisor, "--ca", str(authority), *proving, "--allow", admin(), "%u"]
 
 
 def _with(options: Sequence[str], config: str) -> str:
@@ -83,6 +93,8 @@ def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",
+            "PermitUserRC no",  # a customer's ~/.ssh/rc would run before each command, with any login shell
+            "PermitUserEnvironment no",  # ~/.ssh/environment could name a file for the shell to read
             "AuthorizedKeysFile none",
             f"AuthorizedKeysCommand /bin/bash {folder}/authorized-keys %u",
             "AuthorizedKeysCommandUser root",

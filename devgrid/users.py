@@ -14,6 +14,7 @@ from devgrid.process import StartError
 
 LIBRARY = "libnss_wrapper.so"
 FIRST_UID = 200_000
+SAFE_SHELL = "/bin/sh"  # reads no start-up file when sshd runs a command, whether it is dash or bash
 
 
 class Users:
@@ -30,8 +31,10 @@ class Users:
             self._passwd.write_text(self._machines_users())
             self._group.write_text(Path("/etc/group").read_text())
 
-    def add(self, name: str) -> int:
-        """Make a user with a home and return the uid; one that exists keeps its own."""
+    def add(self, name: str, shell: str = SAFE_SHELL) -> int:
+        """Make a user with a home and return the uid; one that exists keeps its own. With bash as shell, the user's start-up
+        files are read by whatever sshd runs.
+        """
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
@@ -42,14 +45,27 @@ class Users:
             home.mkdir()
             os.chown(home, uid, uid)
             _append(self._group, f"{name}:x:{uid}:")
-            _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:/bin/sh")
+            _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:{shell}")
             return uid
 
     def give_shell(self, name: str, shell: str) -> None:
         """Have a user log in with another shell from now on."""
+        self._change(name, 6, shell)
+
+    def give_home(self, name: str, home: Path) -> None:
+        """Say that a user's home is that folder from now on. Its owner stays."""
+        self._change(name, 5, str(home))
+
+    def give_number(self, name: str, uid: int) -> None:
+        """Say that a user has that number, which may be another one's."""
+        self._change(name, 2, str(uid))
+
+    def _change(self, name: str, number: int, value: str) -> None:
         lines = [line.split(":") for line in self._passwd.read_text().splitlines()]
-        new = [":".join([*fields[:6], shell] if fields[0] == name else fields) for fields in lines]
-        _replace(self._passwd, new)
+        for fields in lines:
+            if fields[0] == name:
+                fields[number] = value
+        _replace(self._passwd, [":".join(fields) for fields in lines])
 
     def home(self, name: str) -> Path:
         """Where a customer's jobs leave their logs."""

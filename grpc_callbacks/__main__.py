@@ -1,18 +1,22 @@
 """`python -m grpc_callbacks`: serves the plugins until it is asked to end."""
 
+import asyncio
 import signal
 import sys
-import threading
 
 import structlog
 
 from grpc_callbacks.bell import Bell
+from grpc_callbacks.callers import Callers
 from grpc_callbacks.inbox import Inbox
-from grpc_callbacks.server import Server
+from grpc_callbacks.private_sockets import SocketFolder
+from grpc_callbacks.server import Server, Services
 from grpc_callbacks.tls import credentials
 from supervisor_tasks import logs
-from supervisor_tasks.embedded import broker_url, database_url
-from supervisor_tasks.settings import Need, load_or_exit, or_exit
+from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.embedded import broker_tls, broker_url, database_url
+from supervisor_tasks.forms import is_loopback
+from supervisor_tasks.settings import Need, Settings, SettingsError, load_or_exit, or_exit
 
 log = structlog.get_logger()
 
@@ -20,25 +24,61 @@ log = structlog.get_logger()
 def main() -> None:
     """Read the settings, listen, and serve until SIGTERM."""
     settings = load_or_exit(Need.SSH_PUBLIC)
+    guard_process()
     logs.configure(settings.effective_log_level, secrets=settings.secret_values())
-    asked_to_end = threading.Event()
+    asyncio.run(_serve(settings))
+    log.info("ended")
+
+
+async def _serve(settings: Settings) -> None:
+    asked_to_end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before it listens: who sees the port may already ask
-        signal.signal(number, lambda *_: asked_to_end.set())
+        asyncio.get_running_loop().add_signal_handler(number, asked_to_end.set)
     with or_exit():
+        callers = _callers(settings)
         served_with = credentials(settings)
         database, broker = database_url(settings), broker_url(settings)
-    inbox, bell = Inbox(database, settings.cluster_name), Bell(broker, settings.cluster_name)
+        sockets = SocketFolder(settings.state_dir)
+    _warn_of_readers(settings)
+    inbox, bell = Inbox(database, settings.cluster_name), Bell(broker, settings.cluster_name, tls=broker_tls(settings))
+    services = Services(inbox, bell, callers, settings.slurm_ssh_public_key or "")
+    server = Server(settings.listen_address, settings.public_address, served_with, services, sockets)
     try:
-        server = Server(settings.listen_address, served_with, inbox, bell, settings.slurm_ssh_public_key or "")
-    except RuntimeError as error:  # all that grpcio says of a port that it cannot have
+        await server.start()
+    except OSError as error:
+        await server.stop()
         found = f"LISTEN_ADDRESS: found {settings.listen_address!r}"
         print(f"{found}; expected a free one of this machine ({error})", file=sys.stderr)
         sys.exit(2)
-    log.info("listening", address=settings.listen_address, port=server.port, tls=settings.tls_enable)
-    server.run_until(asked_to_end)
+    about = {"tls": settings.tls_enable, "proof": settings.callback_proof, "key": settings.callback_key is not None}
+    log.info("listening", address=settings.listen_address, port=server.port, **about)
+    await server.run_until(asked_to_end)
+    await server.stop()
     bell.close()
     inbox.close()
-    log.info("ended")
+
+
+def _callers(settings: Settings) -> Callers:
+    """Who may speak. Raises SettingsError."""
+    key = None if settings.callback_key is None else settings.callback_key.get_secret_value().encode()
+    required = settings.callback_proof == "required"
+    if required and key is None:
+        raise SettingsError(
+            ["CALLBACK_KEY: found nothing; expected the site's key, because CALLBACK_PROOF is required"]
+        )
+    return Callers(key, required=required, networks=settings.callback_networks)
+
+
+def _warn_of_readers(settings: Settings) -> None:
+    """A proxy in front may end TLS: no reason not to start."""
+    if not settings.tls_enable and not is_loopback(settings.listen_address):
+        log.warning(
+            "callbacks_in_plain_text",
+            listen_address=settings.listen_address,
+            help="TLS_ENABLE is false: every machine between SLURM's and this one can read what plugins say (job ids, SLURM "
+            "ids, run times, exit codes) and change what is said without a proof. Set TLS_ENABLE, TLS_CERT and TLS_KEY, or "
+            "listen on 127.0.0.1 behind a proxy that ends TLS",
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Rings for the witness: one message, in the background, whatever the broker does."""
 
 import threading
+from typing import Any
 
 import structlog
 from celery import Celery
@@ -24,9 +25,11 @@ class Bell:
     queue is full.
     """
 
-    def __init__(self, broker_url: str, cluster: str, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(
+        self, broker_url: str, cluster: str, most_waiting: int = MOST_WAITING, tls: dict[str, Any] | None = None
+    ) -> None:
         timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
-        self._celery = Celery(broker=broker_url)
+        self._celery = Celery(broker=broker_url, broker_use_ssl=tls)
         self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
         self._queue = QUEUE_OF_TASK["witness"].of(cluster)
         self._brim = Brim(self._celery, most_waiting)

@@ -1,24 +1,27 @@
 """The inbox: what plugins said, on disk before it is acknowledged; and, beside it, signs of life of those who tell.
 
 One thread writes, and commits all that is waiting at once. Callers wait for it no longer than TIMEOUT_S, whatever the
-database does: one that hangs must not hold the threads that answer sshd, nor the end of the process.
+database does: one that hangs must hold neither the answers to sshd nor the end of the process.
 """
 
+import asyncio
 import threading
 import time
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, and_, case, create_engine, func, not_, or_, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from grpc_callbacks.callers import Proof
+from grpc_callbacks.room import MOST, Kind, Known, Scope, scope_of
 from grpc_callbacks.validation import StatusReport
 from supervisor_tasks.crash import Point, around
-from supervisor_tasks.errors import TransientError
+from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
 from supervisor_tasks.ledger.models import Callback
 from supervisor_tasks.ledger.tellers import CALLBACKS as THIS_PROCESS
 from supervisor_tasks.ledger.tellers import REPORTER, leave_signs
@@ -40,22 +43,41 @@ CONNECT = {
     "keepalives_count": 2,
 }
 
-MOST = 1000  # different callbacks about one job under one SLURM id; plugins say a few
+HINT_AGAIN_S = 30.0  # a second run of a job begins in the words of the first; a plugin that tries again does so sooner
 
-# The pairs of job and SLURM id of which enough was said.
-FULL = text(
+# What the ledger knows of the jobs that are spoken of, and how many callbacks of the same standing it keeps about each of them
+# under that SLURM id.
+KNOWN = text(
     """
-    SELECT job_id, slurm_id FROM (
-        SELECT DISTINCT * FROM unnest(CAST(:job_ids AS text[]), CAST(:slurm_ids AS bigint[])) AS given(job_id, slurm_id)
-    ) AS wanted
-    WHERE (
-        SELECT count(*) FROM (
-            SELECT FROM callbacks AS kept WHERE kept.cluster = :cluster AND kept.job_id = wanted.job_id
-                AND kept.slurm_id = wanted.slurm_id LIMIT :most
-        ) AS found
-    ) >= :most
+    SELECT wanted.job_id, wanted.slurm_id, wanted.proven,
+        jobs.job_id IS NOT NULL AS known, jobs.slurm_id AS given_id, jobs.state, (
+            SELECT count(*) FROM (
+                SELECT FROM callbacks AS kept WHERE kept.cluster = :cluster AND kept.job_id = wanted.job_id
+                    AND kept.slurm_id = wanted.slurm_id AND (kept.proof = 'proven') = wanted.proven LIMIT :most
+            ) AS found
+        ) AS kept
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:slurm_ids AS bigint[]), CAST(:proven AS boolean[]))
+        AS wanted(job_id, slurm_id, proven)
+    LEFT JOIN jobs ON jobs.cluster = :cluster AND jobs.job_id = wanted.job_id
     """
 )
+# How many are kept about a job that has no SLURM id yet, under all ids; and about all jobs that the ledger did not know.
+KEPT = {
+    Kind.EARLY: text(
+        """
+        SELECT count(*) FROM (
+            SELECT FROM callbacks WHERE cluster = :cluster AND job_id = :job_id AND (proof = 'proven') = :proven LIMIT :most
+        ) AS found
+        """
+    ),
+    Kind.STRANGE: text(
+        """
+        SELECT count(*) FROM (
+            SELECT FROM callbacks WHERE cluster = :cluster AND strange AND (proof = 'proven') = :proven LIMIT :most
+        ) AS found
+        """
+    ),
+}
 # Whether a callback may be acknowledged although it is not stored: it is there already, or nothing said of the job counts.
 NEEDLESS = text(
     """
@@ -67,7 +89,8 @@ NEEDLESS = text(
 )
 
 Row = dict[str, Any]
-Entry = tuple[Row | None, "Future[None]"]  # without a row: only a question whether the database is there
+Answer = asyncio.Future[None]
+Entry = tuple[Row | None, Answer]  # without a row: only a question whether the database is there
 
 
 class InboxClosedError(TransientError):
@@ -78,14 +101,25 @@ class InboxFullError(TransientError):
     """Enough was said of the job, and this was not stored: the caller keeps it, and shall come again when the job is over."""
 
 
+class NoSuchJobError(PermanentError):
+    """The ledger knows no such job under that SLURM id, and there is no room for more about jobs that it does not know."""
+
+
+REFUSED: dict[Kind, type[SupervisorError]] = {
+    Kind.OURS: InboxFullError,
+    Kind.EARLY: InboxFullError,
+    Kind.STRANGE: NoSuchJobError,
+}
+
+
 class Inbox:
     """Where callbacks of one cluster are kept. Threads may share it."""
 
-    def __init__(self, database_url: str, cluster: str, most: int = MOST) -> None:
+    def __init__(self, database_url: str, cluster: str, most: Mapping[Kind, int] = MOST) -> None:
         self._cluster = cluster
         self._most = most
         self._engine: Engine = create_engine(database_url, pool_size=1, max_overflow=0, connect_args=CONNECT)
-        self._insert = insert(CALLBACKS).on_conflict_do_nothing(constraint="callbacks_content")
+        self._insert = _insert()
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
         self._reporter_heard = threading.Event()
@@ -93,8 +127,10 @@ class Inbox:
         self._thread = threading.Thread(target=self._write_on, name="inbox", daemon=True)
         self._thread.start()
 
-    def store(self, report: StatusReport, peer: str) -> None:
-        """Commit a callback; a repeat changes nothing. Raises InboxClosedError or InboxFullError (come again)."""
+    async def store(self, report: StatusReport, peer: str, proof: Proof = Proof.NO_KEY) -> None:
+        """Commit a callback. A repeat is not stored again: after HINT_AGAIN_S it is a hint to look once more, and the ledger
+        knows it for proven if it is now. Raises InboxClosedError, InboxFullError (come again) or NoSuchJobError.
+        """
         row = {
             "cluster": self._cluster,
             "job_id": report.job_id,
@@ -103,16 +139,17 @@ class Inbox:
             "duration_s": report.duration_s,
             "exit_code": report.exit_code,
             "peer": peer,
+            "proof": proof,
         }
         try:
-            self._written(row)
+            await self._written(row)
         except (SQLAlchemyError, TimeoutError) as error:
             raise InboxClosedError("the callback could not be stored") from error
 
-    def is_open(self) -> bool:
+    async def is_open(self) -> bool:
         """Whether the database would take a callback."""
         try:
-            self._written(None)
+            await self._written(None)
         except (SQLAlchemyError, TimeoutError, InboxClosedError):
             return False
         return True
@@ -127,35 +164,38 @@ class Inbox:
         self._thread.join(TIMEOUT_S)
         self._engine.dispose()
 
-    def _written(self, row: Row | None) -> None:
+    async def _written(self, row: Row | None) -> None:
         busy_since_s = self._busy_since_s
         if busy_since_s is not None and time.monotonic() - busy_since_s > TIMEOUT_S:
             raise TimeoutError(f"the database has not answered for more than {TIMEOUT_S} s")
-        done: Future[None] = Future()
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        expiry = loop.call_later(TIMEOUT_S, _expire, done)
         self._waiting.put((row, done))
         try:
-            done.result(TIMEOUT_S)
-        except TimeoutError as error:
-            done.cancel()
-            raise TimeoutError(f"the database did not answer in {TIMEOUT_S} s") from error
+            await done
+        finally:
+            expiry.cancel()
 
     def _write_on(self) -> None:
         while (first := self._waiting.get()) is not None:
             batch = [first, *self._also_waiting()]
-            wanted = [(row, done) for row, done in batch if done.set_running_or_notify_cancel()]
+            wanted = [(row, done) for row, done in batch if not done.done()]
             self._busy_since_s = time.monotonic()
-            refused = list[Row]()
+            refused = dict[int, Kind]()
             failure = self._try_to_commit([row for row, _ in wanted if row is not None], refused)
-            for row, done in wanted:
-                if failure is not None:
-                    done.set_exception(failure)
-                elif row is not None and row in refused:
-                    done.set_exception(InboxFullError(f"more than {self._most} callbacks about one job"))
-                else:
-                    done.set_result(None)
+            answers: list[tuple[Answer, Exception | None]]
+            if failure is None:
+                answers = [(done, self._refusal(refused.get(id(row)))) for row, done in wanted]
+            else:
+                answers = [(done, failure) for _, done in wanted]
+            _tell(answers)
             if failure is None:
                 self._leave_signs()
             self._busy_since_s = None
+
+    def _refusal(self, kind: Kind | None) -> SupervisorError | None:
+        return None if kind is None else REFUSED[kind](f"more than {self._most[kind]} callbacks about {kind}")
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
@@ -170,7 +210,7 @@ class Inbox:
             entries.append(entry)
         return entries
 
-    def _try_to_commit(self, rows: list[Row], refused: list[Row]) -> Exception | None:
+    def _try_to_commit(self, rows: list[Row], refused: dict[int, Kind]) -> Exception | None:
         """As _commit. What nobody foresaw is told to the callers too: a thread that ends leaves all of them unanswered."""
         try:
             return self._commit(rows, refused)
@@ -195,14 +235,16 @@ class Inbox:
         except Exception:
             log.exception("sign_of_life_failed")  # the ledger takes us for away, which calls the operator
 
-    def _commit(self, rows: list[Row], refused: list[Row]) -> SQLAlchemyError | None:
-        """What went wrong, if anything; `refused` gets those for which there is no room. A connection that was kept over a
+    def _commit(self, rows: list[Row], refused: dict[int, Kind]) -> SQLAlchemyError | None:
+        """What went wrong, if anything; `refused` gets those for which there is no room, by their id().
+        A connection that was kept over a
         restart of the database fails once.
         """
         for attempt in (1, 2):
             try:
                 with _point_of(rows), self._engine.begin() as connection:
-                    refused[:] = self._execute(connection, rows)
+                    refused.clear()
+                    refused.update(self._execute(connection, rows))
             except SQLAlchemyError as error:
                 if attempt == 1 and getattr(error, "connection_invalidated", False):
                     continue
@@ -210,23 +252,82 @@ class Inbox:
             return None
         raise AssertionError("the second attempt returns")
 
-    def _execute(self, connection: Connection, rows: list[Row]) -> list[Row]:
-        """Store what there is room for; returns the others."""
+    def _execute(self, connection: Connection, rows: list[Row]) -> dict[int, Kind]:
+        """Store what there is room for; returns the others, by their id(), and what they speak of."""
         if not rows:
             connection.execute(text("SELECT 1 FROM callbacks LIMIT 1"))
-            return []
-        parameters = {
-            "cluster": self._cluster,
-            "most": self._most,
-            "job_ids": [row["job_id"] for row in rows],
-            "slurm_ids": [row["slurm_id"] for row in rows],
-        }
-        full = {(pair.job_id, pair.slurm_id) for pair in connection.execute(FULL, parameters)}
-        fitting = [row for row in rows if (row["job_id"], row["slurm_id"]) not in full]
+            return {}
+        scopes, left = self._room(connection, rows)
+        fitting, others = list[Row](), list[tuple[Row, Kind]]()
+        for row, scope in zip(rows, scopes, strict=True):
+            if left[scope] > 0:
+                left[scope] -= 1
+                fitting.append(row | {"strange": scope[0] is Kind.STRANGE})
+            else:
+                others.append((row, scope[0]))
         if fitting:
             connection.execute(self._insert, fitting)
-        others = [row for row in rows if (row["job_id"], row["slurm_id"]) in full]
-        return [row for row in others if not connection.scalar(NEEDLESS, row)]
+        return {id(row): kind for row, kind in others if not connection.scalar(NEEDLESS, row)}
+
+    def _room(self, connection: Connection, rows: list[Row]) -> tuple[list[Scope], dict[Scope, int]]:
+        """With what each callback is counted, and for how many more of them there is room."""
+        pairs = [(row["job_id"], row["slurm_id"], row["proof"] is Proof.PROVEN) for row in rows]
+        job_ids, slurm_ids, proven = zip(*dict.fromkeys(pairs), strict=True)
+        about = {"job_ids": list(job_ids), "slurm_ids": list(slurm_ids), "proven": list(proven)}
+        most = {"cluster": self._cluster, "most": self._most[Kind.OURS]}
+        scopes, left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
+        for found in connection.execute(KNOWN, about | most):
+            job = Known(found.given_id, found.state) if found.known else None
+            scope = scope_of(found.job_id, found.slurm_id, job, proven=found.proven)
+            scopes[found.job_id, found.slurm_id, found.proven] = scope
+            if scope[0] is Kind.OURS:
+                left[scope] = self._most[Kind.OURS] - found.kept
+            elif scope not in left:
+                left[scope] = self._left(connection, scope)
+        return [scopes[pair] for pair in pairs], left
+
+    def _left(self, connection: Connection, scope: Scope) -> int:
+        kind, job_id, _, proven = scope
+        about = {"cluster": self._cluster, "job_id": job_id, "proven": proven, "most": self._most[kind]}
+        return self._most[kind] - int(connection.scalar(KEPT[kind], about) or 0)
+
+
+def _expire(done: Answer) -> None:
+    if not done.done():
+        done.set_exception(TimeoutError(f"the database did not answer in {TIMEOUT_S} s"))
+
+
+def _tell(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
+    """Wake the callers, those of one event loop together. One that has ended waits for nothing any more."""
+    for loop in {done.get_loop() for done, _ in answers}:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set, [entry for entry in answers if entry[0].get_loop() is loop])
+
+
+def _set(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
+    for done, failure in answers:
+        if done.done():
+            continue
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+
+
+def _insert() -> Any:
+    """What was said before without a proof, and now with one, is proven. A repeat about no job of ours is not read again: it
+    would be kept for as long as a stranger repeats it.
+    """
+    adding = insert(CALLBACKS)
+    now_proven = and_(adding.excluded.proof == Proof.PROVEN, CALLBACKS.c.proof != Proof.PROVEN)
+    old = CALLBACKS.c.read_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, HINT_AGAIN_S)
+    changes = {
+        "read_at": None,
+        "proof": case((now_proven, adding.excluded.proof), else_=CALLBACKS.c.proof),
+        "peer": case((now_proven, adding.excluded.peer), else_=CALLBACKS.c.peer),
+    }
+    news = or_(now_proven, and_(old, not_(CALLBACKS.c.strange)))
+    return adding.on_conflict_do_update(constraint="callbacks_content", set_=changes, where=news)
 
 
 def _point_of(rows: list[Row]) -> AbstractContextManager[None]:

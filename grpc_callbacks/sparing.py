@@ -20,6 +20,7 @@ class Sparing:
         self._began_s = now_s()
         self._written = 0
         self._left_out: Counter[str] = Counter()
+        self._seen = set[str]()  # of this period
 
     def info(self, event: str, **about: object) -> None:
         """A line that may be left out."""
@@ -30,6 +31,21 @@ class Sparing:
         """A warning that may be left out, but is counted."""
         if self._may_write(event):
             self._log.warning(event, **about)
+
+    def once(self, event: str, **about: object) -> None:
+        """A warning of what strangers do: the first of its kind in a period is written, the others are counted."""
+        if self.is_first(event):
+            self.warning(event, **about)
+
+    def is_first(self, event: str) -> bool:
+        """Whether `once` would write the line, for a line that costs something to make; if not, it is counted."""
+        self.tell_left_out()
+        with self._lock:
+            first = event not in self._seen
+            self._seen.add(event)
+            if not first:
+                self._left_out[event] += 1
+        return first
 
     def tell_left_out(self) -> None:
         """Write how many lines of the last period were left out, if it is over."""
@@ -50,6 +66,6 @@ class Sparing:
     def _next_period(self) -> Counter[str]:
         if self._now_s() - self._began_s < PERIOD_S:
             return Counter()
-        self._began_s, self._written = self._now_s(), 0
+        self._began_s, self._written, self._seen = self._now_s(), 0, set()
         left_out, self._left_out = self._left_out, Counter()
         return left_out

@@ -1,8 +1,14 @@
-"""The certificate that the gRPC process shows, checked before it listens: of a wrong one grpcio says nothing."""
+"""The certificate that the gRPC process shows, checked before it listens: of a wrong one grpcio says nothing. It is read again
+when its files change.
+"""
 
-from pathlib import Path
+import threading
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Any
 
 import grpc
+import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -10,29 +16,113 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from supervisor_tasks.settings import Settings, SettingsError
 
+log = structlog.get_logger()
+
+Stamp = tuple[tuple[int, int, int], ...]
+
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
     """What to serve with; None without TLS_ENABLE. Raises SettingsError."""
     if not settings.tls_enable:
         return None
-    files = {"TLS_KEY": settings.tls_key, "TLS_CERT": settings.tls_cert}
-    pems, lines = dict[str, bytes](), list[str]()
-    for name, file in files.items():
-        if file is None:
-            lines.append(f"{name}: found nothing; expected a PEM file, because TLS_ENABLE is true")
-            continue
-        try:
-            pems[name] = file.read_bytes()
-        except OSError as error:
-            lines.append(f"{name}: found {str(file)!r}; expected a file that can be read ({error})")
-    lines = lines or [_line(name, files[name], why) for name, why in _unfit(pems["TLS_KEY"], pems["TLS_CERT"])]
-    if lines:
-        raise SettingsError(lines)
-    return grpc.ssl_server_credentials([(pems["TLS_KEY"], pems["TLS_CERT"])])
+    return Certificate(settings).credentials()
 
 
-def _line(name: str, file: Path | None, expected: str) -> str:
-    return f"{name}: found {str(file)!r}; expected {expected}"
+class Certificate:
+    """TLS_CERT and TLS_KEY, as they are at the moment."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read them. Raises SettingsError."""
+        self._files = {"TLS_KEY": settings.tls_key, "TLS_CERT": settings.tls_cert}
+        self._public_address = settings.public_address
+        self._lock = threading.Lock()  # gRPC asks from threads of its own
+        self._stamp = self._stamp_now()
+        self._pems = self._read()
+        self._compare_names()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For gRPC's server, which asks before each handshake whether there is another certificate."""
+        changed: Any = self._changed  # may return None, which its types leave out
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), changed)
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(self._pems["TLS_KEY"], self._pems["TLS_CERT"])])
+
+    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """The new certificate, or None as long as it is the same, or while the files do not fit each other."""
+        with self._lock:
+            stamp = self._stamp_now()
+            if stamp == self._stamp:
+                return None
+            self._stamp = stamp
+            try:
+                self._pems = self._read()
+            except SettingsError as error:
+                log.warning("certificate_not_taken", error=str(error), help="the one before is still shown")
+                return None
+            log.info("certificate_taken", names=names_of(self._pems["TLS_CERT"]))
+            self._compare_names()
+            return self._configuration()
+
+    def _stamp_now(self) -> Stamp:
+        """By which a change of the files is seen."""
+        stamps = []
+        for file in filter(None, self._files.values()):
+            try:
+                found = file.stat()
+            except OSError:
+                stamps.append((0, 0, 0))
+            else:
+                stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
+        return tuple(stamps)
+
+    def _read(self) -> dict[str, bytes]:
+        pems, lines = dict[str, bytes](), list[str]()
+        for name, file in self._files.items():
+            if file is None:
+                lines.append(f"{name}: found nothing; expected a PEM file, because TLS_ENABLE is true")
+                continue
+            try:
+                pems[name] = file.read_bytes()
+            except OSError as error:
+                lines.append(f"{name}: found {str(file)!r}; expected a file that can be read ({error})")
+        if not lines:
+            unfit = _unfit(pems["TLS_KEY"], pems["TLS_CERT"])
+            lines = [f"{name}: found {str(self._files[name])!r}; expected {why}" for name, why in unfit]
+        if lines:
+            raise SettingsError(lines)
+        return pems
+
+    def _compare_names(self) -> None:
+        """The field's plugins check the host's name: one that differs is why they tell nothing."""
+        host, names = self._public_address.rpartition(":")[0], names_of(self._pems["TLS_CERT"])
+        if not is_for(host, names):
+            log.warning(
+                "certificate_of_another_host",
+                public_address=self._public_address,
+                certificate_names=names,
+                help="callers that check the name refuse to speak: set PUBLIC_ADDRESS, or have a certificate with its host",
+            )
+
+
+def names_of(certificate: bytes) -> list[str]:
+    """The hosts and addresses that a certificate is for, by its subjectAltName; callers look nowhere else."""
+    try:
+        extensions = x509.load_pem_x509_certificates(certificate)[0].extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def is_for(host: str, names: Sequence[str]) -> bool:
+    """Whether a certificate with these names is one of the host. A wildcard stands for one label."""
+    host = host.strip("[]").rstrip(".").lower()
+    try:
+        return str(ip_address(host)) in names
+    except ValueError:
+        wild = f"*.{host.partition('.')[2]}"
+        return any(name.lower() in (host, wild) for name in names)
 
 
 def _unfit(key: bytes, certificate: bytes) -> list[tuple[str, str]]:

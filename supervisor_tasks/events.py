@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId
+from supervisor_tasks.jobs.runs import Sighting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +81,23 @@ class SubmitNotFound:
 @dataclass(frozen=True, slots=True)
 class CalledBack:
     """A plugin said something: a hint to look, whatever it said. At once, or, where so much was said already that it can be
-    no plugin, in a while.
+    no plugin, in a while. `running`: it said that the job runs.
     """
 
     look_in_s: float = 0.0
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """The job that SLURM has under the id is ours; SLURM got it at that time (Unix time). A requeue makes it a later one."""
+    """The job that SLURM has under the id is ours; SLURM got it at that time (Unix time). A requeue makes it a later one:
+    `run` is the present run, and nothing of the job ran before `since_s`.
+    """
 
     slurm_id: SlurmId
     submit_s: int
+    run: Sighting | None = None
+    since_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class SlurmWaiting:
     """SLURM was looked at and had no news: it waits, configures, completes, or says nothing that we understand."""
 
     seen: str
+    run: Sighting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +113,31 @@ class SlurmStarted:
     """SLURM runs the job; `seen` is the state that it shows, which may be SUSPENDED."""
 
     seen: str = ""
+    run: Sighting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoreThanPaid:
+    """SLURM gives the job, or is about to give it, more than was paid for. `limit_only`: nothing but time, which SLURM takes
+    back also while the job runs. What a job has that `waits` can be put back; one that has `ended` keeps its end.
+    """
+
+    what: str
+    limit_only: bool
+    waits: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmEnded:
-    """SLURM's last word."""
+    """SLURM's last word, on the last run. `earlier_s` are the seconds of the `earlier_runs` before it where accounting has told
+    them; else what looks have shown counts. `may_requeue`: its owner can have SLURM run it once more.
+    """
 
     outcome: Outcome
+    earlier_s: int | None = None
+    earlier_runs: int = 0
+    may_requeue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +219,16 @@ class SubmissionForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionDenied:
+    """SLURM, which cannot have forgotten it, has no job of ours under the id that sbatch's answer named. It may have it under
+    another one.
+    """
+
+    slurm_id: SlurmId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """An effect was carried out and there is nothing to add: cancel asked for, lines handed to the logger."""
 
@@ -236,6 +271,7 @@ Event = (
     | Recognised
     | SlurmWaiting
     | SlurmStarted
+    | MoreThanPaid
     | SlurmEnded
     | CancelRequested
     | ToppedUp
@@ -245,6 +281,7 @@ Event = (
     | Adopted
     | SlurmLost
     | SubmissionForgotten
+    | SubmissionDenied
     | Reorganised
     | Carried
     | OperatorDenied

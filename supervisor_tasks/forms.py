@@ -3,9 +3,11 @@
 Each check raises ValueError with what was expected, in words.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -157,6 +159,25 @@ def _listened_at(value: object) -> object:
     return value
 
 
+def is_loopback(address: str) -> bool:
+    """Whether what listens at host:port is reached from this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _networks(value: object) -> object:
+    """Networks from 10.0.0.0/8,fd00::/8."""
+    if isinstance(value, tuple):
+        return value
+    try:
+        return tuple(ip_network(text.strip()) for text in str(value).split(",") if text.strip())
+    except ValueError as error:
+        raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
+
+
 def _splits(url: str) -> bool:
     """Whether host and port can be told apart."""
     try:
@@ -222,6 +243,48 @@ def pattern(expression: str, expected: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+_ATTRIBUTE = "[A-Za-z][A-Za-z0-9-]*"
+_MADE_BY_US = {"objectclass", "uid", "uidnumber", "gidnumber", "homedirectory"}
+
+
+def _ldap_attributes(value: object) -> object:
+    """A mapping of names to texts from a JSON object, whose values are texts, numbers or lists of these."""
+    expected = """a JSON object of attributes, such as {"gecos": "customer {address}", "mail": ["a@b.c", "d@e.f"]}"""
+    if isinstance(value, dict):
+        return value
+    try:
+        told = json.loads(str(value))
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if not isinstance(told, dict):
+        raise ValueError(expected)
+    attributes = {name: texts if isinstance(texts, list) else [texts] for name, texts in told.items()}
+    if not all(re.fullmatch(_ATTRIBUTE, name) and _are_texts(texts) for name, texts in attributes.items()):
+        raise ValueError(expected)
+    ours = sorted(name for name in attributes if name.lower() in _MADE_BY_US)
+    if ours:
+        raise ValueError(f"attributes that no other setting is for ({', '.join(ours)}: see the other settings LDAP_*)")
+    return {name: tuple(map(str, texts)) for name, texts in attributes.items()}
+
+
+def _are_texts(values: list[object]) -> bool:
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    texts = [value for value in values if isinstance(value, str) and value]
+    return bool(values) and len(numbers) + len(texts) == len(values)
+
+
+def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
+    """The same check of a value that may be hidden already."""
+
+    def check(value: object) -> object:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        if not re.fullmatch(expression, text):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
 def _home(value: object) -> object:
     """`~` is a shell's abbreviation, which no shell has seen when a unit file or container sets the variable."""
     return Path(str(value)).expanduser()
@@ -229,6 +292,7 @@ def _home(value: object) -> object:
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
 ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)]
 HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
@@ -238,8 +302,14 @@ Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
 LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
 _RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
 Dn = Annotated[str, pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
-_CLASS = "[A-Za-z][A-Za-z0-9-]*"
-ObjectClasses = Annotated[str, pattern(f" *{_CLASS} *(, *{_CLASS} *)*", "names of object classes with commas between")]
+ObjectClasses = Annotated[
+    str, pattern(f" *{_ATTRIBUTE} *(, *{_ATTRIBUTE} *)*", "names of object classes with commas between")
+]
+LdapAttributes = Annotated[dict[str, tuple[str, ...]], NoDecode, BeforeValidator(_ldap_attributes)]
+HomeTemplate = Annotated[
+    str, pattern(r"(/([^/:{}\s]|\{address\})+)+/?", "an absolute path in which {address} is the customer's")
+]
+SitePath = Annotated[str, pattern(r"/[^\s:]*", "an absolute path")]
 DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_reads_as_broker)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]

@@ -6,13 +6,14 @@ An account that exists (result 68) and a member that exists (result 20) are succ
 import re
 import secrets
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ldap3 import BASE, MODIFY_ADD, NONE, SUBTREE, Connection, Server, Tls
+from ldap3 import BASE, MODIFY_ADD, MODIFY_REPLACE, NONE, SUBTREE, Connection, Server, Tls
 from ldap3.core.exceptions import LDAPBindError, LDAPCommunicationError, LDAPException
 from ldap3.core.results import (
     RESULT_ATTRIBUTE_OR_VALUE_EXISTS,
@@ -34,30 +35,80 @@ BUSY = {3, 11, 51, 52, 80}  # time limit, administrative limit, busy, unavailabl
 SURNAMED = {"person", "organizationalperson", "inetorgperson"}  # classes that ask for `sn`
 
 
+class Member(StrEnum):
+    """The attribute by which the group of those who may use the cluster knows its members."""
+
+    DN = "member"
+    UNIQUE_DN = "uniqueMember"
+    UID = "memberUid"  # a posixGroup's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountForm:
-    """What the accounts of a site look like. Without a first number, the server assigns uid numbers."""
+    """What the accounts of a site look like. Without a first number, the server assigns uid numbers. Without a gid number,
+    each account has a group of its own, with the account's number. `{address}` in a home or an attribute is the customer's.
+    """
 
     people_dn: str
     group_dn: str
+    member_attribute: Member
     object_classes: tuple[str, ...]
-    gid_number: int
+    gid_number: int | None
+    own_groups_dn: str
+    own_group_classes: tuple[str, ...]
     home_directory: str
+    login_shell: str
+    attributes: Mapping[str, tuple[str, ...]]
     first_uid_number: int | None
 
     def dn(self, customer: Address) -> str:
         """The account's name in the directory. An address has no character that means anything there."""
-        if not ADDRESS.fullmatch(customer):
-            raise ValueError(f"{customer!r} is no address of 0x and 40 lowercase hex digits")
-        return f"uid={customer},{self.people_dn}"
+        return f"uid={_checked(customer)},{self.people_dn}"
 
-    def attributes(self, customer: Address, uid_number: int) -> dict[str, object]:
-        """The account's attributes, but for its object classes."""
+    def own_group_dn(self, customer: Address) -> str:
+        """The name of the customer's own group."""
+        return f"cn={_checked(customer)},{self.own_groups_dn}"
+
+    def member(self, customer: Address) -> str:
+        """What the group of those who may use the cluster knows the customer by."""
+        return customer if self.member_attribute is Member.UID else self.dn(customer)
+
+    def of_account(self, customer: Address, uid_number: int) -> dict[str, object]:
+        """The account's attributes, but for its object classes. The site's own count more than the usual ones."""
         names = ["uid", "cn", "displayName"]
-        if SURNAMED & {name.lower() for name in self.object_classes}:
+        if SURNAMED & _lower(self.object_classes):
             names.append("sn")
-        numbers = {"uidNumber": uid_number, "gidNumber": self.gid_number}
-        return dict.fromkeys(names, customer) | numbers | {"homeDirectory": self.home_directory}
+        gid_number = uid_number if self.gid_number is None else self.gid_number
+        usual: dict[str, object] = {
+            **dict.fromkeys(names, customer),
+            "uidNumber": uid_number,
+            "gidNumber": gid_number,
+            "homeDirectory": _filled(self.home_directory, customer),
+            "loginShell": self.login_shell,
+        }
+        sites = {name: [_filled(text, customer) for text in texts] for name, texts in self.attributes.items()}
+        replaced = _lower(sites)
+        return {name: value for name, value in usual.items() if name.lower() not in replaced} | sites
+
+    def of_own_group(self, customer: Address, gid_number: int) -> dict[str, object]:
+        """The attributes of the customer's own group, but for its object classes."""
+        usual: dict[str, object] = {"cn": customer, "gidNumber": gid_number}
+        return usual | ({"member": self.dn(customer)} if "groupofnames" in _lower(self.own_group_classes) else {})
+
+
+def _checked(customer: Address) -> str:
+    if not ADDRESS.fullmatch(customer):
+        raise ValueError(f"{customer!r} is no address of 0x and 40 lowercase hex digits")
+    return customer
+
+
+def _filled(template: str, customer: Address) -> str:
+    return template.replace("{address}", customer)
+
+
+def _lower(names: Iterable[str]) -> set[str]:
+    """As a directory compares names."""
+    return {name.lower() for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,24 +163,60 @@ class Session:
     _skipped: int = 0  # numbers that are left out, so that two who collide part
 
     def ensure(self, customer: Address) -> None:
-        """The customer has an account with a number of its own and is a member of the group. An account that is no member yet
-        was never used. Raises DirectoryUnavailableError or DirectoryRefusedError.
+        """The customer has an account with a number of its own, a group of its own if the site wants that, and is a member of
+        the group of those who may use the cluster. An account that is no member yet was never used. Raises
+        DirectoryUnavailableError or DirectoryRefusedError.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):
-            if self._exists(dn) and not self._is_member(dn) and self._shares_number(dn):
+            if self._exists(dn) and not self._is_member(customer) and self._shares_number(customer):
                 self._delete(dn)  # whoever added it ended before he had looked
             if not self._exists(dn):
                 self._add_with_own_number(dn, customer)
-            with around(Point.LDAP_MEMBER):
-                self.connection.modify(self.form.group_dn, {"member": [(MODIFY_ADD, [dn])]})  # type: ignore[no-untyped-call]
-            self._require(f"member {dn} of {self.form.group_dn}", RESULT_ATTRIBUTE_OR_VALUE_EXISTS)
+            if self.form.gid_number is None:
+                self._ensure_own_group(dn, customer)
+            self._ensure_member(customer)
+
+    def _ensure_member(self, customer: Address) -> None:
+        group, member = self.form.group_dn, self.form.member(customer)
+        change = {self.form.member_attribute.value: [(MODIFY_ADD, [member])]}
+        with around(Point.LDAP_MEMBER):
+            self.connection.modify(group, change)  # type: ignore[no-untyped-call]
+        self._require(f"member {member} of {group}", RESULT_ATTRIBUTE_OR_VALUE_EXISTS)
+
+    def _ensure_own_group(self, dn: str, customer: Address) -> None:
+        """An account that was made with another group keeps it."""
+        uid_number, gid_number = self._numbers(dn)
+        if gid_number == ASSIGNED_BY_THE_SERVER:  # it assigns the other number only
+            self._set_gid_number(dn, uid_number)
+        elif gid_number != uid_number:
+            return
+        group, classes = self.form.own_group_dn(customer), list(self.form.own_group_classes)
+        self.connection.add(group, classes, self.form.of_own_group(customer, uid_number))  # type: ignore[no-untyped-call]
+        self._require(f"group {group}", RESULT_ENTRY_ALREADY_EXISTS)
+        if (
+            self.connection.result["result"] == RESULT_ENTRY_ALREADY_EXISTS
+        ):  # of an account that was given another number
+            self._set_gid_number(group, uid_number)
+
+    def _set_gid_number(self, dn: str, number: int) -> None:
+        self.connection.modify(dn, {"gidNumber": [(MODIFY_REPLACE, [number])]})  # type: ignore[no-untyped-call]
+        self._require(f"gidNumber {number} of {dn}")
+
+    def _numbers(self, dn: str) -> tuple[int, int]:
+        """The uid number and the gid number of an account."""
+        self.connection.search(dn, "(uidNumber=*)", BASE, attributes=["uidNumber", "gidNumber"])
+        self._require(f"numbers of {dn}")
+        entry: dict[str, Any] = next(iter(self.connection.response or []), {})
+        (uid_number,), (gid_number,) = (_values(entry, name) for name in ("uidNumber", "gidNumber"))
+        return int(uid_number), int(gid_number)
 
     def _exists(self, dn: str) -> bool:
         return bool(self.connection.search(dn, "(objectClass=*)", BASE, attributes=["1.1"]))
 
-    def _is_member(self, dn: str) -> bool:
-        return bool(self.connection.compare(self.form.group_dn, "member", dn))  # type: ignore[no-untyped-call]
+    def _is_member(self, customer: Address) -> bool:
+        group, attribute, member = self.form.group_dn, self.form.member_attribute.value, self.form.member(customer)
+        return bool(self.connection.compare(group, attribute, member))  # type: ignore[no-untyped-call]
 
     def _add_with_own_number(self, dn: str, customer: Address) -> None:
         """Others may assign numbers here too, with another ledger: so the number is looked for after it was taken. Two that
@@ -137,32 +224,41 @@ class Session:
         """
         for _ in range(TRIES):
             self._add(dn, customer)
-            if not self._shares_number(dn):
+            if not self._shares_number(customer):
                 return
             self._delete(dn)
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
         raise DirectoryUnavailableError(f"entry {dn}: others took the same uid number {TRIES} times")
 
-    def _shares_number(self, dn: str) -> bool:
-        """Whether another entry has the number of this one. Where the server assigns them, it is the server that sees to it."""
+    def _shares_number(self, customer: Address) -> bool:
+        """Whether another account, or where each has a group of its own another group, has the number of this one. Where the
+        server assigns them, it is the server that sees to it.
+        """
         if self.form.first_uid_number is None:
             return False
-        self.connection.search(dn, "(uidNumber=*)", BASE, attributes=["uidNumber"])
-        numbers = [int(value) for entry in self.connection.response or [] for value in _values(entry)]
-        return any(self._entries_with(number) > 1 for number in numbers)
+        self.connection.search(self.form.dn(customer), "(uidNumber=*)", BASE, attributes=["uidNumber"])
+        numbers = [int(value) for entry in self.connection.response or [] for value in _values(entry, "uidNumber")]
+        return any(self._is_anothers(number, customer) for number in numbers)
 
-    def _entries_with(self, number: int) -> int:
-        self.connection.search(self.form.people_dn, f"(uidNumber={number})", SUBTREE, attributes=["1.1"])
-        self._require(f"entries with uidNumber {number}")
-        return sum(entry["type"] == "searchResEntry" for entry in self.connection.response or [])
+    def _is_anothers(self, number: int, customer: Address) -> bool:
+        if self._has(f"(&(uidNumber={number})(!(uid={customer})))", self.form.people_dn):
+            return True
+        if self.form.gid_number is not None:
+            return False
+        return self._has(f"(&(gidNumber={number})(!(cn={customer})))", self.form.own_groups_dn)
+
+    def _has(self, wanted: str, where: str) -> bool:
+        self.connection.search(where, wanted, SUBTREE, attributes=["1.1"])
+        self._require(f"entries {wanted} in {where}")
+        return any(entry["type"] == "searchResEntry" for entry in self.connection.response or [])
 
     def _delete(self, dn: str) -> None:
         self.connection.delete(dn)  # type: ignore[no-untyped-call]
         self._require(f"delete {dn}", RESULT_NO_SUCH_OBJECT)
 
     def _add(self, dn: str, customer: Address) -> None:
-        attributes = self.form.attributes(customer, self._free_number())
+        attributes = self.form.of_account(customer, self._free_number())
         with around(Point.LDAP_ADD):
             self.connection.add(dn, list(self.form.object_classes), attributes)  # type: ignore[no-untyped-call]
         self._require(f"entry {dn}", RESULT_ENTRY_ALREADY_EXISTS)
@@ -175,13 +271,17 @@ class Session:
         if first is None:
             return ASSIGNED_BY_THE_SERVER
         if self._highest is None:
-            found = self.connection.extend.standard.paged_search(
-                self.form.people_dn, "(uidNumber=*)", SUBTREE, attributes=["uidNumber"], paged_size=500, generator=True
-            )
-            taken = [int(value) for entry in found for value in _values(entry)]
+            taken = self._taken("uidNumber", self.form.people_dn)
+            if self.form.gid_number is None:
+                taken += self._taken("gidNumber", self.form.own_groups_dn)
             self._highest = max([first - 1, *taken]) + self._skipped
         self._highest += 1
         return self._highest
+
+    def _taken(self, attribute: str, where: str) -> list[int]:
+        search = self.connection.extend.standard.paged_search
+        found = search(where, f"({attribute}=*)", SUBTREE, attributes=[attribute], paged_size=500, generator=True)
+        return [int(value) for entry in found for value in _values(entry, attribute)]
 
     def _require(self, what: str, *also: int) -> None:
         if self.connection.result["result"] not in (RESULT_SUCCESS, *also):
@@ -196,9 +296,9 @@ def _close(connection: Connection) -> None:
         connection.socket.close()
 
 
-def _values(entry: dict[str, Any]) -> list[bytes]:
-    """The uid numbers of an entry; a referral to another server has none."""
-    values: list[bytes] = entry.get("raw_attributes", {}).get("uidNumber", [])
+def _values(entry: dict[str, Any], attribute: str) -> list[bytes]:
+    """The numbers of an entry; a referral to another server has none."""
+    values: list[bytes] = entry.get("raw_attributes", {}).get(attribute, [])
     return values
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from supervisor_tasks.billing import billed_minutes
+from supervisor_tasks.billing import SECONDS_PER_MINUTE, billed_minutes
+from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min, used_s
 
 JobId = NewType("JobId", str)  # 0x and 64 lowercase hex digits
 Address = NewType("Address", str)  # 0x and 40 lowercase hex digits
@@ -29,8 +30,8 @@ class State(StrEnum):
 
 
 # States are a partial order: no event moves a job to a lower rank. READY and SUBMITTING share one, because a submission
-# that certainly did not happen is made again. So is one that slurmctld took and forgot before anything came of it: the one
-# way back, from QUEUED to READY.
+# that certainly did not happen is made again. There are two ways back: what slurmctld took and forgot before anything came of
+# it is submitted again (QUEUED to READY), and what SLURM does not have under its id is looked for (QUEUED to SUBMITTING).
 RANK = {
     State.CLAIMED: 0,
     State.READY: 1,
@@ -133,6 +134,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """How a job ends that SLURM cancels because the supervisor asks for it, and what the customer is told."""
+
+    status: ChainStatus
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopUp:
     """Minutes that were added; `key` names the event on chain. `block` is None while a reorganisation has it in doubt."""
 
@@ -150,8 +159,9 @@ class Job:
     (block, log index) of the contract's last word on the job: an earlier word that comes later is void. `heard_block` is
     the highest block from which anything was heard of the job: what a reorganisation of that block puts in question. What
     it took away may come back until the block `doubt_until`. `applied_limit_min` is the limit that SLURM was last given
-    (None: not known, or given up by the operator), `looks` counts the looks since the last news. The script itself is kept
-    by the ledger alone: it may be long.
+    (None: not known, or given up by the operator), `looks` counts the looks since the last news, `runs` are those of the
+    present SLURM job, and `put_back` counts how often its size was made again what was paid for. `stop` is how the job ends
+    that the supervisor itself has SLURM end. The script itself is kept by the ledger alone: it may be long.
     """
 
     job_id: JobId
@@ -176,11 +186,34 @@ class Job:
     outcome: Outcome | None = None
     settled_by_operator: bool = False
     message: str = ""
+    runs: Runs = ()
+    put_back: int = 0
+    stop: Stop | None = None
 
     @property
     def limit_min(self) -> int:
-        """The absolute time limit: what was claimed and all top-ups."""
+        """What was paid for: the time that was claimed and all top-ups, for all runs together."""
         return min(self.time_limit_min + sum(top_up.minutes for top_up in self.top_ups), GREATEST_LIMIT_MIN)
+
+    @property
+    def run_limit_min(self) -> int:
+        """The time limit that the present run has in SLURM: what earlier runs have left of the paid time."""
+        return left_min(self.limit_min, self.runs)
+
+    @property
+    def earlier_s(self) -> int:
+        """The seconds of the runs before the present one."""
+        return earlier_s(self.runs)
+
+    @property
+    def left_s(self) -> int:
+        """The seconds of the paid time that were not used by the last look; below 0 where SLURM lets the job overrun."""
+        return self.limit_min * SECONDS_PER_MINUTE - used_s(self.runs)
+
+    @property
+    def wants_cancel(self) -> bool:
+        """Whether SLURM is to end it: the customer wants that, or the supervisor."""
+        return self.cancel_requested or self.stop is not None
 
     @property
     def claim_in_doubt(self) -> bool:
@@ -195,13 +228,15 @@ def closes(job: Job) -> frozenset[Kind]:
     pointless = set(Kind) - PURPOSEFUL[job.state]
     if job.settled_by_operator or _was_lost(job):
         pointless.discard(Kind.CANCEL)  # SLURM may run the job on
+    if job.state is State.ENDED and job.stop is not None:
+        pointless.discard(Kind.CANCEL)  # SLURM is not to run it once more
     if not path_to_goal(job):
         pointless.add(Kind.REPORT)
     if finished(job):
         pointless.add(Kind.REFUSE)
     if job.claim_in_doubt:
         pointless |= {Kind.FETCH, Kind.REFUSE} | ({Kind.SUBMIT} if job.state is State.READY else set())
-    if job.state in (State.QUEUED, State.RUNNING) and not job.cancel_requested:
+    if job.state in (State.QUEUED, State.RUNNING) and not job.wants_cancel:
         pointless.add(Kind.CANCEL)
     return frozenset(pointless)
 

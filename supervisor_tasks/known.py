@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
+from supervisor_tasks.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State, decided
+from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +15,7 @@ class Known:
     """A job of the ledger without its script and definition. `chain_block` is the block of the contract's last word, `open` are
     the kinds of its open effects, `parked` those of them that were left to the operator; `heard` says that the inbox holds
     something about it that nobody has read, `earlier_limits_min` are the time limits that it had before SLURM was given the
-    last one.
+    last one. `paid` is what it may have in SLURM.
     """
 
     job_id: JobId
@@ -28,6 +31,8 @@ class Known:
     parked: frozenset[Kind] = frozenset()
     heard: bool = False
     earlier_limits_min: frozenset[int] = frozenset()
+    stopped: bool = False
+    paid: Paid | None = None
 
     @property
     def finished(self) -> bool:
@@ -35,9 +40,13 @@ class Known:
         return decided(self.state, self.chain_status)
 
 
-def earlier_limits(claimed_min: int, added_min: Iterable[int], applied_min: int | None) -> frozenset[int]:
+def earlier_limits(
+    claimed_min: int, added_min: Iterable[int], applied_min: int | None, runs: Runs = ()
+) -> frozenset[int]:
     """The limits that a job had from top-up to top-up, below the one that SLURM has been given."""
-    return frozenset(each for each in accumulate(added_min, initial=claimed_min) if each < (applied_min or 0))
+    limits = accumulate(added_min, initial=claimed_min)
+    left = (left_min(each, runs) for each in limits if each * SECONDS_PER_MINUTE > earlier_s(runs))
+    return frozenset(each for each in left if each < (applied_min or 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from supervisor_tasks.events import (
     Claimed,
     Event,
     LimitApplied,
+    MoreThanPaid,
     OperatorDenied,
     OperatorForgot,
     OperatorSettled,
@@ -30,6 +31,7 @@ from supervisor_tasks.events import (
     SlurmLost,
     SlurmStarted,
     SlurmWaiting,
+    SubmissionDenied,
     SubmissionForgotten,
     SubmitNotFound,
     SubmitNotRun,
@@ -39,9 +41,27 @@ from supervisor_tasks.events import (
     SubmitUnclear,
     ToppedUp,
 )
-from supervisor_tasks.job import RANK, ChainStatus, Effect, Job, Kind, Outcome, State, TopUp, closes, finished, unfit
+from supervisor_tasks.job import (
+    RANK,
+    ChainStatus,
+    Effect,
+    Job,
+    Kind,
+    Outcome,
+    State,
+    Stop,
+    TopUp,
+    closes,
+    finished,
+    unfit,
+)
+from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, seen
 from supervisor_tasks.reorganised import claimed_again, reorganised
 
+REQUEUEABLE = "its owner could have had SLURM run it once more after its end (Requeue=1)"
+USED_UP = "all runs of the job together have used the {minutes} minutes that were paid for"
+PUT_BACK_AT_MOST = 3  # times that the owner of a job that waits is let off
+LOOK_AFTER_S = 2.0  # whether what was put back is
 UNKNOWN_BLOCK = 2**62  # of a word without a place: any reorganisation puts it in question
 
 Next = tuple[Job, tuple[Effect, ...]]
@@ -116,7 +136,7 @@ def _submit_started(job: Job, event: SubmitStarted) -> Next:
 def _submitted(job: Job, event: Submitted) -> Next:
     if job.slurm_id is not None:
         return job, ()
-    known = replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0)
+    known = replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, runs=(), put_back=0, looks=0)
     if job.state is State.SUBMITTING:
         queued = replace(known, state=State.QUEUED)
         cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
@@ -164,6 +184,8 @@ def _submit_again(job: Job) -> Next:
 
 
 def _called_back(job: Job, event: CalledBack) -> Next:
+    if job.state is State.SETTLED and job.slurm_id is not None and event.running:
+        return job, (Effect(Kind.CANCEL, event.look_in_s),)  # its owner may have requeued it after its end
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
     if event.look_in_s > 0:
@@ -174,28 +196,74 @@ def _called_back(job: Job, event: CalledBack) -> Next:
 def _recognised(job: Job, event: Recognised) -> Next:
     if job.slurm_id != event.slurm_id or RANK[job.state] >= RANK[State.ENDED]:
         return job, ()
-    return replace(job, slurm_submit_s=event.submit_s), ()
+    known = _with_run(replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s)
+    if len(known.runs) == len(job.runs):
+        return known, ()
+    return known, limit_to_apply(known)
 
 
-def _slurm_waiting(job: Job, _: SlurmWaiting) -> Next:
+def _slurm_waiting(job: Job, event: SlurmWaiting) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
-    return replace(job, looks=job.looks + 1), (look(job),)
+    waiting = replace(_with_run(job, event.run), looks=job.looks + 1)
+    return _stopped_in_time(waiting, look(replace(waiting, looks=job.looks)))
 
 
-def _slurm_started(job: Job, _: SlurmStarted) -> Next:
+def _slurm_started(job: Job, event: SlurmStarted) -> Next:
     if job.state is State.QUEUED:
-        running = replace(job, state=State.RUNNING, looks=0)
-        return running, (Effect(Kind.REPORT), look(running))
+        running = replace(_with_run(job, event.run), state=State.RUNNING, looks=0)
+        return _stopped_in_time(running, Effect(Kind.REPORT), look(running))
     if job.state is State.RUNNING:
-        return replace(job, looks=job.looks + 1), (look(job),)
+        running = replace(_with_run(job, event.run), looks=job.looks + 1)
+        return _stopped_in_time(running, look(replace(running, looks=job.looks)))
     return job, ()
+
+
+def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -> Job:
+    return job if sighting is None else replace(job, runs=seen(job.runs, sighting, since_s))
+
+
+def _stopped_in_time(job: Job, *effects: Effect) -> Next:
+    """A job whose runs together have used what was paid for is cancelled. SLURM itself knows only the last run."""
+    if job.stop is not None or not is_used_up(job.limit_min, job.runs):
+        return job, effects
+    stopped = replace(job, stop=Stop(ChainStatus.OUT_OF_CREDITS, USED_UP.format(minutes=job.limit_min)))
+    return stopped, (*effects, Effect(Kind.CANCEL))
+
+
+def _more_than_paid(job: Job, event: MoreThanPaid) -> Next:
+    """What SLURM does not let be put back is ended."""
+    if job.state not in (State.QUEUED, State.RUNNING) or job.stop is not None:
+        return job, ()
+    if event.ended:
+        return replace(job, stop=Stop(ChainStatus.CANCELLED, f"it had more than was paid for: {event.what}")), ()
+    if event.limit_only:
+        return job, (Effect(Kind.TOP_UP),)
+    if event.waits and job.put_back < PUT_BACK_AT_MOST:
+        again = replace(job, put_back=job.put_back + 1, looks=0)
+        return again, (Effect(Kind.TOP_UP), Effect(Kind.WITNESS, LOOK_AFTER_S * 2**job.put_back))
+    stop = Stop(ChainStatus.CANCELLED, f"cancelled, as it had more than was paid for: {event.what}")
+    return replace(job, stop=stop), (Effect(Kind.CANCEL),)
 
 
 def _slurm_ended(job: Job, event: SlurmEnded) -> Next:
     if job.state not in (State.QUEUED, State.RUNNING):
         return job, ()
-    return _end(job, event.outcome)
+    outcome = replace(event.outcome, elapsed_s=billed_s(job.limit_min, _before_s(job, event), event.outcome.elapsed_s))
+    if job.stop is not None and not job.cancel_requested:
+        status = job.stop.status if outcome.status is ChainStatus.CANCELLED else outcome.status
+        outcome = replace(outcome, status=status, reason=job.stop.reason)
+    ended, effects = _end(job, outcome)
+    if not event.may_requeue:
+        return ended, effects
+    return replace(ended, stop=job.stop or Stop(outcome.status, REQUEUEABLE)), (*effects, Effect(Kind.CANCEL))
+
+
+def _before_s(job: Job, event: SlurmEnded) -> int:
+    """The seconds of the earlier runs. Accounting that knows fewer of them than the looks does not lessen what these saw."""
+    if event.earlier_s is None:
+        return job.earlier_s
+    return event.earlier_s if event.earlier_runs >= len(job.runs) - 1 else max(event.earlier_s, job.earlier_s)
 
 
 def _cancel_requested(job: Job, _: CancelRequested) -> Next:
@@ -220,7 +288,7 @@ def _topped_up(job: Job, event: ToppedUp) -> Next:
 
 def _limit_applied(job: Job, event: LimitApplied) -> Next:
     longer = job.applied_limit_min is None or event.limit_min > job.applied_limit_min
-    if not longer and event.limit_min != job.limit_min:
+    if not longer and event.limit_min != job.run_limit_min:
         return job, ()
     applied = replace(job, applied_limit_min=event.limit_min)
     return applied, limit_to_apply(applied)
@@ -257,10 +325,12 @@ def _adopted(job: Job, event: Adopted) -> Next:
     if job.slurm_id is not None or RANK[job.state] >= RANK[State.ENDED]:
         return job, ()
     if job.state in (State.QUEUED, State.RUNNING):
-        return replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0), (Effect(Kind.WITNESS),)
+        return replace(job, slurm_id=event.slurm_id, slurm_submit_s=None, runs=(), put_back=0, looks=0), (
+            Effect(Kind.WITNESS),
+        )
     ran = job.chain_status is ChainStatus.RUNNING
     state = State.RUNNING if ran else State.QUEUED
-    taken = replace(job, state=state, slurm_id=event.slurm_id, slurm_submit_s=None, looks=0)
+    taken = replace(job, state=state, slurm_id=event.slurm_id, slurm_submit_s=None, runs=(), put_back=0, looks=0)
     if event.slurm_id is None:
         return taken, (look(taken),)
     cancel = (Effect(Kind.CANCEL),) if job.cancel_requested else ()
@@ -275,12 +345,22 @@ def _slurm_lost(job: Job, event: SlurmLost) -> Next:
 
 
 def _submission_forgotten(job: Job, event: SubmissionForgotten) -> Next:
-    """The one way back: of a job that ran, or of which the contract knows that it did, SLURM can forget nothing but the end."""
+    """One of the two ways back: of a job that ran, or of which the contract knows that it did, SLURM can forget nothing but the
+    end.
+    """
     waits = job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
     if not waits or job.slurm_id != event.slurm_id or job.claim_in_doubt:
         return job, ()
-    again, effects = _submit_again(replace(job, slurm_id=None, slurm_submit_s=None))
+    again, effects = _submit_again(replace(job, slurm_id=None, slurm_submit_s=None, runs=()))
     return again, effects or (Effect(Kind.SUBMIT),)
+
+
+def _submission_denied(job: Job, event: SubmissionDenied) -> Next:
+    """The other way back: what was never recognised is looked for as after an answer that did not come."""
+    waits = job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
+    if not waits or job.slurm_id != event.slurm_id or job.slurm_submit_s is not None:
+        return job, ()
+    return replace(job, state=State.SUBMITTING, slurm_id=None, looks=0), (Effect(Kind.SUBMIT),)
 
 
 def _carried(job: Job, _: Carried) -> Next:
@@ -307,7 +387,7 @@ def _operator_forgot(job: Job, event: OperatorForgot) -> Next:
     until the next top-up.
     """
     if event.kind is Kind.CANCEL:
-        return replace(job, cancel_requested=False), ()
+        return replace(job, cancel_requested=False, stop=None), ()
     if event.kind is Kind.TOP_UP:
         return replace(job, applied_limit_min=None), ()
     return job, ()
@@ -327,6 +407,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Recognised: _recognised,
     SlurmWaiting: _slurm_waiting,
     SlurmStarted: _slurm_started,
+    MoreThanPaid: _more_than_paid,
     SlurmEnded: _slurm_ended,
     CancelRequested: _cancel_requested,
     ToppedUp: _topped_up,
@@ -336,6 +417,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Adopted: _adopted,
     SlurmLost: _slurm_lost,
     SubmissionForgotten: _submission_forgotten,
+    SubmissionDenied: _submission_denied,
     Reorganised: reorganised,
     Carried: _carried,
     OperatorDenied: _operator_denied,

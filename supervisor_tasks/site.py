@@ -33,6 +33,7 @@ class ChainSide:
     job_definitions: JobDefinitions
     claim_batch: int
     claim_max_waiting: int
+    claim_customer_share: float
     wallet_min_wei: int
     wake_tracker: Callable[[], None]
     blocks: Blocks
@@ -95,6 +96,7 @@ class SweepSide:
     every_s: float
     grace_s: float
     start_block: int
+    foreign_jobs_allowed: bool = False
     reach: Reach = field(default_factory=Reach)
 
 

@@ -13,6 +13,7 @@ from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
 from supervisor_tasks.slurm.states import Phase
 
+CUSTOMER = re.compile("0[xX][0-9a-fA-F]{40}")  # the Linux user of a customer
 JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
 IN_SLURM = (State.QUEUED, State.RUNNING)
 BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
@@ -30,6 +31,8 @@ class Found(StrEnum):
     NOT_ON_CHAIN = "not_on_chain"  # the contract has no such job: nothing is done
     LOST_END = "lost_end"  # SLURM has ended it, and nobody told the ledger
     LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
+    RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that
+    MORE_THAN_PAID = "more_than_paid"  # SLURM gives it, or is about to give it, more than was paid for
     MISSING = "missing"  # SLURM does not know it; asked again in a while
     LOST = "lost"  # SLURM did not know it before either: panicked
     FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
@@ -194,6 +197,21 @@ def unexplained(view: View) -> list[Listed]:
     known = {job.slurm_id for job in view.jobs.values()}
     rows = (row for row in (view.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
     return [row for row in rows if row.batch and (live(row) or _ran(row))]
+
+
+def foreign(view: View) -> list[Listed]:
+    """The live SLURM jobs of customers that no job of the ledger or of the chain explains: what nobody pays for. A job that is
+    just being submitted has no id in the ledger yet, and is known by its name.
+    """
+    known = {job.slurm_id for job in view.jobs.values()}
+    expected = {(job.job_id, job.customer) for job in view.jobs.values() if job.slurm_id is None}
+    expected |= {(job_id, claim.customer) for job_id, claim in view.claims.items()}
+    rows = (row for row in (view.slurm or {}).values() if live(row) and CUSTOMER.fullmatch(row.user))
+    return [
+        row
+        for row in rows
+        if row.slurm_id not in known and (row.name, row.user) not in expected and row.name not in view.others
+    ]
 
 
 def marked_names(slurm: Collection[Listed], comment: str) -> set[JobId]:

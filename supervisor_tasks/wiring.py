@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from celery import Celery
+from celery.worker import state as this_worker
 
 from benchmarks.suite import SUITE
 from supervisor_tasks import logs
@@ -14,6 +15,7 @@ from supervisor_tasks.benchmark_plan import plan_of
 from supervisor_tasks.chain import book
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.endpoints import Endpoints
+from supervisor_tasks.chain.fees import Bounds
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
@@ -30,7 +32,7 @@ from supervisor_tasks.journey.register import register
 from supervisor_tasks.journey.reorganised import rewind_as_asked
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
-from supervisor_tasks.journey.steps import carry_out
+from supervisor_tasks.journey.steps import carry_out_in_turn
 from supervisor_tasks.journey.sweep import sweep
 from supervisor_tasks.journey.track import track
 from supervisor_tasks.journey.watch_tellers import watch_tellers
@@ -44,9 +46,11 @@ from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import USUAL_PRICES, Settings
 from supervisor_tasks.site import BenchmarkSide, ChainSide, OfferSide, Site, SlurmSide, SweepSide
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
+from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
 from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.nodes import Nodes
-from supervisor_tasks.slurm.ssh import Ssh, load_key
+from supervisor_tasks.slurm.ssh import Keys, Ssh, load_key
 from supervisor_tasks.wake import WakeUps
 
 if TYPE_CHECKING:
@@ -106,7 +110,7 @@ class Work:
 
     def carry_out(self, effect_id: int) -> None:
         """Do one step of one job."""
-        carry_out(self._site, effect_id)
+        carry_out_in_turn(self._site, effect_id, _goes_on)
 
     def witness(self) -> None:
         """Look at the jobs that are due."""
@@ -171,6 +175,11 @@ class Work:
         self._site.ledger.engine.dispose()
 
 
+def _goes_on() -> bool:
+    """Whether this worker was not told to end."""
+    return this_worker.should_stop is None or this_worker.should_stop is False
+
+
 def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     """A site for the queues that a worker serves."""
     logs.configure(settings.effective_log_level, secrets=settings.secret_values())
@@ -197,8 +206,8 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps)
     assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
     contract_address = settings.metascheduler_smart_contract
     key = settings.eth_private_key.get_secret_value()
-    cap_wei = settings.wallet_max_wei_per_gas
-    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key, cap_wei)
+    bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
+    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key, bounds)
     return ChainSide(
         contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
         wallet=wallet,
@@ -207,6 +216,7 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: WakeUps)
         ),
         claim_batch=settings.claim_batch,
         claim_max_waiting=settings.claim_max_waiting,
+        claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
         wake_tracker=lambda: wake_ups.drain("track"),
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
@@ -232,7 +242,7 @@ def _offer_side(settings: Settings, wake_ups: WakeUps) -> OfferSide:
 def _directory(settings: Settings) -> "Directory | None":
     if settings.ldap_url is None:
         return None
-    from supervisor_tasks.identity import AccountForm, Directory  # ldap3, which costs each worker 0.4 s
+    from supervisor_tasks.identity import AccountForm, Directory, Member  # ldap3, which costs each worker 0.4 s
 
     password = settings.ldap_bind_password
     return Directory(
@@ -244,12 +254,21 @@ def _directory(settings: Settings) -> "Directory | None":
         form=AccountForm(
             people_dn=settings.ldap_people_dn,
             group_dn=settings.ldap_group_dn,
-            object_classes=tuple(name.strip() for name in settings.ldap_object_classes.split(",")),
+            member_attribute=Member(settings.ldap_member_attribute),
+            object_classes=_names(settings.ldap_object_classes),
             gid_number=settings.ldap_gid_number,
+            own_groups_dn=settings.own_groups_dn,
+            own_group_classes=_names(settings.ldap_own_group_object_classes),
             home_directory=settings.ldap_home_directory,
+            login_shell=settings.ldap_login_shell,
+            attributes=settings.ldap_attributes,
             first_uid_number=settings.ldap_first_uid_number,
         ),
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: WakeUps) -> SweepSide:
@@ -265,6 +284,7 @@ def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: WakeUps) -> SweepSide:
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,
+        foreign_jobs_allowed=settings.foreign_jobs_allowed,
     )
 
 
@@ -278,12 +298,22 @@ def _benchmark_side(settings: Settings, slurm: SlurmSide) -> BenchmarkSide:
     )
 
 
+def _ssh_keys(settings: Settings) -> Keys:
+    """One key for all, or a certificate for each login."""
+    if not settings.slurm_ssh_certificates:
+        assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
+        key = load_key(settings.slurm_ssh_private_key.get_secret_value())
+        return lambda _: key
+    assert settings.slurm_ssh_ca_key is not None  # noqa: S101  Need.SSH
+    users = {settings.slurm_ssh_admin_user or "", settings.benchmark_run_as}
+    ca_key = authority_key(settings.slurm_ssh_ca_key.get_secret_value())
+    return CertificateAuthority(ca_key, users, f"supervisor {settings.cluster_name}").key_for
+
+
 def slurm_side(settings: Settings) -> SlurmSide:
     """How SLURM is reached, by settings that have Need.SSH."""
-    assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
-    assert settings.slurm_ssh_address is not None  # noqa: S101
+    assert settings.slurm_ssh_address is not None  # noqa: S101  Need.SSH
     assert settings.slurm_ssh_admin_user is not None  # noqa: S101
-    key = load_key(settings.slurm_ssh_private_key.get_secret_value())
     paths = Paths(
         sbatch=settings.slurm_sbatch_path,
         scancel=settings.slurm_scancel_path,
@@ -292,12 +322,16 @@ def slurm_side(settings: Settings) -> SlurmSide:
         sacct=settings.slurm_sacct_path if settings.slurm_accounting else None,
     )
     cluster = Cluster(
-        ssh=Ssh(settings.slurm_ssh_address, key, settings.slurm_ssh_known_hosts),
+        ssh=Ssh(settings.slurm_ssh_address, _ssh_keys(settings), settings.slurm_ssh_known_hosts),
         paths=paths,
         admin=settings.slurm_ssh_admin_user,
         partition=settings.slurm_partition,
         public_address=settings.public_address,
         message_timeout_s=settings.slurm_message_timeout_s,
+        compares_sizes=settings.slurm_compare_sizes,
+        homes=Homes(shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other),
+        environment_file=settings.slurm_environment_file,
+        submit_key="" if settings.slurm_submit_key is None else settings.slurm_submit_key.get_secret_value(),
     )
     nodes = Nodes(
         ssh=cluster.ssh,

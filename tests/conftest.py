@@ -4,6 +4,10 @@ import os
 
 import pytest
 
+from devgrid.ancestors import end_with_command
+
+pytest_plugins = ["tests.support.plugin"]
+
 # Tests start processes while gRPC channels of their own are open. gRPC's fork handlers then run in the child, between fork and
 # exec, and now and then crash it (seen with grpcio 1.85.1: a segfault of the thread event_engine).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -14,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    end_with_command()
     config.addinivalue_line("markers", "chaos: takes long; left out unless --chaos is given")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from devgrid.chain import Account, Prices
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from tests.watching import journal, rows, slurm_of, wait_for, wait_for_end
@@ -27,8 +28,15 @@ class Record:
 
 def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> str:
     """What one of SLURM's commands prints to the customer's own Linux user."""
+    done = tried(grid, customer, *argv, stdin=stdin)
+    assert done.returncode == 0, (argv, done.stderr)
+    return done.stdout.strip()
+
+
+def tried(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """One of SLURM's commands as the customer's own Linux user, whatever comes of it."""
     uid = grid.users.add(customer.address)
-    done = subprocess.run(
+    return subprocess.run(
         argv,
         input=stdin,
         env={**os.environ, **slurm_of(grid).env()},
@@ -38,10 +46,8 @@ def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> s
         extra_groups=[],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
     )
-    assert done.returncode == 0, (argv, done.stderr)
-    return done.stdout.strip()
 
 
 def scontrol(grid: Grid, *words: str) -> None:

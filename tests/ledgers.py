@@ -40,7 +40,7 @@ def migrated() -> Iterator[tuple[Engine, dict[str, str]]]:
             "CLUSTER_NAME": "here",
             "LC_ALL": "C.UTF-8",
         }
-        argv = [sys.executable, "-m", "alembic", "upgrade", "head"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
         subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
         engine = open_engine(load(environment=environment))
         yield engine, environment

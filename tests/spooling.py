@@ -43,6 +43,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
         self.always: dict[int, grpc.StatusCode] = {}  # by SLURM's id
         self.health_asked: deque[str] = deque()  # the services
         self.under_way = self.most_under_way = 0
+        self.authorized_keys = KEY
         self.hold = threading.Event()
         self.hold.set()
         self._lock = threading.Lock()
@@ -67,7 +68,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
         request: FetchAuthorizedKeysRequest,  # noqa: ARG002
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> FetchAuthorizedKeysResponse:
-        return FetchAuthorizedKeysResponse(authorized_keys=KEY)
+        return FetchAuthorizedKeysResponse(authorized_keys=self.authorized_keys)
 
     def Check(self, request: HealthCheckRequest, context: object) -> HealthCheckResponse:  # noqa: ARG002, N802
         self.health_asked.append(request.service)

@@ -27,6 +27,7 @@ from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
 from supervisor_tasks.site import Met, Site, SlurmSide
 from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.ledgers import claim, job_id, migrated
@@ -78,14 +79,21 @@ class World:
             finally:
                 slurm.stop()
 
-    def cluster(self, address: str | None = None, sshd: Sshd | None = None, paths: Paths = PATHS) -> Cluster:
+    def cluster(
+        self, address: str | None = None, sshd: Sshd | None = None, paths: Paths = PATHS, homes: Homes | None = None
+    ) -> Cluster:
         """SLURM, at sshd's own address or at a proxy's."""
         sshd = sshd or self.sshd
         if address is not None:
             sshd.also_at(address)
         ssh = Ssh(address or sshd.address, load_key(self.key.read_text()), sshd.known_hosts, connect_timeout_s=5.0)
         return Cluster(
-            ssh=ssh, paths=paths, admin=admin(), partition="main", public_address="supervisor.example.com:3000"
+            ssh=ssh,
+            paths=paths,
+            admin=admin(),
+            partition="main",
+            public_address="supervisor.example.com:3000",
+            homes=homes or Homes(),
         )
 
     def site(self, cluster: Cluster) -> Site:

@@ -7,7 +7,8 @@ yet would look as if it had never been. Signed transactions go to every one that
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.rpc import DEADLINE_S, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.unanswered import Unanswered
 from supervisor_tasks.urls import shown
 
 log = structlog.get_logger()
@@ -124,6 +126,7 @@ class Endpoint:
         self._head = 0
         self._looked_s = self._head_s = self._refused_s = float("-inf")
         self.away_since_s: float | None = None
+        self.unanswered = Unanswered()
         self.error = ""
 
     def seen(self) -> Seen:
@@ -163,6 +166,7 @@ class Endpoint:
             chain_id, head = map(require, rpc.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
             self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
             self._answered, self._slow = True, self._head_s - begun_s > LOOK_DEADLINE_S
+            self.unanswered.answered()
             if self._refused_ago_s() > MENDED_S:
                 self.error = ""
         except (RpcUnavailableError, RpcError) as error:  # whatever its words: a node that lives answers these
@@ -171,6 +175,7 @@ class Endpoint:
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
         """It did not answer; before it is used again it is looked at."""
         self._answered, self._slow, self.error = False, False, str(error)
+        self.unanswered.failed()
 
     def refused(self, error: RpcError) -> None:
         """It refused what another one has answered."""
@@ -195,6 +200,7 @@ class Endpoints(Rpc):
         self._chain_id = chain_id
         share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)  # the first must not use up the time of the next
         self._endpoints = [Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)]
+        self._second_answer = Unanswered()  # to what each was asked
 
     def health(self) -> dict[str, Health]:
         """What is known of each, by its name: what of its URL may be seen, and its place in the settings."""
@@ -211,6 +217,47 @@ class Endpoints(Rpc):
             for endpoint, is_ in zip(self._endpoints, health, strict=True)
             if endpoint.away_since_s is not None
         }
+
+    @property
+    def number(self) -> int:
+        """How many there are, whether they answer or not."""
+        return len(self._endpoints)
+
+    def each(self, calls: Sequence[Call]) -> dict[str, list[Any]]:
+        """What every endpoint answers, by its name; they are asked at the same time. Left out are those that do not answer,
+        that refuse a call, and that serve another chain.
+        """
+        self._look()
+        asked = [endpoint for endpoint in self._endpoints if endpoint.seen().answered is not False]
+        with ThreadPoolExecutor(len(self._endpoints)) as pool:
+            answers = list(pool.map(lambda endpoint: self._said(endpoint, calls), asked))
+        said = {endpoint.name: found for endpoint, found in zip(asked, answers, strict=True) if found is not None}
+        if len(said) > 1:
+            self._second_answer.answered()
+        else:
+            self._second_answer.failed()
+        return said
+
+    def measure_by(self, now_s: Callable[[], float]) -> None:
+        """Take the time without answers from another clock."""
+        for unanswered in (self._second_answer, *(endpoint.unanswered for endpoint in self._endpoints)):
+            unanswered.now_s = now_s
+
+    def _said(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Any] | None:
+        try:
+            chain_id, *answers = endpoint.rpc.batch([("eth_chainId", ()), *calls])
+        except RpcUnavailableError as error:
+            _fail(endpoint, error)
+            return None
+        refused = isinstance(chain_id, RpcError) or _refusal(calls, answers) is not None
+        return None if refused or int(chain_id, 16) != self._chain_id else answers
+
+    def alone_for_s(self) -> float:
+        """For how long at most one endpoint has answered what each was asked, or has said anything at all. Time in
+        which none was asked does not count.
+        """
+        silent_s = sorted(endpoint.unanswered.for_s for endpoint in self._endpoints)[1]
+        return max(self._second_answer.for_s, silent_s)
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         self._look()

@@ -36,6 +36,18 @@ class Fees:
         return {"maxFeePerGas": self.max_fee_wei, "maxPriorityFeePerGas": self.priority_fee_wei, "type": 2}
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that the operator lets a transaction pay."""
+
+    wei_per_gas: int
+    wei_per_tx: int
+
+    def of(self, gas: int) -> int:
+        """The most that a transaction with so much gas pays per gas."""
+        return min(self.wei_per_gas, self.wei_per_tx // max(gas, 1))
+
+
 def fees(market: Market, cap_wei: int) -> Fees:
     """What a new transaction pays; never more than the cap."""
     if market.base_fee_wei is None:

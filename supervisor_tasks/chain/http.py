@@ -1,6 +1,8 @@
 """HTTP with an end: whatever the other side does, an answer takes no longer than a deadline and is no larger than a limit.
 
-The time-out of `requests` is one of each read: a node that sends a byte now and then would hold a thread for ever.
+The time-out of `requests` is one of each read: a node that sends a byte now and then would hold a thread for ever. Bytes are
+counted before they are decoded, so no compression is asked for, and none is accepted: 600 KiB may unpack to 600 MiB. A redirect
+is an error: the node would choose which server inside this network is asked.
 """
 
 import io
@@ -21,6 +23,7 @@ MOST_BYTES = 64 * 2**20
 def session(deadline_s: float, most_bytes: int = MOST_BYTES) -> requests.Session:
     """A session whose answers are bounded in time and size; from the end of the request until the last byte."""
     bounded = requests.Session()
+    bounded.headers["Accept-Encoding"] = "identity"
     adapter = _Adapter(deadline_s, most_bytes)
     bounded.mount("http://", adapter)
     bounded.mount("https://", adapter)
@@ -55,6 +58,10 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
+class NotAcceptedError(requests.RequestException):
+    """An answer in a form that was not asked for."""
+
+
 class _Adapter(HTTPAdapter):
     def __init__(self, deadline_s: float, most_bytes: int) -> None:
         self._pools = _pools(deadline_s, most_bytes)
@@ -64,10 +71,28 @@ class _Adapter(HTTPAdapter):
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = self._pools
 
+    def send(self, *args: Any, **kwargs: Any) -> requests.Response:
+        response = super().send(*args, **kwargs)
+        why = _not_accepted(response)
+        if why:
+            response.close()
+            raise NotAcceptedError(why)
+        return response
+
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)
         manager.pool_classes_by_scheme = self._pools
         return manager
+
+
+def _not_accepted(response: requests.Response) -> str:
+    """Known before the body is read."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        return f"the answer is compressed ({encoding[:20]!r}), which was not asked for"
+    if response.is_redirect:
+        return f"HTTP status {response.status_code} leads elsewhere, where no request goes"
+    return ""
 
 
 def _pools(deadline_s: float, most_bytes: int) -> dict[str, type[HTTPConnectionPool]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor_tasks.chain.fees import Fees, Market, fees, much_cheaper, replacement
+from supervisor_tasks.chain.fees import Bounds, Fees, Market, fees, much_cheaper, replacement
 from supervisor_tasks.chain.refusals import Refusal
 
 SEND_AGAIN_S = 15.0  # a transaction without a receipt for so long is sent again, byte by byte the same
@@ -57,9 +57,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator allows, prices in wei per gas."""
+    """What the operator allows."""
 
-    cap_wei: int
+    bounds: Bounds
     stuck_after_s: float
 
 
@@ -95,13 +95,13 @@ def cured(pending: Pending, mined_nonces: int, market: Market, rules: Rules, lef
     if pending.refusal is Refusal.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is Refusal.FEE_CAP and not pending.accepted:
-        now = fees(market, rules.cap_wei)
+        now = fees(market, rules.bounds.of(pending.gas))
         falls = pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei)
         return Cure(Remedy.REPLACE, now) if falls else Cure(again, pending.fees)
     if not _needs_more(pending, mined_nonces, market, rules):
         return Cure(again, pending.fees)
     underpriced = pending.refusal is Refusal.UNDERPRICED
-    more = replacement(pending.fees, market, rules.cap_wei, underpriced=underpriced)
+    more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
     if not pending.mine or more is None:
         return Cure(Remedy.CAPPED, pending.fees)
     return Cure(Remedy.REPLACE if _pays(pending, more, left_wei) else Remedy.PAUSE, more)
@@ -116,7 +116,7 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> C
     """No node has bytes that nobody can pay for: where today's price can be paid, that is signed. Should an earlier signature
     wait somewhere for a higher one, a node says so, and it is raised from there.
     """
-    now = fees(market, rules.cap_wei)
+    now = fees(market, rules.bounds.of(pending.gas))
     return Cure(Remedy.REPLACE, now) if _pays(pending, now, left_wei) else Cure(Remedy.PAUSE, pending.fees)
 
 

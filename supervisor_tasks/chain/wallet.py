@@ -23,7 +23,7 @@ from supervisor_tasks.chain.answers import GREATEST
 from supervisor_tasks.chain.book import FILL, Book, Mined, Sent
 from supervisor_tasks.chain.codec import Revert, decode_revert
 from supervisor_tasks.chain.estimates import Estimate, GivenUpError, RevertedError, estimated
-from supervisor_tasks.chain.fees import DEFAULT_TIP_WEI, Fees, Market, fees, replacement
+from supervisor_tasks.chain.fees import DEFAULT_TIP_WEI, Bounds, Fees, Market, fees, replacement
 from supervisor_tasks.chain.rpc import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.chain.signed import marked, read
 from supervisor_tasks.crash import Point, around
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 FILLER_GAS = 21_000  # of a transaction that does nothing
 MOST_HASHES = BATCH - 1  # asked for in one request with a block
-DEFAULT_CAP_WEI = 10**12  # 1,000 gwei a gas
+DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)  # 1,000 gwei a gas, one coin a transaction
 
 
 class WalletEmptyError(TransientError):
@@ -45,6 +45,16 @@ class WalletEmptyError(TransientError):
     def __init__(self, balance_wei: int, needed_wei: int) -> None:
         super().__init__(f"the wallet holds {balance_wei} wei and needs {needed_wei}")
         self.balance_wei, self.needed_wei = balance_wei, needed_wei
+
+
+class TooDearError(TransientError):
+    """Not signed: at today's price, as the node tells it, it costs more than the operator allows. Again when that falls."""
+
+    def __init__(self, purpose: str, gas: int, price_wei: int, most_wei: int) -> None:
+        super().__init__(
+            f"{purpose}: found {gas} gas at {price_wei} wei, {gas * price_wei} wei in all; expected {most_wei} wei at most"
+            " (WALLET_MAX_WEI_PER_TX): look at what the node says, or raise the setting"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +93,14 @@ class Wallet:
         chain_id: int,
         contract: str,
         key: str,
-        cap_wei: int = DEFAULT_CAP_WEI,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         self._engine = engine
         self._rpc = rpc
         self._chain_id = chain_id
         self._contract = contract
         self._account: LocalAccount = Account.from_key(key)
-        self.cap_wei = cap_wei
+        self.bounds = bounds
         self.alarms = Alarms(engine, cluster)
         self.address = Address(self._account.address.lower())
         self.book = Book(engine, cluster, chain_id)
@@ -115,35 +125,49 @@ class Wallet:
 
     def send(self, writes: Sequence[Write]) -> int:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many. Each needs its
-        gas. Raises RpcUnavailableError before anything is signed, and WalletEmptyError when the balance did not pay for all
-        (then those that it pays for are sent); after that nothing is lost.
+        gas. Raises RpcUnavailableError before anything is signed, WalletEmptyError when the balance did not pay for all, and
+        TooDearError for those that cost more than the bound (then the others are sent); after that nothing is lost.
         """
         with self.alone():
             wanted = self.missing([write.intent for write in writes])
-            new = [write for write in writes if write.intent in wanted]
-            if not new:
+            asked = [write for write in writes if write.intent in wanted]
+            if not asked:
                 return 0
             state = self.look()
+            new = [write for write in asked if not self._too_dear(write, state.market)]
             known = self.book.next_nonce(self.address)
             if known is not None and state.mined_nonces > known:
                 self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
-            price = fees(state.market, self.cap_wei)
-            paid, needed_wei = self._affordable(new, price, state)
+            paid, needed_wei = self._affordable(new, state)
             first = max(known or 0, state.mined_nonces)
-            if paid:
-                self._commit_and_send([self._row(write, first + n, price) for n, write in enumerate(paid)], state)
+            rows = [self._row(write, first + n, self._fees(write, state.market)) for n, write in enumerate(paid)]
+            if rows:
+                self._commit_and_send(rows, state)
         if len(paid) < len(new):
             self.alarm_of_empty(state.balance_wei, needed_wei)
             raise WalletEmptyError(state.balance_wei, needed_wei)
+        for write in asked:
+            if write not in new:
+                raise TooDearError(write.purpose, write.gas or 0, state.market.least_wei, self.bounds.wei_per_tx)
         return len(new)
+
+    def _too_dear(self, write: Write, market: Market) -> bool:
+        """Whether it could not be mined within the bound. One that waits for ever would hold up all behind it."""
+        return (write.gas or 0) * min(market.least_wei, self.bounds.wei_per_gas) > self.bounds.wei_per_tx
+
+    def _fees(self, write: Write, market: Market) -> Fees:
+        return fees(market, self.bounds.of(write.gas or 0))
+
+    def dearer(self, sent: Sent, market: Market) -> Fees | None:
+        """What a replacement pays; None when it may not cost more."""
+        return replacement(sent.fees, market, self.bounds.of(sent.gas))
 
     def fill(self, nonce: int) -> None:
         """Use up a nonce that nothing of ours has, so that what waits behind it can be mined. Raises as `send` does."""
         with self.alone():
             state = self.look()
-            price = fees(state.market, self.cap_wei)
             write = Write(f"fill {nonce} at block {state.head}", FILL, "0x", gas=FILLER_GAS, to=self.address)
-            self._commit_and_send([self._row(write, nonce, price)], state)
+            self._commit_and_send([self._row(write, nonce, self._fees(write, state.market))], state)
 
     def alone(self) -> AbstractContextManager[None]:
         """Nobody else who shares the ledger signs for this address meanwhile."""
@@ -171,9 +195,9 @@ class Wallet:
         nonces, balance_wei = int(require(nonce), 16), int(require(balance), 16)
         return AccountState(nonces, balance_wei, market, int(head["number"], 16), head["hash"])
 
-    def _affordable(self, writes: Sequence[Write], price: Fees, state: AccountState) -> tuple[list[Write], int]:
+    def _affordable(self, writes: Sequence[Write], state: AccountState) -> tuple[list[Write], int]:
         """As many of the writes as the balance pays for, beside what is open; and what all of them need."""
-        costs = [(write.gas or 0) * price.max_fee_wei for write in writes]
+        costs = [(write.gas or 0) * self._fees(write, state.market).max_fee_wei for write in writes]
         open_wei = self.open_cost_wei()
         paid = [
             write
@@ -248,7 +272,7 @@ class Wallet:
         signed = []
         for entry in transactions:
             nothing = {"nonce": entry.nonce, "gas": FILLER_GAS, "to": to_checksum_address(self.address), "value": 0}
-            price = replacement(entry.fees, market, self.cap_wei) or entry.fees
+            price = replacement(entry.fees, market, self.bounds.of(FILLER_GAS)) or entry.fees
             signed.append((entry.id, {"gas": FILLER_GAS, **self._signed({**nothing, "data": "0x"}, price)}))
         self._commit_again(signed, head)
 

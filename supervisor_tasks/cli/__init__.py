@@ -10,7 +10,7 @@ import click
 from psycopg.errors import UndefinedColumn, UndefinedTable
 from sqlalchemy.exc import ProgrammingError
 
-from supervisor_tasks.cli import benchmark, probes, provider, questions, slurm, steering, word
+from supervisor_tasks.cli import benchmark, db, probes, provider, questions, slurm, steering, word
 from supervisor_tasks.cli.desk import Desk
 from supervisor_tasks.errors import SupervisorError, TransientError
 
@@ -33,11 +33,12 @@ class Supervisor(click.Group):
 def _told(error: ProgrammingError) -> str:
     said = str(error.orig).partition("\n")[0]
     if isinstance(error.orig, UndefinedTable | UndefinedColumn):
-        return f"found other tables than expected ({said}): `alembic upgrade head` first"
+        return f"found other tables than expected ({said}): `supervisor db upgrade` first"
     return f"the ledger's database: {said}"
 
 
 @click.group(cls=Supervisor)
+@click.version_option(package_name="grid-supervisor", prog_name="supervisor")
 @click.pass_context
 def main(context: click.Context) -> None:
     """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL."""
@@ -53,6 +54,7 @@ for commands in (
     slurm.COMMANDS,
     probes.COMMANDS,
     benchmark.COMMANDS,
+    db.COMMANDS,
 ):
     for command in commands:
         main.add_command(command)

@@ -6,6 +6,7 @@ import threading
 import click
 
 from supervisor_tasks.cli.desk import JSON, Desk
+from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.metrics import LedgerMetrics, serve
 
 
@@ -35,6 +36,7 @@ def metrics(desk: Desk, listen: str | None) -> None:
         raise click.ClickException(
             f"found {listen or desk.settings.metrics_address!r}; expected host:port ({error})"
         ) from error
+    guard_process()
     click.echo(f"metrics at http://{host or '0.0.0.0'}:{server.server_port}/metrics")  # noqa: S104
     try:
         threading.Event().wait()

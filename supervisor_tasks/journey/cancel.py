@@ -10,14 +10,21 @@ from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.submit import find, require_settled
 from supervisor_tasks.journey.witness import record_of
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.states import Phase
 
 
 def cancel(site: Site, job: Job) -> Event:
     """Cancel the job that has the SLURM id in the ledger, if it is ours; after an unclear submission, whatever is recognised
-    as the job once nothing of it can arrive any more.
+    as the job once nothing of it can arrive any more. It is not to be requeued: as long as SLURM remembers it, SLURM would run
+    also a job that has ended, or was cancelled, once more.
     """
     if job.slurm_id is not None:
-        ids = [job.slurm_id] if record_of(site, job) is not None else []
+        seen = record_of(site, job)
+        ids = [job.slurm_id] if seen is not None else []
+        if seen is not None and seen.may_requeue:
+            if seen.phase is Phase.ENDED:
+                site.slurm.cluster.hold_again(job.slurm_id)
+            site.slurm.cluster.forbid_requeue(job.slurm_id)
     else:
         require_known(site)
         require_settled(site, job)

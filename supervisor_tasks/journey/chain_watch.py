@@ -26,6 +26,7 @@ AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_END
 QUIET_S = {  # what was not seen again for so long is over
     AlarmName.FOREIGN_WRITER: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
+    AlarmName.ENDPOINTS_DISAGREE: 300.0,
     AlarmName.CLAIMS_REVERT: vain_claims.QUIET_S,
 }
 

@@ -5,6 +5,7 @@ called; nobody gives up. Is it the SLURM that has the ledger's jobs (known_slurm
 import structlog
 
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.oversize import forget_when_quiet
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_benchmarks
@@ -93,6 +94,7 @@ def _check(site: Site) -> bool:
         _missed(ledger, error)
         raise
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
+    forget_when_quiet(ledger)
     try:
         recognise(site, controller)
     except AnotherSlurmError:

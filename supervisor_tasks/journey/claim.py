@@ -11,9 +11,12 @@ from supervisor_tasks.job import State
 from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
 from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
+from supervisor_tasks.journey.claim_room import Room, Waits
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.puzzling import is_held
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.provider import Registrations
+from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -83,8 +86,9 @@ def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
 
 def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     """How many jobs may be claimed now. What is under way goes on, whatever the answer."""
-    chain, ledger = site.chain, site.ledger
+    ledger = site.ledger
     if not demand.claimable:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
     standing = sorted(alarms & STANDING)
     because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
@@ -99,11 +103,35 @@ def _room(site: Site, demand: Demand, alarms: set[AlarmName]) -> int:
     if not slurm_works(ledger):
         log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
         return 0
-    waiting = ledger.count_in_states(WAITING)
-    if waiting >= chain.claim_max_waiting:
-        full = f"{waiting} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
-        log.info("not_claiming", claimable=demand.claimable, because=full)
-    return max(chain.claim_max_waiting - waiting, 0)
+    return _places(site, demand)
+
+
+def _places(site: Site, demand: Demand) -> int:
+    """How many jobs there is room for. Who takes it is asked only when it may be full."""
+    chain, ledger = site.chain, site.ledger
+    number = ledger.count_in_states(WAITING)
+    if number < chain.claim_max_waiting:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return chain.claim_max_waiting - number
+    waiting, room = _waiting(ledger), Room(chain.claim_max_waiting, chain.claim_customer_share)
+    left = room.left(waiting)
+    if left:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return left
+    full = f"{number} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+    log.info("not_claiming", claimable=demand.claimable, because=full)
+    advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
+    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=number, customers=room.told(waiting), advice=advice)
+    return 0
+
+
+def _waiting(ledger: Ledger) -> dict[str, Waits]:
+    found = dict[str, Waits]()
+    for customer, seen, number in ledger.journal.waiting(WAITING):
+        waits = found.get(customer, Waits())
+        held = seen is not None and is_held(seen)
+        found[customer] = Waits(waits.turn + number * (not held), waits.held + number * held)
+    return found
 
 
 def _writes(site: Site, purpose: str, number: int) -> list[Write]:

@@ -11,6 +11,7 @@ from supervisor_tasks.ledger.effects import TRIES_OF_THE_UNFORESEEN, OpenEffect
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.slurm.homes import UNSAFE
 
 log = structlog.get_logger()
 
@@ -103,3 +104,12 @@ def watch_effects(ledger: Ledger) -> None:
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_LATE)
+    _watch_homes(ledger)
+
+
+def _watch_homes(ledger: Ledger) -> None:
+    waiting, homes = ledger.effects.failing_with(UNSAFE)
+    if waiting:
+        ledger.alarms.on(AlarmName.HOME_UNSAFE, effects=waiting, homes=homes)
+    else:
+        ledger.alarms.off(AlarmName.HOME_UNSAFE)

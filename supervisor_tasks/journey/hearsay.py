@@ -13,6 +13,7 @@ from supervisor_tasks.slurm.output import said_of
 from supervisor_tasks.slurm.states import OUT_OF_MEMORY_STATUS
 
 # JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md, section 3).
+RUNNING = 4
 ENDED = {
     6: ChainStatus.CANCELLED,
     7: ChainStatus.FINISHED,
@@ -68,13 +69,24 @@ def believed(
 ) -> Outcome | Undecided | None:
     """How the job ended, if what was heard under its name and id leaves one possibility. `called_s` is when sbatch was
     called. Of a job that was seen `suspended` nothing is believed: a plugin's seconds go from its start to its end, and those
-    in which it was suspended are not to be paid. (A suspension that no look fell into is not known.)
+    in which it was suspended are not to be paid. (A suspension that no look fell into is not known.) Of a job that was
+    requeued, an end that came before the last run was seen was the end of an earlier run, whose seconds the ledger has.
     """
-    outcomes = [outcome for said in heard for outcome in [_outcome(job, called_s, said)] if outcome is not None]
+    outcomes = [
+        outcome
+        for said in _of_the_last_run(job, heard)
+        for outcome in [_outcome(job, called_s, said)]
+        if outcome is not None
+    ]
     different = {(outcome.status, outcome.minutes, outcome.exit_status): outcome for outcome in outcomes}
     if suspended and different:
         return Undecided(tuple(different.values()), SUSPENDED)
     return Undecided(tuple(different.values())) if len(different) > 1 else next(reversed(outcomes), None)
+
+
+def _of_the_last_run(job: Job, heard: Iterable[Said]) -> list[Said]:
+    since_s = job.runs[-1].seen_s - CLOCKS_APART_S if len(job.runs) > 1 else float("-inf")
+    return [said for said in heard if said.received_s >= since_s]
 
 
 def _elapsed_s(job: Job, called_s: float, said: Said, status: ChainStatus) -> int | None:
@@ -83,8 +95,9 @@ def _elapsed_s(job: Job, called_s: float, said: Said, status: ChainStatus) -> in
     what was cancelled before it began has no start, and some plugin takes that for a number.
     """
     if said.duration_s <= said.received_s - called_s + CLOCKS_APART_S:
-        paid_for = billed_minutes(said.duration_s) <= job.limit_min
-        return said.duration_s if paid_for else job.limit_min * SECONDS_PER_MINUTE
+        paid_for = billed_minutes(job.earlier_s + said.duration_s) <= job.limit_min
+        left_s = max(job.limit_min * SECONDS_PER_MINUTE - job.earlier_s, 0)
+        return said.duration_s if paid_for else left_s
     return 0 if status is ChainStatus.CANCELLED else None
 
 

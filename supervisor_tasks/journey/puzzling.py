@@ -11,6 +11,7 @@ from supervisor_tasks.slurm.states import Phase, never_begins, phase
 
 PATIENCE_S = 3600.0  # COMPLETING lasts until the nodes are free: an epilog, and some minutes for what cannot be killed
 NOT_LISTED = "not listed"
+CHOSEN_BY_THE_OWNER = ("BeginTime", "Dependency")
 AN_OPERATOR = "look at it in SLURM, then `supervisor retry` or `supervisor settle`"
 
 
@@ -35,6 +36,14 @@ def for_the_operator(seen: Seen, looks: Iterable[tuple[str, float]]) -> str | No
     if seen.never_begins:
         return f"{for_min} let the job wait for what does not come by itself: {seen.shown}: {AN_OPERATOR}"
     return f"{for_min} shown the job in states like {seen.state}, which are no end: {AN_OPERATOR}"
+
+
+def is_held(shown: str) -> bool:
+    """Whether a look has shown (`Seen.shown`) a job that does not begin by itself, or not before a time or another job's end
+    that its owner chose.
+    """
+    state, _, reason = shown.removesuffix(")").partition(" (")
+    return phase(state) is Phase.WAITING and (never_begins(reason) or reason in CHOSEN_BY_THE_OWNER)
 
 
 def _was_odd(shown: str) -> bool:

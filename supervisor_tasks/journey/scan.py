@@ -1,5 +1,6 @@
 """Scan: the chain's logs from the cursor on, for whatever no receipt told us, and whether what was read is still there."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -7,8 +8,10 @@ from sqlalchemy import Connection
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, Stretch
+from supervisor_tasks.chain.contract import Happened
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.events import ChainSaw, Claimed
+from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
@@ -73,22 +76,31 @@ def _read_on(site: Site, head: int, known: dict[int, str], cursor: tuple[int, st
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
     if last == head:
         end_doubts(site, head)
-    return last < head
+    return read_up_to < last < head
 
 
 def _read(site: Site, known: dict[int, str], first: int, head: int) -> int:
     """Commit what the logs of some blocks say, how far they were read, and the hashes of those that may yet be lost; returns
-    the last of them.
+    the last of them. Blocks whose events no second endpoint shows are left for the next time.
     """
-    ledger = site.ledger
+    ledger, contract = site.ledger, site.chain.contract
     stretch = site.chain.reach.ask(partial(_stretch, site, known, first, head))
+    happened = heard(ledger, contract, stretch.logs)
+    doubted = unconfirmed(ledger, contract, happened)
+    if doubted:
+        sure = min(int(entry["blockNumber"], 16) for entry in stretch.logs if entry["transactionHash"] in doubted) - 1
+        log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=sure)
+        if sure < first:
+            return first - 1
+        stretch = site.chain.reach.ask(partial(_stretch, site, known, first, sure))
+        happened = heard(ledger, contract, stretch.logs)
     last = stretch.blocks[-1].number
 
     def read_so_far(connection: Connection) -> None:
         site.chain.blocks.remember(connection, stretch.hashes)
         ledger.cursors.set(connection, STREAM, last, stretch.hashes[last])
 
-    ledger.record(*_changes(site, stretch), also=read_so_far)
+    ledger.record(*_changes(site, happened), also=read_so_far)
     return last
 
 
@@ -102,9 +114,8 @@ def _stretch(site: Site, known: dict[int, str], first: int, head: int, most_bloc
     return stretch
 
 
-def _changes(site: Site, stretch: Stretch) -> list[Change]:
-    contract = site.chain.contract
-    happened = without_others_claims(site.ledger, contract, heard(site.ledger, contract, stretch.logs))
+def _changes(site: Site, heard_of: Sequence[Happened]) -> list[Change]:
+    happened = without_others_claims(site.ledger, site.chain.contract, heard_of)
     ours = set(site.ledger.jobs({entry.job_id for entry in happened}))
     ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # and may have gone on since
     return [

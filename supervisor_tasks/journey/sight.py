@@ -2,17 +2,20 @@
 
 import random
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from supervisor_tasks.chain.blocks import seconds_since
+from supervisor_tasks.chain.contract import Contract, Happened
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.events import SubmissionForgotten, SubmitStarted, Submitted
+from supervisor_tasks.events import Claimed, SubmissionForgotten, SubmitStarted, Submitted
+from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.job import Address, Job, JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.journey.known_slurm import require_known
+from supervisor_tasks.journey.plausible_callbacks import plausible_ids
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
 from supervisor_tasks.ledger.operator import AlarmName
@@ -91,7 +94,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         view = View(
             provider=Address(provider[0] if provider else ""),
             comment=comment(cluster.public_address),
-            jobs=ledger.sweeps.hot(),
+            jobs=ledger.sweeps.hot(cluster.partition, compares_sizes=cluster.compares_sizes),
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot[1] if boot else 0.0,
@@ -145,11 +148,24 @@ def _look_at_chain(site: Site, view: View, report: Report) -> tuple[View, int | 
     chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
     view = replace(view, block=block, chain=chain, scanned=_scanned(site.ledger))
     _remember(site.ledger, others, view)
+    new = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
+    doubted = _doubted(site, contract, [job_id for job_id in new if claimed(job_id, view)], new)
+    if doubted:
+        report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
+        read_since = None  # these blocks are read again
     return replace(
         view,
-        claims={job_id: claims[job_id] for job_id in unknown & claims.keys()},
+        claims={job_id: claim for job_id, claim in new.items() if job_id not in doubted},
         others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
     ), read_since
+
+
+def _doubted(site: Site, contract: Contract, job_ids: Sequence[JobId], claims: Mapping[JobId, Claimed]) -> set[JobId]:
+    """Those of the jobs whose claim one endpoint alone shows."""
+    hashes = {job_id: claims[job_id].claim_key.rpartition(":")[0] for job_id in job_ids}
+    as_shown = [Happened(job_id, replace(claims[job_id], signed_here=True), hashes[job_id]) for job_id in job_ids]
+    doubted = unconfirmed(site.ledger, contract, as_shown)
+    return {job_id for job_id, tx_hash in hashes.items() if tx_hash in doubted}
 
 
 def _scanned(ledger: Ledger) -> bool:
@@ -244,9 +260,9 @@ def _looked_for(site: Site, view: View, jobs: Mapping[JobId, Job], report: Repor
     if not jobs:
         return {}
     ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(jobs, SubmitStarted).items()}
-    heard_s = site.ledger.inbox.last_heard_s(jobs)
+    called = _called(site, jobs, ago_s)
     traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also where the journal knows of no submission
-    silent = {job_id: jobs[job_id] for job_id in ago_s if heard_s.get(job_id, float("inf")) > ago_s[job_id]}
+    silent = {job_id: jobs[job_id] for job_id in ago_s if job_id not in called}
     listed = view.slurm or {}
     owners = site.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
     sought = [Sought(job_id, job.customer, ago_s[job_id], owners) for job_id, job in silent.items()]
@@ -254,6 +270,15 @@ def _looked_for(site: Site, view: View, jobs: Mapping[JobId, Job], report: Repor
     traces |= {job_id: Trace.UNSURE for job_id, found in had.items() if found is None}
     nowhere = {job_id: jobs[job_id].customer for job_id, found in had.items() if found is False}
     return traces | _logs(site, nowhere, ago_s, report)
+
+
+def _called(site: Site, jobs: Mapping[JobId, Job], ago_s: Mapping[JobId, float]) -> set[JobId]:
+    """Of which of these jobs a plugin has called since then, under its own id or another one that it may have had."""
+    heard_s = site.ledger.inbox.last_heard_s(ago_s)
+    named = {job_id: {slurm_id for slurm_id, s in heard_s[job_id].items() if s <= ago_s[job_id]} for job_id in heard_s}
+    own = {job_id for job_id, slurm_ids in named.items() if jobs[job_id].slurm_id in slurm_ids}
+    others = {job_id: slurm_ids for job_id, slurm_ids in named.items() if job_id not in own}
+    return own | {job_id for job_id, plausible in plausible_ids(site, others, ago_s).items() if plausible}
 
 
 def _logs(

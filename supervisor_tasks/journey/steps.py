@@ -1,5 +1,6 @@
 """Steps: one effect of one job each, carried out side by side."""
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -8,7 +9,7 @@ import structlog
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, Submitted, SubmitUnclear
-from supervisor_tasks.job import Job, Kind
+from supervisor_tasks.job import Address, Job, Kind
 from supervisor_tasks.journey import drain
 from supervisor_tasks.journey.cancel import cancel
 from supervisor_tasks.journey.fetch import fetch
@@ -19,6 +20,7 @@ from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import LeaseLostError, OpenEffect
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.ssh import SshSilentError
 
 log = structlog.get_logger()
 
@@ -31,22 +33,49 @@ STEPS: dict[Kind, Callable[[Site, Job, OpenEffect], Event]] = {
 }
 # What is true only of the moment: it counts if the effect is still ours. What was learnt for good, such as an id, always does.
 OF_THE_MOMENT = (SubmitNotFound, SubmitRejected, SubmitUnclear)
+A_TURN_S = 5.0  # a thread goes on with one customer for so long; then the customers whose messages wait come first
 
 
-def carry_out(site: Site, effect_id: int) -> None:
-    """Carry out one effect and commit its outcome. What fails because somebody does not answer is tried again until it
-    is answered; what was answered with no, or fails in a way that nobody foresaw, is parked with its reason.
+def carry_out_in_turn(
+    site: Site, effect_id: int, goes_on: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
+) -> None:
+    """Carry out one effect. A submission is followed by those of its customer that were refused their turn, as no message is
+    under way for them; for as long as the worker `goes_on`. After A_TURN_S the next one gets a message instead.
+    """
+    begun_s = clock_s()
+    customer = carry_out(site, effect_id)
+    while customer is not None and goes_on():
+        if clock_s() - begun_s > A_TURN_S:
+            site.ledger.effects.wake_next(customer)
+            return
+        following = site.ledger.effects.lease_next(customer)
+        customer = carry_out_leased(site, following[0]) if following else None
+
+
+def carry_out(site: Site, effect_id: int) -> Address | None:
+    """Carry out one effect and commit its outcome; returns the customer of a submission. What fails because somebody does not
+    answer is tried again until it is answered; what was answered with no, or fails in a way that nobody foresaw, is parked
+    with its reason.
     """
     leased = site.ledger.effects.lease(STEPS, effect_id)
-    if not leased:
-        return
-    effect, seen = leased[0], dict[str, object]()
+    return carry_out_leased(site, leased[0]) if leased else None
+
+
+def carry_out_leased(site: Site, effect: OpenEffect) -> Address | None:
+    """As `carry_out`, of an effect that this worker holds already."""
+    seen, customer = dict[str, object](), None
     try:
         job = site.ledger.jobs([effect.job_id])[effect.job_id]
         seen = {"state": job.state, "slurm_id": job.slurm_id}
+        customer = job.customer if effect.kind is Kind.SUBMIT else None
         _conclude(site, effect, STEPS[effect.kind](site, job, effect))
     except LeaseLostError as error:
         log.warning("step_taken_over", job_id=effect.job_id, kind=effect.kind, error=str(error))
+    except SshSilentError as error:
+        log.warning("login_is_silent", job_id=effect.job_id, customer=customer, error=str(error))
+        site.ledger.effects.postpone([effect], error.again_in_s, str(error))
+        if customer is not None:
+            site.ledger.effects.put_off(customer, error.again_in_s)
     except (TransientError, OutcomeUnknownError) as error:
         log.warning(
             "step_postponed", job_id=effect.job_id, kind=effect.kind, attempts=effect.attempts, error=str(error)
@@ -57,6 +86,7 @@ def carry_out(site: Site, effect_id: int) -> None:
     except Exception as error:  # the edge of a step: whatever it was, the effect is not lost
         drain.give_back_unforeseen(site.ledger, [effect], error, **seen)
         raise
+    return customer
 
 
 def _conclude(site: Site, effect: OpenEffect, event: Event) -> None:

@@ -7,7 +7,7 @@ can arrive any more. What the ledger does not know to have claimed (journey/ours
 forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -25,11 +25,12 @@ from supervisor_tasks.events import (
 )
 from supervisor_tasks.job import ChainStatus, Job, SlurmId, State
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
+from supervisor_tasks.journey.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.cluster import Request
+from supervisor_tasks.slurm.cluster import Request, UndecidedError
 from supervisor_tasks.slurm.output import AnswerNotUnderstoodError, Seen, SlurmRejectedError
 from supervisor_tasks.slurm.recognise import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -55,6 +56,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     require_not_held(site.ledger)
     require_never_ran(job)
     cluster = site.slurm.cluster
+    cluster.require_own_home(job.customer)  # before any session of the customer's
     if (known := _earlier_submission(site, job)) is not None:
         return Adopted(known)
     script = site.ledger.script(job.job_id)
@@ -64,7 +66,8 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     if job.state is not State.SUBMITTING or script is None:
         return SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
     limit_min = job.applied_limit_min or job.limit_min
-    request = Request(definition=job.definition, limit_min=limit_min, script=script)
+    number = len(site.ledger.journal.ages([job.job_id], SubmitStarted)[job.job_id])
+    request = Request(definition=job.definition, limit_min=limit_min, script=script, number=number)
     try:
         slurm_id = cluster.submit(job.customer, job.job_id, request, clock, begun_s)
     except SlurmRejectedError as error:
@@ -75,7 +78,7 @@ def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
     except TransientError as error:
         site.ledger.record(Change(job.job_id, SubmitNotRun(str(error))), held=effect)
         raise
-    return Submitted(slurm_id)
+    return Submitted(_only(site, job, slurm_id) if number > 1 and cluster.submit_key else slurm_id)
 
 
 def find(site: Site, job: Job) -> list[Seen]:
@@ -150,9 +153,7 @@ def _look_for(site: Site, job: Job, effect: OpenEffect) -> Event:
     rejected = [seen for seen in found if was_rejected(seen)]
     taken = [seen for seen in found if seen not in rejected]
     if taken:
-        for extra in taken[1:] if listed else []:  # what only accounting remembers has no id any more
-            log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
-            site.slurm.cluster.cancel(extra.slurm_id, job.customer)
+        _cancel_extras(site, job, taken[1:] if listed else [])  # what only accounting remembers has no id any more
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
@@ -165,6 +166,26 @@ def _look_for(site: Site, job: Job, effect: OpenEffect) -> Event:
         return SubmitRejected(strange[-1])
     require_worth_trying(site.ledger.journal.cut_off(job, effect.id))
     return SubmitNotFound()
+
+
+def _cancel_extras(site: Site, job: Job, extras: Sequence[Seen]) -> None:
+    for extra in extras:
+        log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
+        site.slurm.cluster.cancel(extra.slurm_id, job.customer)
+
+
+def _only(site: Site, job: Job, slurm_id: SlurmId) -> SlurmId:
+    """The job's one SLURM job, after a submission that was not its first: the customer can have submitted the job with the
+    token of an earlier one, that he read, until slurmctld saw the token of this one. The oldest stays. What cannot be seen
+    now, the sweep sees.
+    """
+    try:
+        taken = [seen for seen in find(site, job) if not was_rejected(seen)]
+        _cancel_extras(site, job, taken[1:])
+    except (TransientError, UndecidedError) as error:
+        log.warning("extra_submissions_not_looked_for", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
+        return slurm_id
+    return taken[0].slurm_id if taken else slurm_id
 
 
 def require_worth_trying(cut_off: CutOff) -> None:
@@ -192,6 +213,7 @@ def _require_no_trace(site: Site, job: Job) -> None:
 
 def traces_since(site: Site, job: Job, ago_s: float) -> list[str]:
     """What a job left in the last seconds elsewhere than with SLURM, in words."""
-    called = site.ledger.inbox.of_last(job.job_id, ago_s)
+    named = {row.slurm_id for row in site.ledger.inbox.of_last(job.job_id, ago_s)}
+    called = plausible_ids(site, {job.job_id: named}, {job.job_id: ago_s}).get(job.job_id, set())
     logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
-    return [f"a plugin called with SLURM id {row.slurm_id}" for row in called] + ["its log was written"] * logged
+    return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + ["its log was written"] * logged

@@ -17,6 +17,7 @@ from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.blind import alarm_of_blindness, blind_since
 from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.foreign_jobs import alarm_of_foreign_jobs, alarm_of_shown_tokens
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.journey.sight import SHOWN_TEXT, SILENT_AT_MOST, Report, look
 from supervisor_tasks.ledger.leases import one_at_a_time
@@ -25,7 +26,7 @@ from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
 from supervisor_tasks.queues import SWEEP_ASKED_EVERY_S
 from supervisor_tasks.site import Site
-from supervisor_tasks.view import Found, View
+from supervisor_tasks.view import Found, View, foreign
 
 log = structlog.get_logger()
 
@@ -66,6 +67,10 @@ def _sweep(site: Site, why: str) -> bool:
         _cancel(site, view, findings, report)
     held = held_now(view, findings, _last(site.ledger, "held"))
     _alarm(site.ledger, view, findings, held)
+    if view.slurm is not None:
+        ends = {finding.cancel for finding in findings}
+        alarm_of_foreign_jobs(site, [job for job in foreign(view) if job.slurm_id not in ends])
+        alarm_of_shown_tokens(site, view.slurm.values())
     _hold(site.ledger, view)
     _wake(site, report)
     now_s = begun.at.timestamp()

@@ -48,7 +48,7 @@ def tend(site: Site, waiting: Sequence[Sent], state: AccountState) -> None:
 
 def _cures(site: Site, waiting: Sequence[Sent], state: AccountState) -> dict[int, Cure]:
     """What each needs, by its id."""
-    wallet, rules = site.chain.wallet, Rules(site.chain.wallet.cap_wei, site.chain.stuck_after_s)
+    wallet, rules = site.chain.wallet, Rules(site.chain.wallet.bounds, site.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
     odd_id, odd_s = _oddly_refused(site, waiting, state)
@@ -155,7 +155,7 @@ def _alarm(site: Site, capped: Sequence[Sent], state: AccountState) -> None:
             address=first.address,
             pays_wei_per_gas=first.fees.max_fee_wei,
             market_wei_per_gas=state.market.least_wei,
-            most_wei_per_gas=wallet.cap_wei,
+            most_wei_per_gas=wallet.bounds.of(first.gas),
         )
     else:
         calm(site)

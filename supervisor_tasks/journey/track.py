@@ -11,6 +11,7 @@ from supervisor_tasks.chain.estimates import RevertedError
 from supervisor_tasks.chain.rpc import RpcError
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import ChainSaw
+from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.job import JobId, Kind
 from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.drain import drain
@@ -54,9 +55,10 @@ def follow_once(site: Site) -> bool:
         return False
     state = wallet.look()
     receipts = _receipts(site, transactions)
-    mined = [Mined.from_receipt(entry, receipts[entry.id]) for entry in transactions if entry.id in receipts]
+    sure = _confirmed(site, receipts)
+    mined = [Mined.from_receipt(entry, sure[entry.id]) for entry in transactions if entry.id in sure]
     if mined:
-        _settle(site, mined, list(receipts.values()))
+        _settle(site, mined, list(sure.values()))
     tend(site, [entry for entry in transactions if entry.id not in receipts], state)
     return len(mined) < len(transactions)
 
@@ -68,6 +70,14 @@ def _receipts(site: Site, transactions: Sequence[Sent]) -> dict[int, dict[str, A
         answers = site.chain.contract.rpc.batch([("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked])
     pairs = zip(asked, answers, strict=True)
     return {row_id: answer for (row_id, _), answer in pairs if answer is not None and not isinstance(answer, RpcError)}
+
+
+def _confirmed(site: Site, receipts: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Those whose events a second endpoint shows too; the others are mined, and are read once it does."""
+    contract = site.chain.contract
+    happened, _ = contract.happened(entry for receipt in receipts.values() for entry in receipt["logs"])
+    doubted = unconfirmed(site.ledger, contract, happened)
+    return {row_id: receipt for row_id, receipt in receipts.items() if receipt["transactionHash"] not in doubted}
 
 
 def _settle(site: Site, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Engine, TextClause
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.job import Job, JobId, Kind, closes
+from supervisor_tasks.job import Address, Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, GONE, Holder
+from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, GONE, TURNS, Holder
 from supervisor_tasks.ledger.rows import storable
 
 log = structlog.get_logger()
@@ -36,6 +36,7 @@ TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an ef
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a line of the log
 MOST = 1000  # that are taken at a time
+OF_ONE_CUSTOMER = 2  # submissions that are under way at once, in all workers together
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
 
 Wanted = dict[tuple[JobId, Kind], float]  # in how many seconds
@@ -90,20 +91,52 @@ class Effects:
     def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
         """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
         are recorded as done, postponed or parked, or until this process ends. Waits until a suspect is all that we hold.
+        A submission is not taken while its customer has OF_ONE_CUSTOMER under way.
         """
-        parameters = {
+        parameters = self._taking(kinds) | {"effect_id": effect_id, "most": most}
+        with around(Point.LEASE), self._engine.begin() as connection:
+            if effect_id is None:
+                taken = _effects(connection.execute(outbox.LEASE, parameters))
+            else:
+                connection.execute(outbox.ONE_TAKER, {"turns": TURNS, "effect_id": effect_id})
+                taken = _effects(connection.execute(outbox.LEASE_ONE, parameters))
+        return self._alone(taken)
+
+    def lease_next(self, customer: Address) -> list[OpenEffect]:
+        """Take the submission of this customer that is due and has waited longest, if it is the customer's turn."""
+        of_customer = {"cluster": self._cluster, "customer": customer}
+        parameters = self._taking([Kind.SUBMIT])
+        with around(Point.LEASE), self._engine.begin() as connection:
+            connection.execute(outbox.ONE_TAKER_OF, of_customer | {"turns": TURNS})
+            effect_id = connection.scalar(outbox.NEXT_TURN, of_customer)
+            if effect_id is None:
+                return []
+            chosen = parameters | {"effect_id": effect_id, "most": 1}
+            taken = _effects(connection.execute(outbox.LEASE_ONE, chosen))
+        return self._alone(taken)
+
+    def wake_next(self, customer: Address) -> None:
+        """Send a message for that submission, behind those that wait."""
+        of_customer = {"cluster": self._cluster, "customer": customer}
+        with self._engine.begin() as connection:
+            effect_id = connection.scalar(outbox.NEXT_TURN, of_customer)
+            following = [] if effect_id is None else _effects(connection.execute(outbox.WOKEN, {"id": effect_id}))
+        if following:
+            self.wake(following)
+
+    def _taking(self, kinds: Iterable[Kind]) -> dict[str, Any]:
+        return {
             "cluster": self._cluster,
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
             "kinds": [kind.value for kind in kinds],
-            "effect_id": effect_id,
-            "most": most,
             "suspect": SUSPECT_AFTER,
             "alone_s": ALONE_FOR_S,
+            "at_once": OF_ONE_CUSTOMER,
         }
-        statement = outbox.LEASE if effect_id is None else outbox.LEASE_ONE
-        with around(Point.LEASE), self._engine.begin() as connection:
-            taken = _effects(connection.execute(statement, parameters))
+
+    def _alone(self, taken: list[OpenEffect]) -> list[OpenEffect]:
+        """Wait until a suspect is all that this process holds."""
         if taken and taken[0].unforeseen >= SUSPECT_AFTER:
             try:
                 self._wait_until_alone(taken[0])
@@ -111,6 +144,12 @@ class Effects:
                 self.postpone(taken, 0.0, str(error))
                 raise
         return taken
+
+    def put_off(self, customer: Address, due_in_s: float) -> None:
+        """Let the submissions of this customer that have not begun wait so long: none of them can be made before."""
+        parameters = {"cluster": self._cluster, "customer": customer, "due_in_s": due_in_s}
+        with self._engine.begin() as connection:
+            connection.execute(outbox.PUT_OFF, parameters)
 
     def _wait_until_alone(self, suspect: OpenEffect) -> None:
         """If it kills its worker, that is to count. Where it does not get alone in time, it is carried out uncounted."""
@@ -204,12 +243,23 @@ class Effects:
         with asking(self._engine) as connection:
             return Trouble(**connection.execute(outbox.TROUBLE, parameters).mappings().one())
 
+    def failing_with(self, words: str) -> tuple[int, list[str]]:
+        """How many effects fail for a reason that begins with these words, and a few of the reasons."""
+        with asking(self._engine) as connection:
+            row = connection.execute(outbox.FAILING_WITH, {"cluster": self._cluster, "words": words}).one()
+        return row.effects, list(row.errors)
+
     def forgotten(self) -> list[OpenEffect]:
         """Due effects that need a message: it was lost, its worker died, or their time has come."""
         with self._engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
-            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
+            parameters = {
+                "cluster": self._cluster,
+                "again_s": WAKE_AGAIN_S,
+                "most": MOST,
+                "at_once": OF_ONE_CUSTOMER,
+            }
             rows = list(connection.execute(outbox.FORGOTTEN, parameters))
         return [replace(effect, woken=row.woken) for effect, row in zip(_effects(rows), rows, strict=True)]
 

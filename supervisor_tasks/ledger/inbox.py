@@ -16,8 +16,8 @@ CALLBACKS = Callback.metadata.tables["callbacks"]
 FACTS = FactRow.metadata.tables["facts"]
 
 STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick, and the fact up to which id they were looked at
-FORGET_EVERY_S = 3600.0
-STRANGE_KEPT_S = 86_400.0
+FORGET_EVERY_S = 600.0
+STRANGE_KEPT_S = 2700.0  # with the time between two looks, less than an hour
 MOST = 1000  # that are read at a time
 
 # The first one, behind those that were looked at before, that was not read long enough ago.
@@ -47,6 +47,16 @@ _STRANGE = text(
         )
     """
 )
+# What was about no job when it came may be about one that a sweep has found on chain since then.
+_NO_LONGER_STRANGE = text(
+    """
+    UPDATE callbacks SET strange = false WHERE cluster = :cluster AND strange
+        AND EXISTS (
+            SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
+                AND jobs.slurm_id = callbacks.slurm_id
+        )
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,17 @@ class CallbackSeen:
     duration_s: int
     exit_code: int
     received_s: float = 0.0  # Unix time
+    proof: str = "no key"  # proven, unproven: by the site's key, which the caller had, or had not
+
+    @property
+    def proven(self) -> bool:
+        """Whether a program that has the site's key said it."""
+        return self.proof == "proven"
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether a job may be billed by it. At a site that has a key, what was said without it is only a hint to look."""
+        return self.proof != "unproven"
 
 
 class Inbox:
@@ -96,8 +117,8 @@ class Inbox:
             return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
 
     def forget_strange(self) -> int:
-        """Once an hour: what was read a day ago and is about no job of ours under its SLURM id was a stranger's. Each callback
-        is looked at once, up to the first that is younger, or again while nobody knows yet. Returns how many went.
+        """Every ten minutes: what was read 45 minutes ago and is about no job of ours under its SLURM id was a stranger's. Each
+        callback is looked at once, up to the first that is younger, or again while nobody knows yet. Returns how many went.
         """
         ago_s = self._ticks.age_s(STRANGE_FORGOTTEN)
         if ago_s is not None and ago_s < FORGET_EVERY_S:
@@ -108,6 +129,7 @@ class Inbox:
             where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
             young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
             gone = connection.execute(_STRANGE, where | {"young": young}).rowcount
+            connection.execute(_NO_LONGER_STRANGE, where)
             last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
             known = insert(FACTS).values(cluster=self._cluster, name=STRANGE_FORGOTTEN, value=str(last_id))
             value = {"value": known.excluded.value}
@@ -125,13 +147,16 @@ class Inbox:
                 found[JobId(row.job_id)].append(_callback(row))
         return found
 
-    def last_heard_s(self, job_ids: Collection[str]) -> dict[JobId, float]:
-        """How many seconds ago the last callback about each of these jobs came, under whatever SLURM id."""
+    def last_heard_s(self, job_ids: Collection[str]) -> dict[JobId, dict[SlurmId, float]]:
+        """How many seconds ago the last callback about each of these jobs came, under each SLURM id that one named."""
         age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
         mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
+        heard = dict[JobId, dict[SlurmId, float]]()
         with asking(self._engine) as connection:
-            rows = connection.execute(select(CALLBACKS.c.job_id, age).where(*mine).group_by(CALLBACKS.c.job_id))
-            return {JobId(row.job_id): float(row.age_s) for row in rows}
+            for row in connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)):
+                heard.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
+        return heard
 
     def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
         """Of which of these jobs, under these SLURM ids, a plugin has said one of the statuses that nobody has read, or that
@@ -162,4 +187,5 @@ class Inbox:
 
 def _callback(row: Any) -> CallbackSeen:
     about = row.id, JobId(row.job_id), row.slurm_id
-    return CallbackSeen(*about, row.status, row.duration_s, row.exit_code, row.received_at.timestamp())
+    said = row.status, row.duration_s, row.exit_code
+    return CallbackSeen(*about, *said, row.received_at.timestamp(), row.proof)

@@ -4,10 +4,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, text
+from sqlalchemy import Connection, Engine, and_, bindparam, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.events import Claimed, Event, SlurmStarted, SlurmWaiting, SubmitStarted, SubmitUnclear
+from supervisor_tasks.events import (
+    Claimed,
+    Event,
+    SlurmStarted,
+    SlurmWaiting,
+    SubmissionDenied,
+    SubmitStarted,
+    SubmitUnclear,
+)
 from supervisor_tasks.job import Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import EffectRow, EventRow
@@ -46,6 +54,20 @@ _OTHERS = text(
             ))
         GROUP BY jobs.customer
     ) AS customers
+    """
+)
+
+_WAITING = text(
+    """
+    SELECT customer, seen, count(*) AS number
+    FROM jobs LEFT JOIN LATERAL (
+        SELECT details ->> 'seen' AS seen FROM events
+        WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id AND jobs.state = 'QUEUED'
+            AND events.name = 'SlurmWaiting'
+        ORDER BY id DESC LIMIT 1
+    ) AS last_look ON true
+    WHERE jobs.cluster = :cluster AND jobs.state = ANY(:states)
+    GROUP BY customer, seen
     """
 )
 
@@ -123,9 +145,10 @@ class Journal:
         return found
 
     def strange_answers(self, job_id: JobId) -> list[str]:
-        """What sbatch said of a job since it was claimed that nobody understands; the latest last."""
-        said = EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.details["strange"].as_boolean()
-        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), *said)
+        """What sbatch said of a job since it was claimed that nobody understands, or that SLURM denies; the latest last."""
+        strange = and_(EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.details["strange"].as_boolean())
+        said = or_(strange, EVENTS.c.name == SubmissionDenied.__name__)
+        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), said)
         with asking(self._engine) as connection:
             return list(connection.scalars(query.order_by(EVENTS.c.id)))
 
@@ -168,6 +191,12 @@ class Journal:
             for row in connection.execute(query):
                 found.setdefault(JobId(row.job_id), []).append((row.seen, float(row.ago_s)))
         return found
+
+    def waiting(self, states: Collection[str]) -> list[tuple[str, str | None, int]]:
+        """How many jobs of each customer are in these states, by what the last look showed of them."""
+        with asking(self._engine) as connection:
+            rows = connection.execute(_WAITING, {"cluster": self._cluster, "states": list(states)})
+            return [(row.customer, row.seen, row.number) for row in rows]
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
         """Which of these jobs SLURM has shown as SUSPENDED at a look."""

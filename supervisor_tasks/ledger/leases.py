@@ -29,6 +29,7 @@ log = structlog.get_logger()
 GONE = (DBAPIError, LedgerUnavailableError)
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
 SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
+TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
 
 BEAT_EVERY_S = 1.0
 STANDS_STILL_S = 15.0  # a holder that was silent for so long has lost its right

@@ -70,6 +70,10 @@ class JobRow(Base):
     reason: Mapped[str | None]
     settled_by_operator: Mapped[bool] = mapped_column(server_default=text("false"))
     message: Mapped[str]
+    runs: Mapped[list[Any]] = mapped_column(server_default=text("'[]'"))
+    put_back: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    stop_status: Mapped[int | None] = mapped_column(SmallInteger)
+    stop_reason: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
@@ -156,7 +160,11 @@ class EffectRow(Base):
 
 
 class Callback(Base):
-    """The inbox: what plugins said, verbatim. Unique on its content, so that a repeat changes nothing."""
+    """The inbox: what plugins said, verbatim. Unique on its content, so that a repeat changes nothing.
+
+    `proof` tells whether the caller proved itself by the site's key ("proven", "unproven"), or that the site has none ("no
+    key"). `strange` are those that were about no job of the ledger when they came.
+    """
 
     __tablename__ = "callbacks"
 
@@ -168,6 +176,8 @@ class Callback(Base):
     duration_s: Mapped[int]
     exit_code: Mapped[int]
     peer: Mapped[str]
+    proof: Mapped[str] = mapped_column(server_default=text("'no key'"))
+    strange: Mapped[bool] = mapped_column(server_default=text("false"))
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())
     read_at: Mapped[datetime | None]
 
@@ -176,6 +186,7 @@ class Callback(Base):
             "cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"
         ),
         Index("callbacks_unread", "cluster", "id", postgresql_where=text("read_at IS NULL")),
+        Index("callbacks_strange", "cluster", postgresql_where=text("strange")),
     )
 
 

@@ -92,7 +92,7 @@ _LEASE = """
                     WHERE mine.cluster = :cluster AND mine.done_at IS NULL AND mine.failing_since IS NOT NULL
                         AND mine.lease = :holder AND mine.unforeseen >= :suspect
                         AND mine.lease_until > now() + (:lease_s - :alone_s) * interval '1 second'
-                )
+                ){turn}
             ORDER BY due_at LIMIT :most FOR UPDATE {locked}
         ), first AS (
             SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
@@ -100,11 +100,56 @@ _LEASE = """
         SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
     )
     """
-LEASE = _returning(_LEASE.format(locked="SKIP LOCKED"))
+LEASE = _returning(_LEASE.format(locked="SKIP LOCKED", turn=""))
 
 # Of the one effect that a message is about: a row that is just being looked at for what was forgotten is waited for. Who came
-# away empty would leave it to the next message, seconds later.
-LEASE_ONE = _returning(_LEASE.format(locked=""))
+# away empty would leave it to the next message, seconds later. A submission whose customer has as many under way as one
+# customer may is not taken: it waits its turn (NEXT_TURN). Only jobs in these two states have an effect of that kind.
+_TURN = """
+                AND (kind <> 'submit' OR :at_once > (
+                    SELECT count(*) FROM jobs JOIN effects AS theirs USING (cluster, job_id)
+                    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING')
+                        AND theirs.kind = 'submit' AND theirs.done_at IS NULL AND theirs.lease IS NOT NULL
+                        AND customer = (SELECT customer FROM jobs AS this
+                            WHERE this.cluster = :cluster AND this.job_id = effects.job_id)
+                ))"""
+LEASE_ONE = _returning(_LEASE.format(locked="", turn=_TURN))
+
+# Those who take submissions of one customer take them one after the other: each counts what the one before has taken.
+ONE_TAKER = text(
+    """
+    SELECT pg_advisory_xact_lock(:turns, hashtext(cluster || customer)) FROM effects JOIN jobs USING (cluster, job_id)
+    WHERE effects.id = :effect_id AND kind = 'submit' AND done_at IS NULL
+    """
+)
+ONE_TAKER_OF = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text) || CAST(:customer AS text)))")
+
+# The submission of a customer that has waited longest of those that are due.
+NEXT_TURN = text(
+    """
+    SELECT effects.id FROM jobs JOIN effects USING (cluster, job_id)
+    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND customer = :customer
+        AND kind = 'submit' AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
+    ORDER BY due_at, effects.id LIMIT 1
+    """
+)
+
+# A message is about to be sent for an effect.
+WOKEN = _returning(
+    "UPDATE effects SET woken_at = now() WHERE id = :id AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL"
+)
+
+# What a customer's login that hangs is not to be asked for waits until it is asked again, without a message for each.
+PUT_OFF = text(
+    """
+    UPDATE effects SET due_at = now() + :due_in_s * interval '1 second', woken_at = NULL
+    FROM jobs
+    WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id AND jobs.state = 'READY'
+        AND effects.cluster = :cluster AND jobs.customer = :customer
+        AND kind = 'submit' AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+        AND due_at < now() + :due_in_s * interval '1 second'
+    """
+)
 
 # Whether a holder carries out nothing but that effect.
 ALONE = text(
@@ -152,7 +197,7 @@ FREE_LEASES = text(
 )
 
 # Effects that are due, that nobody works on, and for which no message was sent lately; `woken` when one was sent since they
-# are due.
+# are due. Of a customer's submissions as many as may be under way: each that ends takes the next one.
 FORGOTTEN = _returning(
     """
     UPDATE effects SET woken_at = now()
@@ -160,6 +205,17 @@ FORGOTTEN = _returning(
         SELECT id AS due, COALESCE(woken_at >= due_at, false) AS woken FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
             AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+            AND (kind <> 'submit' OR id IN (
+                SELECT turns.id FROM (
+                    SELECT theirs.id, row_number() OVER (
+                        PARTITION BY customer ORDER BY theirs.lease IS NULL, theirs.due_at, theirs.id
+                    ) AS place
+                    FROM jobs JOIN effects AS theirs USING (cluster, job_id)
+                    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND theirs.kind = 'submit'
+                        AND theirs.done_at IS NULL AND theirs.parked_at IS NULL
+                        AND (theirs.lease IS NOT NULL OR theirs.due_at <= now())
+                ) AS turns WHERE turns.place <= :at_once
+            ))
         ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     ) AS forgotten
     WHERE id = due
@@ -214,6 +270,14 @@ TROUBLE = text(
             OR failing_since < now() - :late_s * interval '1 second') AS late
         FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
     ) AS failing
+    """
+)
+
+# Why effects fail whose last error begins with these words: how many, and some of the reasons, each once.
+FAILING_WITH = text(
+    """
+    SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors
+    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND starts_with(last_error, :words)
     """
 )
 

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from supervisor_tasks.events import Event, ScriptFetched
-from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
+from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, Stop, TopUp
+from supervisor_tasks.jobs.runs import Run
 
 LONGEST_TEXT = 2000  # characters of an error or of a piece of evidence
 
@@ -58,6 +59,9 @@ def job_from_row(row: RowMapping) -> Job:
         outcome=_outcome(row),
         settled_by_operator=row["settled_by_operator"],
         message=row["message"],
+        runs=tuple(Run(**entry) for entry in row["runs"]),
+        put_back=row["put_back"],
+        stop=None if row["stop_status"] is None else Stop(ChainStatus(row["stop_status"]), row["stop_reason"]),
     )
 
 
@@ -90,6 +94,10 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "reason": None if outcome is None else whole(outcome.reason),
         "settled_by_operator": job.settled_by_operator,
         "message": whole(job.message),
+        "runs": [_plain(run) for run in job.runs],
+        "put_back": job.put_back,
+        "stop_status": None if job.stop is None else int(job.stop.status),
+        "stop_reason": None if job.stop is None else whole(job.stop.reason),
     }
 
 

@@ -155,6 +155,24 @@ class Ledger:
                     found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
         return found
 
+    def recognised_as(self, slurm_ids: Iterable[SlurmId]) -> dict[SlurmId, set[JobId]]:
+        """Which jobs of ours a look has recognised under these ids."""
+        asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(slurm_ids)))
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id)
+        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
+        found = dict[SlurmId, set[JobId]]()
+        with asking(self.engine) as connection:
+            for row in connection.execute(query):
+                found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return found
+
+    def highest_recognised_id(self) -> int:
+        """The highest id under which a look has recognised a job of ours; 0 when none has."""
+        recognised = JOBS.c.cluster == self.cluster, JOBS.c.slurm_id.is_not(None), JOBS.c.slurm_submit_s.is_not(None)
+        with asking(self.engine) as connection:
+            query = select(JOBS.c.slurm_id).where(*recognised).order_by(JOBS.c.slurm_id.desc()).limit(1)
+            return int(connection.scalar(query) or 0)
+
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""
         chosen = JOBS.c.state.in_(list(states))

@@ -9,7 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, case, delete, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
+from supervisor_tasks.job import GREATEST_LIMIT_MIN, Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
+from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.runs import Run, Runs, left_min
 from supervisor_tasks.known import Known, earlier_limits
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.models import FactRow, SweepRow
@@ -37,7 +39,7 @@ WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
-        cancel_requested, time_limit_min, top_ups, applied_limit_min,
+        cancel_requested, time_limit_min, top_ups, applied_limit_min, definition, runs, stop_status,
         COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
     FROM jobs
     LEFT JOIN (
@@ -163,10 +165,10 @@ class Sweeps:
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def hot(self) -> dict[JobId, Known]:
-        """All jobs of which something is still to be decided."""
+    def hot(self, partition: str = "", *, compares_sizes: bool = False) -> dict[JobId, Known]:
+        """All jobs of which something is still to be decided, and that were given to this partition; whose size is compared."""
         with asking(self._engine) as connection:
-            return _known(connection.execute(_HOT, {"cluster": self._cluster}))
+            return _known(connection.execute(_HOT, {"cluster": self._cluster}), partition, compares_sizes)
 
     def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, Known]:
         """The jobs with these ids, or with these ids in SLURM, in whatever state."""
@@ -210,7 +212,16 @@ class Sweeps:
         return None if row is None else (row.value, float(row.age_s))
 
 
-def _known(rows: Iterable[Any]) -> dict[JobId, Known]:
+def _runs(row: Any) -> Runs:
+    return tuple(Run(**entry) for entry in row.runs)
+
+
+def _paid(row: Any, runs: Runs, partition: str, compares_sizes: bool) -> Paid:
+    limit_min = min(row.time_limit_min + sum(minutes for _, minutes, _ in row.top_ups), GREATEST_LIMIT_MIN)
+    return Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
+
+
+def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, Known]:
     sets: dict[tuple[str, ...], frozenset[Kind]] = {}  # the rows share a few
 
     def kinds(names: list[str]) -> frozenset[Kind]:
@@ -234,8 +245,10 @@ def _known(rows: Iterable[Any]) -> dict[JobId, Known]:
             parked=kinds(row.parked),
             heard=row.heard,
             earlier_limits_min=earlier_limits(
-                row.time_limit_min, (minutes for _, minutes, _ in row.top_ups), row.applied_limit_min
+                row.time_limit_min, (minutes for _, minutes, _ in row.top_ups), row.applied_limit_min, _runs(row)
             ),
+            stopped=row.stop_status is not None,
+            paid=_paid(row, _runs(row), partition, compares_sizes),
         )
         for row in rows
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.job import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import UNIX_TIMES
-from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, wait_status
+from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError, refusal, wait_status
 
 FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
 _OF_USERS = (
@@ -72,6 +72,8 @@ def accounted_jobs(answer: Answer, mark: str) -> list[Accounted]:
     """The records that sacct printed, by id and time of submission: a requeue begins a new one, and so does another job that
     is given the same id. Raises SlurmUnavailableError when it could not ask, or when what it printed is not whole.
     """
+    if answer.status != 0 and answer.stderr.strip():
+        raise refusal(answer.stderr)(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
     *fields, rest = answer.stdout.split(f"|{mark}")
     if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
         raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")

@@ -1,7 +1,7 @@
 """The cluster: what the journey asks of SLURM, in one command each."""
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -20,16 +20,27 @@ from supervisor_tasks.slurm.accounting import (
     submitted_as,
 )
 from supervisor_tasks.slurm.commands import script_mark
-from supervisor_tasks.slurm.identity import Sight, Wanted, accounted_record, listed_record, recognise_all
-from supervisor_tasks.slurm.listing import Listed, listed_jobs, squeue_all, squeue_by_id, squeue_format
+from supervisor_tasks.slurm.homes import Homes, home_seen, look
+from supervisor_tasks.slurm.identity import Record, Sight, Wanted, accounted_record, listed_record, recognise_all
+from supervisor_tasks.slurm.listing import (
+    Listed,
+    listed_jobs,
+    requests,
+    squeue_all,
+    squeue_by_id,
+    squeue_format,
+    squeue_json,
+)
 from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import (
+    MAX_SLURM_ID,
     MIN_JOB_AGE_S,
     Answer,
     Seen,
     SlurmUnavailableError,
     boot_time,
     has_accounting,
+    max_job_id,
     min_job_age_s,
     next_id,
     not_cancelled,
@@ -48,7 +59,10 @@ from supervisor_tasks.slurm.recognise import (
     worth_reading,
     written_at,
 )
+from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
+from supervisor_tasks.slurm.splitting import ask_in_parts
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
+from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
 from supervisor_tasks.slurm.which import Which, which
 
 log = structlog.get_logger()
@@ -71,6 +85,7 @@ class Request:
     definition: Definition
     limit_min: int
     script: str = field(repr=False)
+    number: int  # which submission of the job this is, from 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +103,8 @@ class Paths:
 class Controller:
     """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
     seconds since the epoch); whether it keeps an accounting database that we do not ask; of which cluster it is;
-    the id that the next job gets, 0 where it does not tell; and how long it remembers a job that has ended, 0 for ever.
+    the id that the next job gets, 0 where it does not tell; how long it remembers a job that has ended, 0 for ever; and
+    MaxJobId.
     """
 
     booted: str
@@ -96,11 +112,21 @@ class Controller:
     which: Which
     next_id: int = 0
     min_job_age_s: int = MIN_JOB_AGE_S
+    max_id: int = MAX_SLURM_ID
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What slurmctld told this process last."""
+
+    max_id: int = MAX_SLURM_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """SLURM behind the login node. Threads may share it."""
+    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives a job the CPUs, memory and nodes that it
+    asks for, so that more is its owner's doing.
+    """
 
     ssh: Ssh
     paths: Paths
@@ -108,6 +134,11 @@ class Cluster:
     partition: str
     public_address: str
     message_timeout_s: float = 10.0
+    compares_sizes: bool = True
+    homes: Homes = field(default_factory=Homes)
+    bounds: Bounds = field(default_factory=Bounds)
+    environment_file: str = ""  # the site's, on the login node: what it exports, jobs inherit
+    submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
 
     @property
     def settled_after_s(self) -> float:
@@ -127,6 +158,17 @@ class Cluster:
     def _admins_clock(self) -> LoginClock:
         return self.ssh.clock(self.admin, sites_own=True)
 
+    def require_own_home(self, user: Address) -> None:
+        """Before a session begins as a customer. Raises UnsafeHomeError when another customer may decide what it runs, and
+        other TransientErrors when the login node does not tell.
+        """
+        mark = new_mark()
+        self.homes.require_own(
+            user,
+            see=lambda: home_seen(self._ask(look(mark, user)), mark, user),
+            log_in=lambda: self.ssh.clock(user),
+        )
+
     def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
         """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
         SlurmRejectedError, a TransientError (nothing was taken), or OutcomeUnknownError (look before doing anything).
@@ -137,9 +179,25 @@ class Cluster:
             request.definition,
             limit_min=request.limit_min,
             partition=self.partition,
-            public_address=self.public_address,
+            comment=self._comment(user, job_id, request, clock.at(begun_s)),
         )
         return self.hand_over(user, argv, commands.batch_script(job_id, request.script), clock, begun_s)
+
+    def _comment(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> str:
+        comment = commands.comment(self.public_address)
+        if not self.submit_key:
+            return comment
+        submission = Submission(
+            job_id=job_id,
+            user=user,
+            definition=request.definition,
+            limit_min=request.limit_min,
+            partition=self.partition,
+            comment=comment,
+            number=request.number,
+            expires_s=expires_s(begun_login_s, IN_TIME_S, self.message_timeout_s),
+        )
+        return with_token(submission, self.submit_key)
 
     def hand_over(self, user: str, argv: Sequence[str], script: bytes, clock: LoginClock, begun_s: float) -> SlurmId:
         """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
@@ -147,10 +205,18 @@ class Cluster:
         if our_clock_s() >= begun_s + IN_TIME_S:
             raise once.TooLateError("this worker stood still; nothing was sent")
         with around(Point.SBATCH):
-            guarded = once.guarded(argv, script, until_login_s, clock.slurm_conf)
-            answer = self.ssh.run(user, guarded, once.marked(mark, script), timeout_s=once.ANSWERED_AFTER_S)
+            guarded = once.guarded(argv, script, until_login_s, clock.slurm_conf, self.environment_file)
+            marked = once.marked(mark, script)
+            answer = self.ssh.run_in_turn(
+                user,
+                guarded,
+                marked,
+                once.ANSWERED_AFTER_S,
+                other=self.admin,
+                came_late=lambda answer: once.came_late(answer, mark),
+            )
         try:
-            return submitted_id(once.guards_answer(answer, mark))
+            return submitted_id(once.guards_answer(answer, mark), self.bounds.max_id)
         except once.TooLateError:
             self.ssh.forget_clock(user)  # or it is wrong by now
             raise
@@ -243,7 +309,8 @@ class Cluster:
         return job_id in self.left_logs(user, {job_id: begun_s_ago})
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """The same of several jobs of one customer, in one command."""
+        """The same of several jobs of one customer, in one command. Raises UnsafeHomeError, as a session begins for it."""
+        self.require_own_home(user)
         now_s = self.now_s()
         answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
         written = {job_id: written_at(answer, f"{job_id}.log") for job_id in begun_s_ago}
@@ -265,10 +332,11 @@ class Cluster:
         scripts that have to tell, and one to the accounting database about those that slurmctld does not know, unless that
         is not to be asked: it still has those whose id is another job's. Raises SlurmUnavailableError or SshUnavailableError
         when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
-        the whole list of slurmctld at hand, it is not asked again.
+        the whole list of slurmctld at hand, it is not asked again. A question that is refused is split: of a job whose id is
+        refused alone nothing is said.
         """
-        rows = self._listed(wanted) if listed is None else listed.values()
-        sights = recognise_all(wanted, map(listed_record, rows), self._jobs_of_scripts)
+        rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue) if listed is None else (listed.values(), {})
+        sights = recognise_all(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
         missing = [job for job in wanted if sights[job.job_id].unknown]
         if missing and self.paths.sacct and accounting:
             try:
@@ -277,9 +345,27 @@ class Cluster:
                 sights |= {job.job_id: Sight(unclear=str(error)) for job in missing}
         return sights
 
-    def _listed(self, wanted: Sequence[Wanted]) -> Iterator[Listed]:
-        for ids in commands.batches(_ids(wanted)):
-            yield from self._list(squeue_by_id(self.paths.squeue, ids)).values()
+    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
+        """Which of these ids slurmctld or accounting knows as a job's, whoever owns it."""
+        asked = [str(number) for number in sorted(slurm_ids)]
+        known = {job.slurm_id for job in ask_in_parts(asked, self._ask_squeue)[0]} if asked else set()
+        left = [str(number) for number in sorted(set(slurm_ids) - known)]
+        if left and self.paths.sacct:
+            known |= {record.seen.slurm_id for record in self._ask_sacct(self.paths.sacct, left)[0]}
+        return known
+
+    def _ask_squeue(self, ids: Sequence[str]) -> list[Listed]:
+        some = (self._list(squeue_by_id(self.paths.squeue, batch)) for batch in commands.batches(ids))
+        return [job for listed in some for job in listed.values()]
+
+    def _ask_sacct(self, sacct: str, ids: Sequence[str]) -> tuple[list[Record], dict[str, str]]:
+        mark = new_mark()
+
+        def ask(part: Sequence[str]) -> list[Record]:
+            answers = (self._ask(sacct_by_id(sacct, batch, mark)) for batch in commands.batches(part))
+            return [accounted_record(job) for answer in answers for job in accounted_jobs(answer, mark)]
+
+        return ask_in_parts(ids, ask)
 
     def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
         marks = dict[SlurmId, str]()
@@ -291,10 +377,8 @@ class Cluster:
         return {slurm_id: marked_job(line) for slurm_id, line in marks.items()}
 
     def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
-        mark = new_mark()
-        asked = (self._ask(sacct_by_id(sacct, ids, mark)) for ids in commands.batches(_ids(wanted)))
-        records = (accounted_record(job) for answer in asked for job in accounted_jobs(answer, mark))
-        return recognise_all(wanted, records, lambda _: {})
+        records, refused = self._ask_sacct(sacct, _ids(wanted))
+        return recognise_all(wanted, records, lambda _: {}) | _unclear(wanted, refused)
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job of this user, and nobody else's; one that has ended is fine."""
@@ -313,11 +397,49 @@ class Cluster:
                 self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update"
             )
 
+    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job that waits; one that has ended is fine. Raises SlurmRejectedError where SLURM does not do that."""
+        require_done(self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)), "scontrol update")
+
+    def forbid_requeue(self, slurm_id: SlurmId) -> None:
+        """Have SLURM refuse to run a job once more, which its owner could ask for also after its end. Nothing happens to one
+        that has ended. Raises SlurmRejectedError.
+        """
+        self.put_back(slurm_id, ["Requeue=0"])
+
+    def hold_again(self, slurm_id: SlurmId) -> None:
+        """Have a job that has ended wait again, and not begin: only such a one can be kept from being requeued. Raises
+        SlurmRejectedError.
+        """
+        require_done(self._ask(commands.hold_again(self.paths.scontrol, slurm_id)), "scontrol requeuehold")
+
+    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+        """What jobs that run were submitted for, as their owner has changed it since; those that SLURM does not know are left
+        out. Raises SlurmUnavailableError.
+        """
+        ids = ",".join(map(str, sorted(slurm_ids)))
+        return requests(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
+
+    def memory_per_cpu_limit(self) -> int | None:
+        """The site's MaxMemPerCPU (MB), where it has one. Raises SlurmUnavailableError."""
+        answers = [
+            self._ask(commands.show_config(self.paths.scontrol)),
+            self._ask(commands.show_partition(self.paths.scontrol, self.partition)),
+        ]
+        for answer in answers:
+            require_done(answer, "scontrol show")
+        config, partition = answers
+        return memory_per_cpu_limit(config.stdout, partition.stdout)
+
     def controller(self) -> Controller:
         """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
         unused = has_accounting(answer) and self.paths.sacct is None
-        return Controller(boot_time(answer), unused, which(answer), next_id(answer), min_job_age_s(answer))
+        told = Controller(
+            boot_time(answer), unused, which(answer), next_id(answer), min_job_age_s(answer), max_job_id(answer)
+        )
+        self.bounds.max_id = told.max_id
+        return told
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
         """Run something that may be run twice, as the admin user."""
@@ -329,6 +451,10 @@ class Cluster:
 
 def _minutes(begun_s_ago: float) -> int:
     return int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1
+
+
+def _unclear(wanted: Iterable[Wanted], refused: Mapping[str, str]) -> dict[JobId, Sight]:
+    return {job.job_id: Sight(unclear=why) for job in wanted if (why := refused.get(str(job.slurm_id))) is not None}
 
 
 def _ids(wanted: Iterable[Wanted]) -> list[str]:

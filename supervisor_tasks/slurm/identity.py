@@ -100,7 +100,7 @@ def recognise(wanted: Wanted, records: Sequence[Record]) -> Sight:
     for place, record in enumerate(records):
         problem = _why_not(wanted, record)
         if problem is None:
-            return Sight(_last_run([later.seen for later in records[place:]]))
+            return Sight(_last_run([later.seen for later in records[_first_of(records, place) :]]))
         unclear = unclear or problem
     return Sight(unclear=unclear)
 
@@ -130,15 +130,29 @@ def _why_not(wanted: Wanted, record: Record) -> str | None:
 
 
 def _last_run(records: Sequence[Seen]) -> Seen:
-    """The record of the last run: accounting has one for each, and the next begins when the one before has ended. A run that
-    was resized has one for each of its parts, with the seconds of that part alone.
+    """The record of the last run, with the seconds of those before it: accounting has one for each run, and the next begins
+    when the one before has ended. A run that was resized has one for each of its parts, with the seconds of that part alone.
     """
     run, *later = records
     for record in later:
-        follows = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
-        if run.state not in (*_RUN_AGAIN, _RUNS_ON) or record.user != run.user or not follows:
+        if not _follows(run, record):
             break
         if run.state == _RUNS_ON:  # slurmctld still knows it by its first time
-            record = replace(record, elapsed_s=run.elapsed_s + record.elapsed_s, submit_s=run.submit_s)
-        run = record
+            whole = replace(record, elapsed_s=run.elapsed_s + record.elapsed_s, submit_s=run.submit_s)
+            run = replace(whole, earlier_s=run.earlier_s, earlier_runs=run.earlier_runs)
+        else:
+            run = replace(record, earlier_s=run.earlier_s + run.elapsed_s, earlier_runs=run.earlier_runs + 1)
     return run
+
+
+def _follows(run: Seen, record: Seen) -> bool:
+    """Whether the record is the next one of the same job."""
+    at_once = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
+    return at_once and run.state in (*_RUN_AGAIN, _RUNS_ON) and record.user == run.user
+
+
+def _first_of(records: Sequence[Record], place: int) -> int:
+    """The place of the job's first run, of which the ledger may know only a later one."""
+    while place > 0 and _follows(records[place - 1].seen, records[place].seen):
+        place -= 1
+    return place

@@ -11,7 +11,8 @@ that is looked for here in vain.
 The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, hands it on unchanged. It
 writes no file: a full disk does not matter, and the script, which is the customer's, is never seen in a process list.
 
-It runs in the environment that the customer's start-up files leave, and the job inherits that environment: modules, PATH. What
+It runs in the environment that the site's own file makes (SLURM_ENVIRONMENT_FILE), on top of what a login shell that reads
+start-up files leaves, and the job inherits that environment: modules, PATH. What
 sbatch itself would read there as options (SBATCH_GPUS, SBATCH_ARRAY_INX, SLURM_NTASKS_PER_NODE ...) is taken out, as it would
 change what was paid for, and so are functions and programs of the customer's that have the names of the guard's own tools.
 """
@@ -28,21 +29,27 @@ ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
 NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
 TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own; sbatch reads no options from it
 
-_OUR_TOOLS = "unset -f [ awk cat date echo env printf read test timeout wc; path=$PATH; PATH=/usr/bin:/bin; "
+_NO_FUNCTIONS = "unset -f [ awk cat date echo env printf read test timeout wc; "
+# In a function, so that the file's own parameters are not the guard's; its input is not the script.
+_SITES_FILE = (
+    'sites_file() { . "$1" </dev/null; }; if [ "$4" ]; then if [ -r "$4" ]; then sites_file "$4"; '
+    'else echo "SLURM_ENVIRONMENT_FILE: the login node cannot read $4" >&2; exit 127; fi; fi; '
+)
+_OUR_PATH = "path=$PATH; PATH=/usr/bin:/bin; "
 # Without awk nothing is run: SLURM would be asked for whatever the environment says.
 _WITHOUT_OPTIONS = (
     'names=$(awk "BEGIN {for (n in ENVIRON) if (n ~ /^S(BATCH|LURM)_[A-Za-z0-9_]+$/) print n}") || exit 127; '
     f"for name in $names; do case $name in {'|'.join(TO_REACH_SLURM)}) ;; *) unset $name;; esac; done; "
 )
 _GUARD = (
-    f"{_OUR_TOOLS}{_WITHOUT_OPTIONS}"
-    'n=$1 until=$2; if [ "$3" ]; then export SLURM_CONF="$3"; fi; shift 3; '
+    f"{_NO_FUNCTIONS}{_SITES_FILE}{_NO_FUNCTIONS}{_OUR_PATH}{_WITHOUT_OPTIONS}"
+    'n=$1 until=$2; if [ "$3" ]; then export SLURM_CONF="$3"; fi; shift 4; '
     'IFS= read -r m; s=$(cat; echo .); s=${s%.}; printf %s "$m"; '
     'if [ "$(printf %s "$s" | wc -c)" -ne "$n" ]; then echo " cut"; exit 0; fi; '
     'left=$((until - $(date +%s))); if [ "$left" -le 0 ]; then echo " late"; exit 0; fi; '
     f'echo " runs"; printf %s "$s" | timeout -k {KILLED_AFTER_S} "$left" env PATH="$path" "$@"; r=$?; echo "$m ended $r"'
 )
-_CLOCK = f'{_OUR_TOOLS}echo "$1 $(date +%s) $SLURM_CONF"'
+_CLOCK = f'{_NO_FUNCTIONS}{_OUR_PATH}echo "$1 $(date +%s) $SLURM_CONF"'
 
 
 class TooLateError(TransientError):
@@ -64,11 +71,14 @@ class LoginClock:
         return self.login_s + int(our_s - self.our_s)
 
 
-def guarded(argv: Sequence[str], script: bytes, until_login_s: int, slurm_conf: str = "") -> list[str]:
+def guarded(
+    argv: Sequence[str], script: bytes, until_login_s: int, slurm_conf: str = "", environment_file: str = ""
+) -> list[str]:
     """Run `argv` only with the whole of `script`, only until then, with no option but its own, and with that SLURM_CONF or
-    none. It reads `marked` from standard input.
+    none, in the environment that the site's file, if there is one, makes. It reads `marked` from standard input.
     """
-    return ["/bin/sh", "-c", _GUARD, "guard", str(len(script)), str(until_login_s), slurm_conf, *argv]
+    given = [str(len(script)), str(until_login_s), slurm_conf, environment_file]
+    return ["/bin/sh", "-c", _GUARD, "guard", *given, *argv]
 
 
 def marked(mark: str, script: bytes) -> bytes:
@@ -89,6 +99,11 @@ def clock_told(answer: Answer, mark: str, our_s: float) -> LoginClock:
     return LoginClock(int(found[1]), our_s, found[2])
 
 
+def came_late(answer: Answer, mark: str) -> bool:
+    """Whether the guard began when the time was over."""
+    return f"{mark} late\n" in answer.stdout
+
+
 def guards_answer(answer: Answer, mark: str) -> Answer:
     """What the command that was guarded ended with. Raises TooLateError or TransientError when it was certainly not run,
     and OutcomeUnknownError when nobody knows.
@@ -100,7 +115,9 @@ def guards_answer(answer: Answer, mark: str) -> Answer:
     if word == " late":
         raise TooLateError(f"it arrived more than {IN_TIME_S:g} s after it was begun; nothing was run")
     if not begun and answer.status in NOT_RUN:
-        raise TransientError(f"the login node cannot run /bin/sh (status {answer.status}): {answer.stderr[:200]!r}")
+        raise TransientError(
+            f"the login node cannot begin the submission (status {answer.status}): {answer.stderr[:200]!r}"
+        )
     stdout, ended, status = rest.partition(f"{mark} ended ")
     if word != " runs" or not ended or not re.fullmatch(r"\d{1,3}\n", status):
         raise OutcomeUnknownError(f"the guard's end was not seen (status {answer.status}): {answer.stderr[:200]!r}")

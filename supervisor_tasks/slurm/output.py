@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.job import Outcome, SlurmId
+from supervisor_tasks.jobs.runs import Sighting
+from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.states import Phase, end, never_begins, phase
 
+MAX_SLURM_ID = (
+    0x03FF_FFFF  # SLURM's own bound for MaxJobId; a federation's ids, which lie above it, are found by a look
+)
 MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
@@ -117,6 +122,21 @@ _REFUSED_BY_SBATCH = (
     "sbatch: error: unrecognized",
     "cli_filter plugin terminated with error",
 )
+# What sbatch says before it asks slurmctld, of a SPANK plugin of the login node's that cannot be loaded, or that fails: a
+# plugin being upgraded. Samples: tests/data/slurm/sbatch-spank-*.
+_STACK_NOT_LOADED = ("failed to initialize plugin stack", "plugin stack post-option processing failed")
+# What plugins/supervisor_submit.lua says of a submission that it does not take for ours: the site's trouble, as a customer's
+# own submission is none of ours. Of a token that was used, the job may be in SLURM: its customer can have read the token.
+_TOKEN_REFUSED = (
+    "supervisor: no token",
+    "supervisor: wrong token",
+    "supervisor: token expired",
+    "supervisor: token does not cover",
+    "supervisor: no key",
+    "supervisor: no memory",
+    "supervisor: unknown user",
+)
+_TOKEN_USED = ("supervisor: token used",)
 _VERDICT = "batch job submission failed:"  # so begins the last line of an sbatch that has asked slurmctld
 _NOT_RUN = (126, 127)
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))  # by its time limit or a signal, as sh shows it
@@ -135,6 +155,10 @@ class SlurmUnavailableError(TransientError):
     """SLURM does not answer; again later."""
 
 
+class QuestionRefusedError(SlurmUnavailableError):
+    """SLURM answers and refuses a question as a whole, such as one about an id that no job can have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a command ended with."""
@@ -146,8 +170,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it, `submit_s` and `ended_s` are Unix
-    times of slurmctld's clock; squeue does not tell `ended_s`, sacct not `restarts`.
+    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it, `submit_s`, `start_s` (of a job that
+    waits, when it may begin) and `ended_s` are Unix times of slurmctld's clock. Only squeue tells `restarts`, `size` and
+    `may_requeue`: its owner can have SLURM run it once more, also after its end. Only sacct tells `ended_s`, and `earlier_s`:
+    the seconds of the `earlier_runs`, before the job was requeued for the last time.
     """
 
     slurm_id: SlurmId
@@ -159,6 +185,11 @@ class Seen:
     submit_s: int = 0
     restarts: int = 0
     ended_s: int | None = None
+    start_s: int | None = None
+    earlier_s: int = 0
+    earlier_runs: int = 0
+    size: Size | None = None
+    may_requeue: bool = False
 
     @property
     def phase(self) -> Phase:
@@ -176,6 +207,23 @@ class Seen:
         """Whether it waits until somebody changes something."""
         return self.phase is Phase.WAITING and never_begins(self.reason)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it lives and its seconds do not pass."""
+        return self.phase is Phase.WAITING or self.state == "SUSPENDED"
+
+    def sighting(self, now_s: int) -> Sighting:
+        """What a look at this time shows of the present run."""
+        has_begun = self.phase is not Phase.WAITING and self.elapsed_s + (self.phase is Phase.RUNNING) > 0
+        return Sighting(
+            submit_s=self.submit_s,
+            restarts=self.restarts,
+            start_s=self.start_s if has_begun else None,
+            elapsed_s=self.elapsed_s,
+            seen_s=max(now_s, (self.start_s or 0) + self.elapsed_s if has_begun else 0),
+            suspended=self.state == "SUSPENDED",
+        )
+
     def outcome(self) -> Outcome:
         """What the contract shall say of a job that has ended."""
         reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
@@ -191,14 +239,14 @@ class Seen:
         return said_of(self.exit_status) if self.state == "FAILED" else f"SLURM: {self.state}"
 
 
-def submitted_id(answer: Answer) -> SlurmId:
+def submitted_id(answer: Answer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     """The id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (nothing was taken) or
     OutcomeUnknownError (SLURM may have the job). Only words that are known to be a decision are one: sbatch can fail in many
     ways after slurmctld took the job. docs/architecture.md has the table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
-        return SlurmId(int(found[1]))
+        return _possible(SlurmId(int(found[1])), max_id)
     said = _said(answer)
     if answer.status in _NOT_RUN:
         raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
@@ -207,14 +255,38 @@ def submitted_id(answer: Answer) -> SlurmId:
         raise OutcomeUnknownError(unknown)
     complaints = answer.stderr.lower()
     _, asked, verdict = complaints.rpartition(_VERDICT)
+    if asked and _has(complaints, _TOKEN_USED):
+        raise OutcomeUnknownError(unknown)
+    if asked and _has(complaints, _TOKEN_REFUSED):
+        raise SlurmUnavailableError(
+            f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY): {said}"
+        )
     refused = _has(verdict, _REFUSED) if asked else _has(complaints, _REFUSED_BY_SBATCH)
-    if _has(verdict, _NOT_NOW) or (refused and _has(complaints, _NOT_NOW)):
+    not_asked = not asked and _has(complaints, _STACK_NOT_LOADED)
+    if not_asked or _has(verdict, _NOT_NOW) or (refused and _has(complaints, _NOT_NOW)):
         raise SlurmUnavailableError(f"SLURM does not take the job now: {said}")
     if refused:
         raise SlurmRejectedError(said)
     if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
         raise OutcomeUnknownError(unknown)
     raise AnswerNotUnderstoodError(unknown)
+
+
+def _possible(slurm_id: SlurmId, max_id: int) -> SlurmId:
+    """The answer comes through the customer's login, who can print any number."""
+    if not can_be_given(slurm_id, max_id):
+        raise AnswerNotUnderstoodError(f"sbatch named the job id {slurm_id}; expected 1 to {max_id} (MaxJobId)")
+    return slurm_id
+
+
+def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
+    """Whether slurmctld gives such an id to a job."""
+    return 1 <= slurm_id <= max_id
+
+
+def refusal(said: str) -> type[SlurmUnavailableError]:
+    """What a question has come to that was not answered, by what the command said."""
+    return SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else QuestionRefusedError
 
 
 def has_accounting(answer: Answer) -> bool:
@@ -237,6 +309,12 @@ def next_id(answer: Answer) -> int:
     """The id that slurmctld gives to the next job, of `scontrol show config`; 0 when it does not show it."""
     found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def max_job_id(answer: Answer) -> int:
+    """MaxJobId, of `scontrol show config`; SLURM's bound for it when it does not show it."""
+    found = re.search(r"^MaxJobId\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return min(int(found[1]), MAX_SLURM_ID) if found else MAX_SLURM_ID
 
 
 def min_job_age_s(answer: Answer) -> int:

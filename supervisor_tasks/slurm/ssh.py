@@ -5,7 +5,9 @@ own. A Fabric Connection must not be shared between threads, its transport may: 
 
 A user's login may hang for as long as it likes: a start-up file that waits, a home folder on a server that is gone. So one
 thread at a time asks it whether it answers (`ask`, `clock`), others wait only as long as answers usually take, and one that did
-not answer while other users' did is not asked for a while.
+not answer while other users' did is not asked for a while, each time longer (login_silence.py). Two commands of one customer
+run at once, the question what time it is included, and all customers whose logins are slow have SLOW_COMMANDS together. A
+submission that was cut off, or that the guard began too late, while the login node answers others is such a silence.
 """
 
 import secrets
@@ -23,8 +25,9 @@ from pathlib import Path
 import paramiko
 from fabric import Config, Connection
 
-from supervisor_tasks.effects import IN_TIME_S
+from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S, MARGIN_S
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
 from supervisor_tasks.slurm.once import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.output import Answer
 
@@ -41,13 +44,17 @@ CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
 CLOCK_TIMEOUT_S = IN_TIME_S  # a login that takes longer is in time for no submission
 QUICK_S = 2.0  # who finds a user's login asked by another thread waits until so long after that one began
 HUNG_S = 5.0  # of silence, in the later half of which others were answered: it is the user's own
-SILENT_S = 30.0  # for so long a user's login that hung is not asked again
 CHANNELS = 8  # at once on one connection: OpenSSH's default MaxSessions is 10, and more are no faster
+COMMANDS_OF_A_CUSTOMER = 2  # at once
+SLOW_COMMANDS = 8  # at once, of all customers whose logins are slow: half of a worker's 16 threads
+# The guard ends a submission that began in time before that, whatever SLURM does. A start-up file may forge the guard's words.
+LATE_S = IN_TIME_S + KILLED_AFTER_S + MARGIN_S
 
 # Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
 _FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
 
-NEVER_S = float("-inf")
+Keys = Callable[[str], paramiko.PKey]  # what a user is logged in with; asked once for each connection
+
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -57,6 +64,14 @@ class SshUnavailableError(TransientError):
 
 class SshBusyError(SshUnavailableError):
     """Other threads have all there is; nothing was run, again later."""
+
+
+class SshSilentError(SshBusyError):
+    """The user's login hung while others answered, and is left alone for a while; nothing was run, again then."""
+
+    def __init__(self, user: str, again_in_s: float) -> None:
+        super().__init__(f"the login of {user} hung while others answered; it is asked again in {again_in_s:.0f} s")
+        self.again_in_s = again_in_s
 
 
 class SshCutError(OutcomeUnknownError):
@@ -91,7 +106,10 @@ class _Login:
     asking: threading.Lock = field(default_factory=threading.Lock)
     asked_s: float | None = None  # since when, by who has `asking`
     answered_s: float = NEVER_S  # the last command of the user that came to an end
-    silent_until_s: float = NEVER_S
+    silence: LoginSilence = field(default_factory=LoginSilence)
+    commands: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(COMMANDS_OF_A_CUSTOMER)
+    )
 
     def take_turn(self, user: str, within_s: float) -> None:
         """Take `asking` within so many seconds from when it was taken, or not at all. Raises SshBusyError."""
@@ -100,22 +118,28 @@ class _Login:
         if not self.asking.acquire(timeout=max(left_s, 0.0)):
             raise SshBusyError(f"the login of {user} has not answered another thread yet")
 
+    def require_not_silent(self, user: str) -> None:
+        """Raises SshSilentError while the login is left alone."""
+        if left_s := self.silence.left_s(our_clock_s()):
+            raise SshSilentError(user, left_s)
+
 
 class Ssh:
     """The login node. Threads may share it."""
 
     def __init__(
-        self, address: str, key: paramiko.PKey, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
+        self, address: str, key: paramiko.PKey | Keys, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
         self._host, self._port = (host.strip("[]"), int(port)) if host else (port, 22)
-        self._key = key
+        self._key_for: Keys = (lambda _: key) if isinstance(key, paramiko.PKey) else key
         self._connect_timeout_s = connect_timeout_s
         self._known_hosts = known_hosts
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}
+        self._slow_commands = threading.BoundedSemaphore(SLOW_COMMANDS)
 
     def run(self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
@@ -135,16 +159,55 @@ class Ssh:
                 with suppress(*BROKEN):  # it tells the other end
                     channel.close()
 
+    def run_in_turn(
+        self,
+        user: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        timeout_s: float,
+        other: str,
+        came_late: Callable[[Answer], bool],
+    ) -> Answer:
+        """The same of a customer: two at once at most. A command that was cut off, or whose answer says that it `came_late`,
+        while the login node carries out a command of the `other` user, shows a login that hangs.
+        """
+        silence = self._login(user).silence
+        with self._a_turn(user):
+            begun_s = our_clock_s()
+            try:
+                with self._timed(silence):
+                    answer = self.run(user, argv, stdin, timeout_s)
+            except SshCutError:
+                self._judge(user, begun_s, other)
+                raise
+            if came_late(answer) or our_clock_s() - begun_s >= LATE_S:
+                self._judge(user, begun_s, other)
+            else:
+                silence.carried_out()
+        return answer
+
+    def _judge(self, user: str, begun_s: float, other: str) -> None:
+        """Whether a user's command took so long by the user's own login; the `other` user, who is the site's own, is asked."""
+        ended_s = our_clock_s()
+        with suppress(TransientError):
+            self.forget_clock(other)
+            self.clock(other, sites_own=True)
+            if ended_s - begun_s >= HUNG_S and self._hung(user, begun_s):
+                self._login(user).silence.hung(begun_s, our_clock_s())
+
     def clock(self, user: str, *, sites_own: bool = False) -> LoginClock:
         """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. A login
         that is the site's own, without which nothing goes on, is waited for, and asked again at once. Raises TransientError.
         """
+        if not sites_own:
+            self._login(user).require_not_silent(user)
         if (known := self._known_clock(user)) is not None:
             return known
         with self._asking(user, sites_own=sites_own):
             if (known := self._known_clock(user)) is None:  # nobody else has asked meanwhile
                 line, mark = self._line(user), secrets.token_hex(16)
-                answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
+                with nullcontext() if sites_own else self._a_turn(user):
+                    answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
                 line.clock = known = clock_told(answer, mark, our_clock_s())
         return known
 
@@ -154,7 +217,7 @@ class Ssh:
         """
         answers = our_clock_s() - self._login(user).answered_s <= QUICK_S
         try:
-            with nullcontext() if answers else self._asking(user):
+            with nullcontext() if answers else self._asking(user), self._a_turn(user):
                 return self.run(user, argv)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
@@ -193,21 +256,44 @@ class Ssh:
         try:
             login.asked_s = begun_s = our_clock_s()
             makes_anew = self._kept(user) is None
-            if login.silent_until_s > begun_s and not sites_own:
-                left_s = login.silent_until_s - begun_s
-                raise SshBusyError(
-                    f"the login of {user} hung while others answered; it is asked again in {left_s:.0f} s"
-                )
+            if not sites_own:
+                login.require_not_silent(user)
             yield
         except SshBusyError:
             raise
         except (SshUnavailableError, SshCutError) as error:
             if makes_anew and not sites_own and self._hung(user, begun_s):
-                login.silent_until_s = our_clock_s() + SILENT_S
+                login.silence.hung(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:
             login.asked_s = None
             login.asking.release()
+
+    @contextmanager
+    def _a_turn(self, user: str) -> Iterator[None]:
+        """One of the commands that a customer may have under way. Who has `asking` takes it after that, and who has it takes
+        `asking` of no customer. Raises SshBusyError.
+        """
+        login = self._login(user)
+        with ExitStack() as turns:
+            if not login.commands.acquire(timeout=QUICK_S):
+                raise SshBusyError(f"{COMMANDS_OF_A_CUSTOMER} commands of {user} are under way already")
+            turns.callback(login.commands.release)
+            if login.silence.is_slow(our_clock_s()):
+                if not self._slow_commands.acquire(blocking=False):
+                    raise SshBusyError(
+                        f"{user}'s login was slow lately, and {SLOW_COMMANDS} commands of such are under way"
+                    )
+                turns.callback(self._slow_commands.release)
+            yield
+
+    @contextmanager
+    def _timed(self, silence: LoginSilence) -> Iterator[None]:
+        begun_s = our_clock_s()
+        try:
+            yield
+        finally:
+            silence.took(our_clock_s() - begun_s, our_clock_s())
 
     def _hung(self, user: str, begun_s: float) -> bool:
         """Whether a user's login that did not answer since then is alone with that: a login node that stands still answers
@@ -307,7 +393,7 @@ class Ssh:
     def _connection(self, user: str, sock: socket.socket) -> Connection:
         waits = ("timeout", "banner_timeout", "auth_timeout", "channel_timeout")
         options = {
-            "pkey": self._key,
+            "pkey": self._key_for(user),
             "sock": sock,
             "look_for_keys": False,
             "allow_agent": False,

@@ -311,7 +311,7 @@ class _ChainReader:
         known = self.__dict__.setdefault("_known_prices", {})
         if provider not in known:
             manager = self._contract("ProviderManager", self._addresses.provider_manager)
-            known[provider] = tuple(manager.functions.getProvider(provider).call()[2])
+            known[provider] = tuple(manager.functions.getProviderPrices(provider).call())
         found: tuple[int, int, int] = known[provider]
         return found
 

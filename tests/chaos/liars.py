@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from tests.chaos.evidence import ACKNOWLEDGED
 
 CALLERS = 8
+# What they are told: also that there is no room for more about jobs that nobody knows, or that have no SLURM id yet.
+ANSWERS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
 STATUSES = range(11)  # all that JobStatus knows, and one that a later version may add: 11
 ABSURD = (0, 1, 59, 60, 61, 3600, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1)
 ABSURD_IDS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**64 - 1)
@@ -62,7 +65,7 @@ def _line(said: SetJobStatusRequest) -> str:
 
 def _answer(stub: JobAPIStub, request: SetJobStatusRequest, tries: int) -> str:
     try:
-        stub.SetJobStatus(request, timeout=30)
+        stub.SetJobStatus(request, timeout=deadline(30))
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE and tries > 1:
             return _answer(stub, request, tries - 1)

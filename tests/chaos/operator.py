@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from supervisor_tasks.ledger.operator import AlarmName
 from tests.chaos.slurm_records import purged
 from tests.watching import rows
@@ -29,7 +30,7 @@ def confirm_lost(grid: Grid) -> list[str]:
     if lost:
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "confirm-lost", "--yes", *lost]
         # What has moved on meanwhile ends the command with a status of its own, and is held no more.
-        subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=60)
+        subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=deadline(60))
     return lost
 
 

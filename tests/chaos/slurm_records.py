@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from devgrid.machine import deadline
 from devgrid.users import Users
 
 GRID_JOB = re.compile("0x[0-9a-f]{64}")
@@ -149,7 +150,7 @@ def _seconds(shown: str) -> int:
 def _ask(folder: Path, *argv: str) -> str:
     conf = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
     environment = {**os.environ, **conf, **Users(folder).environment()}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=60)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=deadline(60))
     if done.returncode != 0:
         raise RuntimeError(f"{argv[0]} ended with status {done.returncode}: {done.stderr.strip()}")
     return done.stdout

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from supervisor_tasks.job import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import CHECKS, audit, violations
@@ -59,7 +60,7 @@ def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Gr
 
     def run() -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "tests.chaos.audit", str(grid.folder)]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=deadline(120))
 
     good = run()
     assert (good.returncode, good.stderr) == (0, ""), good.stdout

@@ -1,6 +1,7 @@
 """Whatever dies during the journey, the job ends the same: once in SLURM, once on the contract."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -10,9 +11,10 @@ from devgrid.chain import Account
 from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
-from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+from tests.ends import assert_ended
+from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for
 
-SCRIPT = "#!/bin/bash\nsleep 3\necho done\n"
+SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.2; done\necho done\n"  # else it may have ended before a look
 
 
 def kill_worker(grid: Grid) -> None:
@@ -31,14 +33,19 @@ def nodes_drained(grid: Grid) -> Iterator[None]:
         slurm_of(grid).run("scontrol", "update", "nodename=node[1-4]", "state=resume")
 
 
+def gated(grid: Grid, customer: Account) -> tuple[str, Callable[[], None]]:
+    """A job that runs until it is let go."""
+    gate = f"gate-{secrets.token_hex(4)}"
+    return grid.submit_script(customer, SCRIPT.format(gate=gate)), (grid.users.home(customer.address) / gate).touch
+
+
 def until(grid: Grid, job_id: str, event: str) -> None:
-    wait_until(lambda: event in journal(grid, job_id), f"{event} of {job_id}", 40.0, 0.01)
+    wait_until(lambda: event in journal(grid, job_id), f"{event} of {job_id}", 60.0, 0.01)
 
 
 def assert_ended_well(grid: Grid, customer: Account, job_id: str) -> None:
     """As the contract, SLURM and the customer see it."""
-    job = wait_for_end(grid, job_id, timeout_s=90)
-    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FINISHED, 0, 0)
+    assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
     assert len(slurm_ids(grid, job_id)) == 1
     assert grid.output(customer.address, job_id) == "done\n"
     assert parked(grid) == []
@@ -51,10 +58,13 @@ def assert_ended_well(grid: Grid, customer: Account, job_id: str) -> None:
     "event", ["(requested)", "Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded"]
 )
 def test_worker_killed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
-    job_id = grid.submit_script(customer, SCRIPT)
+    job_id, go = gated(grid, customer)
+    if event == "SlurmEnded":
+        go()
     if event != "(requested)":
         until(grid, job_id, event)
     kill_worker(grid)
+    go()
     assert_ended_well(grid, customer, job_id)
 
 
@@ -62,10 +72,11 @@ def test_worker_killed_at__any_step_of_the_journey__ends_the_same(grid: Grid, cu
 def test_redis_flushed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
     from redis import Redis
 
-    job_id = grid.submit_script(customer, SCRIPT)
+    job_id, go = gated(grid, customer)
     until(grid, job_id, event)
     with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
         redis.flushall()
+    go()
     assert_ended_well(grid, customer, job_id)
 
 
@@ -91,10 +102,11 @@ def test_worker_killed_while_submitting__what_slurm_has_is_adopted(grid: Grid, c
 
 
 def test_callbacks_process_killed__the_spool_delivers_later(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, SCRIPT)
+    job_id, go = gated(grid, customer)
     until(grid, job_id, "Submitted")
     fleet = grid.fleet
     grid.processes.kill(fleet.find("callbacks"))
+    go()
     wait_for(grid, job_id, {ChainStatus.RUNNING, ChainStatus.FINISHED})
     fleet.start_callbacks()
     assert_ended_well(grid, customer, job_id)

@@ -9,10 +9,11 @@ import pytest
 
 from devgrid.chain import Account, Prices
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.job import ChainStatus
-from tests.chaos.liars import lies, tell
+from tests.chaos.liars import ANSWERS, lies, tell
 from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 
 LIES = 10_000
@@ -27,7 +28,7 @@ def events(grid: Grid, name: str) -> list[str]:
 
 def say(grid: Grid, series: Iterator[SetJobStatusRequest], number: int) -> None:
     answers = tell(grid, list(islice(series, number)), TRIES)
-    assert set(answers) == {"OK", "INVALID_ARGUMENT"}, answers
+    assert {"OK", "INVALID_ARGUMENT"} <= set(answers) <= ANSWERS, answers
 
 
 @pytest.mark.timeout(600)
@@ -49,7 +50,8 @@ def test_lies__of_all_kinds_at_all_times__change_nothing(grid: Grid, customer: A
     assert not set(waiting) & set(events(grid, "SlurmEnded"))
     assert not set(waiting) & set(events(grid, "SlurmStarted"))
     slurm.run("scontrol", "update", "nodename=node[1-4]", "state=resume")
-    wait_until(lambda: set(waiting) <= set(events(grid, "SlurmStarted")), "the jobs to run", 60.0, 0.1)
+    # Not SlurmStarted: the lies have put our looks up to 30 s apart, and SLURM may run and end the jobs between two.
+    wait_until(lambda: all(has_begun(grid, job_id) for job_id in waiting), "SLURM to begin the jobs", 60.0, 0.1)
     say(grid, series, LIES // 5)
     for job_id, end in waiting.items():
         job = wait_for_end(grid, job_id)
@@ -65,10 +67,16 @@ def test_lies__of_all_kinds_at_all_times__change_nothing(grid: Grid, customer: A
     assert "REQUEST_KILL_JOB" not in (grid.folder / "slurm" / "slurmctld.log").read_text()  # as it logs each scancel
 
 
+def has_begun(grid: Grid, job_id: str) -> bool:
+    """Whether SLURM has given the job its node."""
+    shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T")
+    return shown.stdout.split() not in ([], ["PENDING"])
+
+
 def sweep(grid: Grid) -> None:
     """As the operator asks for it; it has ended when this returns."""
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "sweep"]
-    subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=deadline(120))
 
 
 def unread(grid: Grid) -> int:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 
 WORKFLOWS = REPOSITORY / "devgrid" / "workflows"
@@ -24,7 +25,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def devgrid(link: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DEVGRID_LINK": str(link), "COLUMNS": "200"}
     argv = [sys.executable, "-m", "devgrid", *map(str, words)]
-    return subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=180)
+    return subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=deadline(180))
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.ends import (
     id_of,
     own_job,
     record_of,
+    row_of,
     running,
     scontrol,
     wait_for_state,
@@ -40,7 +41,9 @@ SLEEPS = "#!/bin/bash\nsleep 300\n"
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     running_grid = Grid.start(
-        block_time_s=0.25, slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ()))
+        block_time_s=0.25,
+        slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ())),
+        job_submit=False,  # owners change and requeue their jobs here
     )
     try:
         running_grid.fleet.start(flower=False)
@@ -122,7 +125,7 @@ def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
     assert record.elapsed_s - before.elapsed_s <= time.monotonic() - resumed_s + 1
 
 
-def test_requeued__has_not_ended_and_its_last_run_is_billed(grid: Grid, customer: Account) -> None:
+def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\nexit 3\n")
     slurm_id = running(grid, job_id)
     first = record_of(grid, slurm_id)
@@ -130,10 +133,13 @@ def test_requeued__has_not_ended_and_its_last_run_is_billed(grid: Grid, customer
     as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
     wait_for_state(grid, slurm_id, "PENDING")
     assert "SlurmEnded" not in journal(grid, job_id)
-    scontrol(grid, "update", f"JobId={slurm_id}", "StartTime=now")
-    last = assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, exit_status=None)  # 3, or 1 if the launch fails
+    # Else the supervisor has SLURM refuse another requeue after the end, and squeue shows that record.
+    scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0", "StartTime=now")
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FAILED
+    last, row = record_of(grid, slurm_id), row_of(grid, job_id)
     assert last.submit_s > first.submit_s
-    assert rows(grid, "SELECT slurm_submit_s AS s FROM jobs WHERE job_id = :id", id=job_id)[0].s == last.submit_s
+    assert row.slurm_submit_s == last.submit_s
+    assert row.elapsed_s == last.submit_s - row.runs[0]["start_s"] + last.elapsed_s
 
 
 def test_owner_changes_name_comment_and_limit__while_it_waits_and_while_it_runs__changes_nothing(

@@ -41,7 +41,9 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, accounting=True, min_job_age_s=MIN_JOB_AGE_S, slurm_conf=FEW_IDS)
+    running = Grid.start(
+        block_time_s=0.25, accounting=True, min_job_age_s=MIN_JOB_AGE_S, slurm_conf=FEW_IDS, job_submit=False
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -89,16 +91,19 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
 
 
 def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int, int]:
-    """State, seconds and exit status in accounting's record of that job's last run."""
+    """State and exit status in accounting's record of that job's last run, and the seconds of all its runs."""
     argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates")
     shown = (
         slurm_of(grid).run(*argv, f"--jobs={slurm_id}", "--format=Submit,State,ElapsedRaw,ExitCode").stdout.split("\n")
     )
     records = sorted(line.split("|") for line in shown if line)
+    earlier_s = 0
     for submitted, state, seconds, exit_code in records:
-        if int(submitted) >= submit_s and state != "REQUEUED":
+        if state == "REQUEUED":
+            earlier_s += int(seconds)
+        elif int(submitted) >= submit_s:
             code, signal = (int(part) for part in exit_code.split(":"))
-            return state.split()[0], int(seconds), code * 256 + signal
+            return state.split()[0], earlier_s + int(seconds), code * 256 + signal
     raise AssertionError(f"accounting has no record of {slurm_id} since {submit_s}: {records}")
 
 

@@ -13,6 +13,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from devgrid.chain import Account
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from tests.watching import wait_for_end
 
@@ -51,7 +52,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 
 def workers(flower: str) -> int:
-    with urllib.request.urlopen(f"{flower}/workers?json=1", timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{flower}/workers?json=1", timeout=deadline(10)) as answer:  # noqa: S310
         return sum(1 for worker in json.load(answer)["data"] if worker["status"])
 
 
@@ -63,7 +64,7 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
     wait_for_end(grid, job_id)
     browser.get(f"{flower}/tasks")
     wait = WebDriverWait(
-        browser, 60, ignored_exceptions=(StaleElementReferenceException,)
+        browser, deadline(60), ignored_exceptions=(StaleElementReferenceException,)
     )  # the page draws its table anew
     search = wait.until(lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]"))
     search.send_keys(job_id)
@@ -79,6 +80,6 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
 
 def test_flower__broker_page__shows_the_queues_of_the_cluster(flower: str, browser: webdriver.Chrome) -> None:
     browser.get(f"{flower}/broker")
-    text = WebDriverWait(browser, 30).until(lambda page: page.find_element(By.TAG_NAME, "body").text)
+    text = WebDriverWait(browser, deadline(30)).until(lambda page: page.find_element(By.TAG_NAME, "body").text)
     for queue in ("devgrid.chain", "devgrid.slurm", "devgrid.default"):
         assert queue in text

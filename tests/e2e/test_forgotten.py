@@ -16,7 +16,7 @@ from devgrid.process import wait_until
 from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
 from supervisor_tasks.job import ChainStatus
-from tests.chaos.liars import lies, tell
+from tests.chaos.liars import ANSWERS, lies, tell
 from tests.chaos.slurm_records import SlurmJob, completed
 from tests.ends import as_customer, id_of, record_of, row_of, running, scontrol
 from tests.watching import journal, parked, rows, slurm_of, wait_for_end
@@ -51,7 +51,7 @@ class Forgotten:
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, min_job_age_s=MIN_JOB_AGE_S)
+    running = Grid.start(block_time_s=0.25, min_job_age_s=MIN_JOB_AGE_S, job_submit=False, callback_key=False)
     try:
         running.fleet.start(flower=False)
         yield running
@@ -87,7 +87,7 @@ def forgotten(grid: Grid, customer: Account) -> Forgotten:
     wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == heard, "callbacks", 60.0, 0.1)
     wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
     series = lies(SEED, lied_about, [ids[job_id] for job_id in lied_about])
-    assert set(tell(grid, list(islice(series, LIES)), TRIES)) == {"OK", "INVALID_ARGUMENT"}
+    assert set(tell(grid, list(islice(series, LIES)), TRIES)) <= ANSWERS
     ran_for_nothing = SetJobStatusRequest(name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED)
     assert tell(grid, [ran_for_nothing], TRIES) == {"OK": 1}
     before = kills(grid)
@@ -175,7 +175,7 @@ def test_lies__about_what_slurm_has_forgotten__change_no_end_and_have_nothing_ca
     asked = lied_about & parked_witnesses(grid)
     assert asked
     more = lies(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
-    assert set(tell(grid, list(islice(more, MORE_LIES)), TRIES)) == {"OK", "INVALID_ARGUMENT"}
+    assert set(tell(grid, list(islice(more, MORE_LIES)), TRIES)) <= ANSWERS
     unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
     wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
     wait_until(lambda: asked <= parked_witnesses(grid), "the last look", 60.0, 0.1)

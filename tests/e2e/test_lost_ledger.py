@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 from devgrid.chain import Account
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from tests.chaos.audit import audit, violations
@@ -31,7 +32,7 @@ OF_ONE_LEDGER = ("one_ledger", "ledger_agrees", "fates", "inbox_read", "nothing_
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, overrides={"SWEEP_GRACE_S": "2"})
+    running = Grid.start(block_time_s=0.25, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False)
     try:
         running.fleet.start(flower=False)
         yield running
@@ -77,7 +78,9 @@ def alarm(grid: Grid) -> dict[str, Any]:
 
 def supervisor(grid: Grid, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
-    return subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True, timeout=deadline(60)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from devgrid.chain import Account
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.cli import main
 from supervisor_tasks.job import ChainStatus
@@ -152,9 +153,12 @@ def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(gri
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     before = wait_for_end(grid, job_id)
     wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
-    block = str(grid.chain.block_number() - 40)
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", block, "--yes"]
-    subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, check=True, capture_output=True, timeout=60)
+    with grid.no_blocks():  # the hashes of 64 blocks are kept: none is mined until the command has asked
+        block = str(grid.chain.block_number() - 40)
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", block, "--yes"]
+        subprocess.run(
+            argv, cwd=REPOSITORY, env=grid.environment, check=True, capture_output=True, timeout=deadline(60)
+        )
     log = grid.folder / "log" / "worker.log"
     wait_until(lambda: "chain_rewound" in log.read_text(), "the rewind", 60.0, 0.2)
     wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the job to be settled again", 60.0, 0.3)

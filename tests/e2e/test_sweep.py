@@ -65,7 +65,9 @@ def grid(refused: Path) -> Iterator[Grid]:
     scancel.chmod(0o755)
     overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
     overrides["SLURM_SCANCEL_PATH"] = str(scancel)
-    running = Grid.start(block_time_s=0.25, accounting=True, min_job_age_s=86_400, overrides=overrides)
+    running = Grid.start(
+        block_time_s=0.25, accounting=True, min_job_age_s=86_400, overrides=overrides, job_submit=False
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -108,6 +110,18 @@ def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
 
         wait_until(asked, "a sweep", timeout_s)
     return swept()[0]
+
+
+def sweep_that_sees_all(grid: Grid) -> dict[str, Any]:
+    """Its report. On a busy machine SLURM may not answer one of them in time; then that one concludes nothing."""
+    seen: list[dict[str, Any]] = []
+
+    def sees_all() -> bool:
+        seen.append(sweep(grid))
+        return not seen[-1]["unseen"]
+
+    wait_until(sees_all, "a sweep that sees all", 120.0)
+    return seen[-1]
 
 
 def found(report: dict[str, Any], job_id: str) -> list[str]:
@@ -179,8 +193,8 @@ def panic(grid: Grid, job_id: str) -> None:
 def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
     wait_until(lambda: last_sweep(grid) > 0, "the first sweep", 60.0)
     wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider'")), "the provider's name", 60.0)
-    report = sweep(grid)
-    assert (report["unseen"], report["found"], report["on_chain"]) == ({}, {}, 0)
+    report = sweep_that_sees_all(grid)
+    assert (report["found"], report["on_chain"]) == ({}, 0)
     assert set(report["seconds"]) >= {"ledger", "slurm", "chain"}
 
 
@@ -438,8 +452,7 @@ def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Acco
         grid.processes.kill(slurmctld, signal.SIGCONT, wait=False)
     assert ("slurm" in report["unseen"], report["slurm_jobs"], report["found"]) == (True, None, {})
     assert report["again_s"] <= 60
-    report = sweep(grid)
-    assert (report["unseen"], report["found"]) == ({}, {})
+    assert sweep_that_sees_all(grid)["found"] == {}
     assert live(grid, job_id)
     end(grid, customer, job_id)
 

@@ -10,6 +10,7 @@ from typing import Any
 import requests
 
 from devgrid.chain import Chain
+from devgrid.machine import deadline
 from supervisor_tasks.chain.signed import Signed, read
 
 Call = dict[str, Any]
@@ -49,7 +50,7 @@ def in_front_of(
 
 def really(chain: Chain, calls: list[Call]) -> list[Any]:
     """What the chain's own node answers."""
-    answers: list[Any] = requests.post(chain.rpc_url, json=calls, timeout=60).json()
+    answers: list[Any] = requests.post(chain.rpc_url, json=calls, timeout=deadline(60)).json()
     return answers
 
 

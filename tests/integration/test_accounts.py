@@ -13,21 +13,26 @@ from sqlalchemy import create_engine, text
 
 from devgrid.chain import JobDefinition
 from devgrid.grid import Grid
-from devgrid.ldap import ADMIN, FIRST_UID, GROUP, PEOPLE, Ldap
+from devgrid.ldap import ADMIN, FIRST_UID, GROUP, GROUPS, PEOPLE, Ldap
 from devgrid.process import wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
-from supervisor_tasks.identity import AccountForm, Directory
+from supervisor_tasks.identity import AccountForm, Directory, Member
 from supervisor_tasks.job import Address
 from tests.watching import rows
 
 FORM = AccountForm(
     people_dn=PEOPLE,
     group_dn=GROUP,
+    member_attribute=Member.DN,
     object_classes=("inetOrgPerson", "posixAccount"),
-    gid_number=1600,
-    home_directory="/dev/shm",
+    gid_number=None,
+    own_groups_dn=GROUPS,
+    own_group_classes=("posixGroup",),
+    home_directory="/home/{address}",
+    login_shell="/bin/sh",
+    attributes={},
     first_uid_number=FIRST_UID,
 )
 
@@ -81,16 +86,81 @@ def test_ensure__new_customer__entry_and_membership_as_configured(ldap: Ldap) ->
     one = customer()
     ensure(directory_of(ldap), one)
     (entry,) = entries(ldap, f"(uid={one})")
-    assert {name: entry[name] for name in ("uid", "cn", "displayName", "homeDirectory", "gidNumber")} == {
+    assert {name: entry[name] for name in ("uid", "cn", "displayName", "homeDirectory", "loginShell")} == {
         "uid": [one],
         "cn": [one],
         "displayName": one,
-        "homeDirectory": "/dev/shm",
-        "gidNumber": 1600,
+        "homeDirectory": f"/home/{one}",
+        "loginShell": "/bin/sh",
     }
     assert entry["uidNumber"] >= FIRST_UID
     assert set(entry["objectClass"]) == {"inetOrgPerson", "posixAccount"}
     assert members(ldap).count(f"uid={one},{PEOPLE}") == 1
+    (group,) = entries(ldap, f"(cn={one})", GROUPS)
+    assert entry["gidNumber"] == group["gidNumber"] == entry["uidNumber"]
+    assert group["objectClass"] == ["posixGroup"]
+
+
+def test_ensure__one_group_for_all__as_the_field_has_it(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap, form=replace(FORM, gid_number=1600)), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gidNumber"] == 1600
+    assert not entries(ldap, f"(cn={one})", GROUPS)
+    ensure(directory_of(ldap), one)  # a site that changes its mind leaves the accounts that it has as they are
+    assert entries(ldap, f"(uid={one})") == [entry]
+    assert not entries(ldap, f"(cn={one})", GROUPS)
+
+
+def test_ensure__sites_own_attributes__are_added_and_count_more_than_the_usual(ldap: Ldap) -> None:
+    one = customer()
+    sites = {"gecos": ("customer {address}",), "LoginShell": ("/bin/dash",), "mail": ("a@b.c", "{address}@b.c")}
+    ensure(directory_of(ldap, form=replace(FORM, attributes=sites)), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gecos"] == f"customer {one}"
+    assert entry["loginShell"] == "/bin/dash"
+    assert entry["mail"] == ["a@b.c", f"{one}@b.c"]
+
+
+GROUP_FORMS = {
+    Member.DN: ("groupOfNames", {"member": ADMIN}),
+    Member.UNIQUE_DN: ("groupOfUniqueNames", {"uniqueMember": ADMIN}),
+    Member.UID: ("posixGroup", {"gidNumber": 1601}),
+}
+
+
+@pytest.mark.parametrize("attribute", list(Member))
+def test_ensure__group_of_any_class__the_customer_is_a_member_once(ldap: Ldap, attribute: Member) -> None:
+    group_class, needed = GROUP_FORMS[attribute]
+    group, one = f"cn=users-by-{attribute.value},{GROUPS}", customer()
+    form = replace(FORM, group_dn=group, member_attribute=attribute)
+    with directory_of(ldap).open() as session:
+        session.connection.add(group, [group_class], needed)  # type: ignore[no-untyped-call]
+    ensure(directory_of(ldap, form=form), one)
+    ensure(directory_of(ldap, form=form), one)
+    (found_group,) = entries(ldap, f"({attribute.value}=*)", group)
+    expected = one if attribute is Member.UID else f"uid={one},{PEOPLE}"
+    assert [str(member) for member in found_group[attribute.value]].count(expected) == 1
+
+
+def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(ldap: Ldap) -> None:
+    highest = max(entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)"))
+    with directory_of(ldap).open() as session:
+        session.connection.add(f"cn=staff,{GROUPS}", ["posixGroup"], {"gidNumber": highest + 1})  # type: ignore[no-untyped-call]
+        one = customer()
+        session.ensure(one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gidNumber"] == entry["uidNumber"] > highest + 1
+
+
+def test_ensure__died_before_the_account_had_its_group__gets_it(ldap: Ldap) -> None:
+    one = customer()
+    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+        ensure(directory_of(ldap, form=replace(FORM, own_groups_dn="ou=missing,dc=hpc,dc=deepsquare,dc=run")), one)
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    (group,) = entries(ldap, f"(cn={one})", GROUPS)
+    assert group["gidNumber"] == entry["gidNumber"]
 
 
 def test_ensure__twice__is_once(ldap: Ldap) -> None:
@@ -122,6 +192,7 @@ def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_uniqu
 def test_ensure__two_who_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
     """As two clusters of one site do, each with a ledger of its own."""
     first, second = directory_of(ldap), directory_of(ldap)
+    earlier = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")}
     with first.open() as one, second.open() as other:
         for _ in range(5):  # each remembers the highest number that it has seen
             one.ensure(customer())
@@ -130,7 +201,9 @@ def test_ensure__two_who_assign_numbers_at_once__never_the_same(ldap: Ldap) -> N
         list(pool.map(lambda directory: ensure(directory, *(customer() for _ in range(8))), [first, second, first]))
     numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
     assert len(numbers) == len(set(numbers))
-    assert {f"uid={entry['uid'][0]},{PEOPLE}" for entry in entries(ldap, "(uidNumber=*)")} <= set(members(ldap))
+    made = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")} - earlier
+    assert len(made) == 2 * 5 + 3 * 8
+    assert {f"uid={one},{PEOPLE}" for one in made} <= set(members(ldap))
 
 
 def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap: Ldap) -> None:
@@ -139,7 +212,7 @@ def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap
     (entry,) = entries(ldap, f"(uid={one})")
     with directory_of(ldap).open() as session:
         session.connection.add(  # type: ignore[no-untyped-call]
-            FORM.dn(two), list(FORM.object_classes), FORM.attributes(two, entry["uidNumber"])
+            FORM.dn(two), list(FORM.object_classes), FORM.of_account(two, entry["uidNumber"])
         )
     ensure(directory_of(ldap), two)
     (other,) = entries(ldap, f"(uid={two})")

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.plan import Mode, Node, Plan
 from benchmarks.suite import SUITE
+from devgrid.machine import deadline
 from devgrid.process import answers, free_port, tail, wait_until
 from devgrid.slurm import Slurm
 from devgrid.state import private_processes
@@ -69,7 +70,7 @@ def submit(slurm: Slurm, name: str, plan: Plan) -> Path:
         env={**os.environ, **slurm.env()},
         cwd=slurm.processes.folder,
         capture_output=True,
-        timeout=60,
+        timeout=deadline(60),
     )
     assert done.returncode == 0, done.stderr
     return output

@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from benchmarks.plan import Plan
 from benchmarks.suite import SUITE
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.users import admin
 from supervisor_tasks.benchmark_run import NICE, Stage
@@ -198,7 +199,7 @@ def test_worker_killed__the_job_is_found_again_and_runs_once(world: World, place
     order = world.processes.folder / "crash"
     order.write_text(f"{place} 1")
     worker = start_worker(world, ["slow", "good"], order)
-    assert worker.wait(60) == -signal.SIGKILL
+    assert worker.wait(deadline(60)) == -signal.SIGKILL
     assert results(site)["slow"]["stage"] == "SUBMITTING"
     name = results(site)["slow"]["job_name"]
     run = until_done(site)
@@ -215,7 +216,7 @@ def test_worker_killed_while_the_job_runs__another_one_reads_it(world: World) ->
         wait_until(lambda: results(site)["slow"]["stage"] == "SUBMITTED", "the submission", 60.0, 0.05)
     finally:
         os.kill(worker.pid, signal.SIGKILL)
-        worker.wait(10)
+        worker.wait(deadline(10))
     until_done(site)
     assert in_slurm(world, results(site)["slow"]["job_name"]) == ["COMPLETED"]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.fleet import CELERY, REPOSITORY, Fleet
+from devgrid.fleet import Fleet
 from devgrid.grid import start_server
 from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
@@ -21,6 +20,7 @@ from supervisor_tasks.journey.check_slurm import ANSWERED
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.ticks import Ticks
 from supervisor_tasks.wake import WakeUps
+from tests.support import deaf
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 DEAF_AFTER_S = 15  # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
@@ -29,6 +29,7 @@ LOST = "consumer: Connection to broker lost"
 AWAY = "broker_away"
 CONNECTED = "Connected to [redacted]"
 WITHIN_S = 60.0  # figures are the benchmark's; a loaded machine is slow
+pytestmark = pytest.mark.slow  # outages that last
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,8 @@ def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
 
     wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
     pass_s(engine, TRIES_S)
-    assert loud(processes, "worker")[before["worker"] :] == [LOST, AWAY]
+    # The consumer and what sends messages notice it in threads of their own: either may be first.
+    assert sorted(loud(processes, "worker")[before["worker"] :]) == sorted([LOST, AWAY])
     assert loud(processes, "beat")[before["beat"] :] == [AWAY]
     start_server(processes, "redis", redis_server)
     wait_for_nudge(engine)
@@ -151,10 +153,10 @@ def alternate(words: list[str], first: str, second: str) -> bool:
 def test_worker_that_answers_pings_and_receives_nothing__ends(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
+    processes.kill(fleet.find("worker"))
+    worker = fleet.start_worker("worker", "-Q", deaf.QUEUE, "-I", deaf.__name__)
     wait_for_nudge(engine)
-    worker = fleet.find("worker")
-    argv = [*CELERY, "control", "cancel_consumer", "main.default"]
-    subprocess.run(argv, cwd=REPOSITORY, env=fleet.environment, check=True, capture_output=True, timeout=60)
+    (processes.folder / deaf.FILE).touch()
     wait_until(lambda: worker.process() is None, "the deaf worker to end", 60.0, 0.1)
     processes.kill(worker)  # which reaps it
     assert "worker_deaf" in loud(processes, "worker")

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2_grpc
 
+from devgrid.machine import deadline
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.channels import Channels, ServiceDownError
 
@@ -32,7 +33,7 @@ def address(certificates: Certificates) -> Iterator[str]:
 
 def answered(channels: Channels, address: str) -> bytes:
     with channels.open(address) as channel:
-        answer: bytes = channel.unary_unary(METHOD)(b"", timeout=10)  # type: ignore[arg-type]
+        answer: bytes = channel.unary_unary(METHOD)(b"", timeout=deadline(10))  # type: ignore[arg-type]
     return answer
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
 from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.cli import main
 from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitted
@@ -367,7 +368,7 @@ def test_database__without_tables_or_rights__says_which(servers: tuple[Engine, d
     )
     assert (bare.exit_code, stranger.exit_code) == (1, 1)
     assert bare.stderr == (
-        'Error: found other tables than expected (relation "jobs" does not exist): `alembic upgrade head` first\n'
+        'Error: found other tables than expected (relation "jobs" does not exist): `supervisor db upgrade` first\n'
     )
     assert stranger.stderr == "Error: the ledger's database: permission denied for table jobs\n"
 
@@ -391,7 +392,7 @@ def test_metrics__as_a_process__answer_a_scrape(
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
-            with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(url, timeout=deadline(30)) as answer:  # noqa: S310
                 lines = answer.read().decode().splitlines()
         finally:
             process.terminate()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from eth_utils.crypto import keccak
 
 from devgrid.chain import (
     BLOCK_GAS,
@@ -98,8 +99,48 @@ def test_provider__registered__reads_back(chain: Chain, provider: Account) -> No
     assert found.nodes == (Node(2, 8, 16000), Node(0, 4, 8000))
     assert found.prices == Prices()
     assert found.labels == (("os", "debian"), ("zone", "a"))
-    with pytest.raises(ChainError, match=r"ProviderManager\.getProvider reverts: NoProvider"):
-        chain.provider("0x" + "1" * 40)
+    with pytest.raises(ChainError, match=r"ProviderManager\.getWaitingForApprovalProvider: 0x\w+ is unknown"):
+        chain.waiting_provider(provider.address)
+
+
+@pytest.mark.parametrize("view", ["getProvider", "getWaitingForApprovalProvider"])
+def test_provider__unknown__is_all_zero(chain: Chain, view: str) -> None:
+    """As in the field, whose clients end on a revert."""
+    zero = "0x" + "0" * 40
+    assert chain.call("ProviderManager", view, "0x" + "1" * 40) == ((zero, (0, (), (), ()), (0, 0, 0), (), False),)
+
+
+def test_roles__granted_and_revoked__are_events(chain: Chain, customer: Account) -> None:
+    admin, role = chain.account("admin"), b"\x07" * 32
+    for name in ("grantRole", "grantRole", "revokeRole", "revokeRole"):
+        chain.send(admin, "MetaScheduler", name, role, customer.address)
+    arguments = [
+        role.hex(),
+        *(address.removeprefix("0x").rjust(64, "0") for address in (customer.address, admin.address)),
+    ]
+    for name in ("RoleGranted", "RoleRevoked"):  # a role that is given twice is told once
+        topic = "0x" + keccak(text=f"{name}(bytes32,address,address)").hex()
+        query = {"address": chain.addresses.metascheduler, "fromBlock": "0x0", "topics": [topic, "0x" + role.hex()]}
+        found = [log["topics"] for log in chain.rpc.call("eth_getLogs", query)]
+        assert found == [[topic, *("0x" + argument for argument in arguments)]]
+
+
+def test_withdraw_admin__what_was_earned__is_the_owners(chain: Chain, customer: Account, provider: Account) -> None:
+    admin = chain.account("admin")
+    chain.send(admin, "Constants", "setDeepsquareCut", 1000)
+    try:
+        job_id = chain.request_job(customer, DEFINITION, 10 * PER_MINUTE)
+        chain.meta_schedule([job_id], provider.address)
+        chain.send(provider, "MetaScheduler", "claimNextJob")
+        sets(chain, provider, job_id, ChainStatus.RUNNING)
+        sets(chain, provider, job_id, ChainStatus.FINISHED, 10)
+    finally:
+        chain.send(admin, "Constants", "setDeepsquareCut", 0)
+    with pytest.raises(ChainError, match="InsufficientFunds"):
+        chain.send(admin, "MetaScheduler", "withdrawAdmin", PER_MINUTE + 1)
+    (before,) = chain.call("Credit", "balanceOf", admin.address)
+    chain.send(admin, "MetaScheduler", "withdrawAdmin", PER_MINUTE)
+    assert chain.call("Credit", "balanceOf", admin.address) == (before + PER_MINUTE,)
 
 
 def test_journey__its_events_and_final_job__say_what_happened(

@@ -59,7 +59,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 def test_runner__the_sources__have_cases() -> None:
-    assert {contract for contract, _ in CASES} == {"BillingTest", "LifeCycleTest", "ProvidersTest"}
+    assert {contract for contract, _ in CASES} == {"BillingTest", "LifeCycleTest", "ProvidersTest", "RolesTest"}
 
 
 @pytest.mark.parametrize(("contract", "function"), CASES)

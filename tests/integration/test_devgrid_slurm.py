@@ -12,6 +12,7 @@ from subprocess import PIPE
 import grpc
 import pytest
 
+from devgrid.machine import deadline
 from devgrid.process import Processes, wait_until
 from devgrid.slurm import Slurm
 from devgrid.sshd import Sshd, authorized_keys_command
@@ -163,7 +164,7 @@ class _Login:
         options = ["BatchMode=yes", "IdentitiesOnly=yes", f"UserKnownHostsFile={self.sshd.known_hosts}"]
         options += ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null"]
         argv = ["ssh", "-F", "none", "-i", str(key), "-p", port, "-l", user, *(w for o in options for w in ("-o", o))]
-        return subprocess.run([*argv, host, command], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*argv, host, command], capture_output=True, text=True, timeout=deadline(60))
 
 
 @pytest.fixture(scope="module")

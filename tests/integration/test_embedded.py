@@ -17,10 +17,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.state import new_state_folder
 from supervisor_tasks import embedded
-from supervisor_tasks.embedded import EmbeddedServerError, StateFolderError
+from supervisor_tasks.config.private_files import StateFolderError
+from supervisor_tasks.embedded import EmbeddedServerError
 from supervisor_tasks.settings import load
 
 PROGRAM = """
@@ -52,7 +54,7 @@ class User:
         return self.child.stdout.readline().split()
 
     def end(self) -> None:
-        self.child.communicate(timeout=30)
+        self.child.communicate(timeout=deadline(90.0))
 
     def kill(self) -> None:
         self.child.kill()
@@ -76,7 +78,7 @@ def state(prepared: Path) -> Iterator[Path]:
     yield folder
     for server in servers(folder):
         server.kill()
-        server.wait(10)
+        server.wait(deadline(10.0))
     shutil.rmtree(folder)
 
 
@@ -103,7 +105,7 @@ def servers(state: Path) -> list[psutil.Process]:
 
 
 def connect(state: Path) -> psycopg.Connection:
-    return psycopg.connect(f"postgresql://postgres@/postgres?host={state / 'postgres'}", autocommit=True)
+    return psycopg.connect(f"postgresql://postgres@/postgres?host={state / 'postgres' / 'run'}", autocommit=True)
 
 
 def value(state: Path, query: str) -> object:
@@ -124,7 +126,7 @@ def test_servers__several_users_at_once__share_one_of_each(state: Path, users: C
     started = [users() for _ in range(3)]
     urls = [user.urls() for user in started]
     assert urls[0] == urls[1] == urls[2]
-    assert urls[0][0] == f"postgresql+psycopg://postgres@/postgres?host={state / 'postgres'}"
+    assert urls[0][0] == f"postgresql+psycopg://postgres@/postgres?host={state / 'postgres' / 'run'}"
     assert len(servers(state)) == 2
     with Redis(unix_socket_path=urls[0][1].removeprefix("redis+socket://")) as redis:
         assert redis.ping()
@@ -205,6 +207,26 @@ def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path)
     assert servers(state) == []
 
 
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+def test_server__asked_to_end_before_it_can_hear_it__ends(kind: str, state: Path) -> None:
+    """As in a program that a shell has started in the background: SIGINT is ignored until the server has its own handler."""
+    folder = state / kind
+    folder.mkdir(exist_ok=True)
+    program = f"""
+import signal
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from supervisor_tasks import embedded
+folder = Path({str(folder)!r})
+server = embedded.{kind}(folder)
+embedded._start(server)
+embedded._stop(server)
+"""
+    argv = [sys.executable, "-c", program]
+    subprocess.run(argv, cwd=REPOSITORY, check=True, timeout=deadline(120.0))
+    assert servers(state) == []
+
+
 def test_postgres__all_connections_taken__is_left_running(state: Path, users: Callable[[], User]) -> None:
     users().urls()
     before = sorted(server.pid for server in servers(state))
@@ -230,7 +252,7 @@ def test_postgres__initialising_killed__next_start_begins_anew() -> None:
         child = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, start_new_session=True)
         wait_until(lambda: any(folder.glob("data*/PG_VERSION")), "initdb to have begun", 20.0, 0.001)
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(deadline(10.0))
         user = User(state)
         assert user.urls()[0].startswith("postgresql+psycopg://")
         assert value(state, "SELECT count(*) > 0 FROM pg_proc") is True
@@ -245,7 +267,7 @@ def test_postgres__initialising_killed__next_start_begins_anew() -> None:
 def test_postgres__as_root__runs_with_no_right_of_root(state: Path, users: Callable[[], User]) -> None:
     users().urls()
     (postgres,) = [server for server in servers(state) if server.username() != "root"]
-    assert postgres.username() == embedded.UNPRIVILEGED
+    assert postgres.username() == embedded.DATABASE_USER
     assert 0 not in postgres.gids()
     status = Path(f"/proc/{postgres.pid}/status").read_text()
     (groups,) = [line.partition(":")[2].split() for line in status.splitlines() if line.startswith("Groups:")]
@@ -254,7 +276,7 @@ def test_postgres__as_root__runs_with_no_right_of_root(state: Path, users: Calla
 
 def test_postgres__socket__is_closed_to_other_users(state: Path, users: Callable[[], User]) -> None:
     users().urls()
-    for path in (state / "postgres" / ".s.PGSQL.5432", state / "redis" / "redis.sock"):
+    for path in (state / "postgres" / "run" / ".s.PGSQL.5432", state / "redis" / "redis.sock"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
@@ -294,7 +316,12 @@ with ThreadPoolExecutor(4) as pool:
 """
     environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(state)}
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(60.0),
     )
     assert (ended.returncode, ended.stdout) == (0, "1\n")
     assert servers(state) == []

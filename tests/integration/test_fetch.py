@@ -11,6 +11,7 @@ from sqlalchemy import text
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.grid import start_services
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
@@ -105,7 +106,7 @@ def fetching() -> Iterator[Fetching]:
         def answers() -> bool:
             with channels.open(address) as channel:
                 try:
-                    AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=5)
+                    AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(5))
                 except grpc.RpcError:
                     return False
             return True

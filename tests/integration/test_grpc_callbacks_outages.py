@@ -24,11 +24,12 @@ from sqlalchemy import Engine, create_engine, text
 
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
+from devgrid.machine import deadline
 from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.bell import MOST_WAITING, PAUSE_S, Bell
-from plugins.authorized_keys import TIMEOUT_S as SSHD_WAITS_S
+from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks import embedded
@@ -86,6 +87,7 @@ def site() -> Iterator[Site]:
         environment = {
             "PATH": "/usr/bin:/bin",
             "CLUSTER_NAME": "here",
+            "STATE_DIR": str(processes.folder / "state"),
             "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
             "DATABASE_URL": servers["postgres"].url,
             "BROKER_URL": servers["redis"].url,
@@ -106,6 +108,7 @@ def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, floa
     return caught.value.code(), time.monotonic() - began_s
 
 
+@pytest.mark.quiet_machine
 def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(site: Site) -> None:
     running, address = site.start("callbacks-hung")
     with grpc.insecure_channel(address) as channel:
@@ -119,7 +122,7 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
             for caller in callers:
                 caller.start()
             ask = services.SshAPIStub(channel).FetchAuthorizedKeys
-            keys = ask(messages.FetchAuthorizedKeysRequest(), timeout=SSHD_WAITS_S)
+            keys = ask(messages.FetchAuthorizedKeysRequest(), timeout=deadline(ANSWERS_WITHIN_S))
             assert keys.authorized_keys == PUBLIC_LINE + "\n"
             for caller in callers:
                 caller.join()
@@ -144,7 +147,7 @@ def test_sigterm__while_the_database_hangs__ends(site: Site) -> None:
             refused(channel, 200)
         began_s = time.monotonic()
         site.processes.kill(running, signal.SIGTERM)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < deadline(10.0)
 
 
 def test_eight_callers__all_acknowledged__all_on_disk(site: Site) -> None:
@@ -174,14 +177,14 @@ def test_sigterm__the_moment_it_listens__ends_with_status_0(site: Site) -> None:
         child = subprocess.Popen(argv, env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
         wait_until(lambda port=port: answers(port), "it to listen", 20.0, 0.0)  # type: ignore[misc]
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(deadline(20)) == 0
 
 
 def test_tls_files_missing__a_line_each_and_status_2(site: Site, tmp_path: Path) -> None:
     missing = str(tmp_path / "cert.pem")
     environment = {**site.environment, "TLS_ENABLE": "true", "TLS_CERT": missing}
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
     assert ended.returncode == 2
     key, certificate = ended.stderr.splitlines()
     assert key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
@@ -230,7 +233,7 @@ def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
         "TLS_CERT": str(tmp_path / certificate),
     }
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
     assert ended.returncode == 2
     assert ended.stderr.splitlines() == [line % tmp_path for line in expected]
 
@@ -240,7 +243,9 @@ def test_listen_address_taken__a_line_and_status_2(site: Site) -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         environment = {**site.environment, "LISTEN_ADDRESS": address}
         argv = [sys.executable, "-m", "grpc_callbacks"]
-        ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+        ended = subprocess.run(
+            argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30)
+        )
     assert ended.returncode == 2
     assert f"LISTEN_ADDRESS: found {address!r}; expected a free one" in ended.stderr
 
@@ -306,8 +311,8 @@ def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: 
         for first in range(0, STORM, AT_ONCE):
             numbers = range(first, first + AT_ONCE)
             lies = [messages.SetJobStatusRequest(name=f"0x{n:064x}", id=1 + n, status=ended) for n in numbers]
-            for answer in [say.future(lie, timeout=120) for lie in lies]:
-                answer.result()
+            for answer in [say.future(lie, timeout=deadline(120)) for lie in lies]:
+                answer.exception()  # most are told that there is no more room for them
         assert 1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MOST_WAITING
         assert redis.info("memory")["used_memory"] - used_before < 5_000_000
     site.processes.kill(running, signal.SIGTERM)
@@ -325,7 +330,7 @@ def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: 
     bell = Bell(f"redis://127.0.0.1:{port}/0", "nonsense")
     with nonsense(port, answer) as heard:
         bell.ring()
-        assert heard.wait(10)
+        assert heard.wait(deadline(10))
     with private_processes() as processes:
         processes.start("redis", argv, env=server.environment, ready=lambda: answers(port))
         with Redis(port=port) as redis:

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.errors import TransientError
@@ -20,7 +21,7 @@ from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import ChainStatus, Kind, Outcome
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
 from supervisor_tasks.journey.hearsay import HINTS_AT_ONCE, look_in_s
-from supervisor_tasks.journey.steps import carry_out
+from supervisor_tasks.journey.steps import STEPS, carry_out, carry_out_leased
 from supervisor_tasks.ledger import effects
 from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, SUSPECT_AFTER, TRIES_OF_THE_UNFORESEEN, OpenEffect
@@ -264,11 +265,12 @@ def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back
     site = Site(ledger, GridLogger(Channels().open), None, None)
     lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM jobs%'"
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
+        (leased,) = ledger.effects.lease(STEPS, step.id)  # which looks at jobs too
         other.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
-        working = pool.submit(carry_out, site, step.id)
+        working = pool.submit(carry_out_leased, site, leased)
         wait_until(lambda: bool(rows(engine, lose)), "the step to read its job", 60.0, 0.05)
         other.rollback()
-        working.result(60.0)
+        working.result(deadline(60.0))
     (left,) = rows(engine, f"SELECT lease, unforeseen, last_error FROM effects WHERE id = {step.id}")  # noqa: S608
     assert (left.lease, left.unforeseen, "the ledger's database" in left.last_error) == (None, 0, True)
 
@@ -402,7 +404,7 @@ def die_with_a_suspect_beside(engine: Engine, ledger: Ledger, suspect: str) -> N
         assert not taken.done(), "it is carried out beside others"
         worker.holder.close()
         free(ledger, engine)
-        taken.result(60.0)
+        taken.result(deadline(60.0))
 
 
 def test_deaths__of_a_worker_that_held_others_too__make_suspects_and_park_nothing(

@@ -37,7 +37,7 @@ BATCH = 1000
 FORK = SETTLED - 10  # each settled job was mined in a block of its own
 KEY = "0x" + "1" * 64
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # fills the tables with a million jobs
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def engine() -> Iterator[Engine]:
         server = embedded.postgres(folder)
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
-        argv = [sys.executable, "-m", "alembic", "upgrade", "head"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
         subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
         engine = create_engine(server.url)
         fill(engine, CLUSTER)
@@ -139,10 +139,19 @@ def execute(ledger: Ledger, *statements: str, **parameters: object) -> None:
 def callbacks_said(ledger: Ledger) -> None:
     """What each batch of callbacks asks, and what is asked of one for which there is no room."""
     given = [{"job_id": f"0x{n:064x}", "slurm_id": n} for n in range(1, callbacks_inbox.BATCH)]
-    said = {"cluster": CLUSTER, "status": 7, "duration_s": 61, "exit_code": 0, "most": callbacks_inbox.MOST}
+    said = {
+        "cluster": CLUSTER,
+        "status": 7,
+        "duration_s": 61,
+        "exit_code": 0,
+        "most": 1000,
+        "proven": [False] * len(given),
+    }
     said |= {"job_ids": [one["job_id"] for one in given], "slurm_ids": [one["slurm_id"] for one in given]}
     with ledger.engine.connect() as connection:
-        connection.execute(callbacks_inbox.FULL, said).all()
+        connection.execute(callbacks_inbox.KNOWN, said).all()
+        for kept in callbacks_inbox.KEPT.values():
+            connection.execute(kept, said | {"job_id": given[0]["job_id"], "proven": False}).all()
         connection.execute(callbacks_inbox.NEEDLESS, said | given[0]).all()
 
 

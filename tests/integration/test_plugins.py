@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +12,6 @@ import pytest
 from devgrid.process import free_port, wait_until
 from devgrid.slurm import Slurm
 from devgrid.state import private_processes
-from devgrid.tls import make_certificates
 from devgrid.users import Users
 from plugins.spool import SpooledEvent, read
 from protos.supervisor.v1alpha1.supervisor_pb2 import (
@@ -22,7 +20,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_FINISHED,
     JOB_STATUS_RUNNING,
 )
-from tests.spooling import KEY, events, name_of, new_spool, serving, start_reporter
+from tests.spooling import events, name_of, new_spool, serving, start_reporter
 
 CUSTOMER = "0x" + "ab" * 20
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -113,38 +111,7 @@ def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(slurm:
     assert f"supervisor: the start of SLURM's job {job} is not in" in log
 
 
-# --- the authorized-keys command ------------------------------------------------------------------------------------------
-
-
-def test_authorized_keys__over_tls__prints_the_line(tmp_path: Path) -> None:
-    certificates = make_certificates(tmp_path)
-    with serving(certificates=certificates) as (_, port):
-        done = _authorized_keys(port, certificates.ca)
-    assert (done.returncode, done.stdout) == (0, KEY)
-
-
-def test_authorized_keys__certificate_of_another_authority__prints_nothing(tmp_path: Path) -> None:
-    ours, theirs = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "theirs")
-    with serving(certificates=ours) as (_, port):
-        done = _authorized_keys(port, theirs.ca)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "UNAVAILABLE" in done.stderr
-
-
-def test_authorized_keys__supervisor_down__says_so_in_one_line() -> None:
-    port = free_port()
-    done = _authorized_keys(port)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"authorized_keys: 127.0.0.1:{port}: UNAVAILABLE")
-
-
 # --- acting ---------------------------------------------------------------------------------------------------------------
-
-
-def _authorized_keys(port: int, authority: Path | None = None) -> subprocess.CompletedProcess[str]:
-    options = ["--supervisor", f"127.0.0.1:{port}"] + ([] if authority is None else ["--ca", str(authority)])
-    argv = [sys.executable, "-m", "plugins.authorized_keys", *options]
-    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
 
 
 def _submit(slurm: Slurm, name: str, script: str, *options: str) -> int:

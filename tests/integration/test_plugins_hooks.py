@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import hooks
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from plugins import spool as reading
 
@@ -36,7 +37,7 @@ def programs(tmp_path: Path, spool: Path) -> Path:
 
 def run(program: Path, *, under: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     argv = [*under, str(program)]
-    return subprocess.run(argv, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=deadline(60))
 
 
 def events(spool: Path) -> list[reading.SpooledEvent]:
@@ -201,6 +202,7 @@ def test_spool_is_missing__is_told(hook: str, status: int, programs: Path, spool
     assert "open the spool: No such file or directory" in done.stderr
 
 
+@pytest.mark.quiet_machine
 def test_disk_hangs__slurm_goes_on_and_the_event_follows(programs: Path, spool: Path, tmp_path: Path) -> None:
     hooks.configure(programs, spool, timeout_ms=200)
     hanging = strace(f"fsync:delay_enter={HANGS_S * 1_000_000}:when=1", detached=True)
@@ -208,7 +210,7 @@ def test_disk_hangs__slurm_goes_on_and_the_event_follows(programs: Path, spool: 
     for hook, status in (("supervisor-started", 0), ("supervisor-ended", 1)):
         said = tmp_path / hook  # no pipe: strace holds it as long as the writer lives
         with said.open("w") as out:
-            done = subprocess.run([*hanging, programs / hook], env=ENVIRONMENT, stderr=out, timeout=60)
+            done = subprocess.run([*hanging, programs / hook], env=ENVIRONMENT, stderr=out, timeout=deadline(60))
         assert done.returncode == status
         assert "not on disk after 200 ms; the writing goes on" in said.read_text()
     assert time.monotonic() - begun_s < HANGS_S

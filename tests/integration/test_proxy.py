@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 
@@ -47,7 +48,7 @@ def proxy(echo: str) -> Iterator[Proxy]:
 
 def connect(proxy: Proxy) -> socket.socket:
     host, _, port = proxy.address.partition(":")
-    return socket.create_connection((host, int(port)), PATIENCE_S)
+    return socket.create_connection((host, int(port)), deadline(PATIENCE_S))
 
 
 def receive(client: socket.socket, count: int) -> bytes:
@@ -64,7 +65,7 @@ def is_silent(client: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        client.settimeout(PATIENCE_S)
+        client.settimeout(deadline(PATIENCE_S))
 
 
 def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
@@ -153,7 +154,7 @@ def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
 
 def test_delay__holds_every_piece_back(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        proxy.delay_s = 0.4
+        proxy.delay_s = 1.5  # each way: a client that is woken late still finds it silent
         client.sendall(b"x")
         assert is_silent(client)
         assert receive(client, 1) == b"x"

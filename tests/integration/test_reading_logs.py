@@ -13,13 +13,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from devgrid.chain import Account, Chain, Node, Prices
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.state import private_processes
 from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.http import MOST_BYTES
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.errors import DirectoryUnavailableError
-from supervisor_tasks.identity import AccountForm, Directory
+from supervisor_tasks.identity import AccountForm, Directory, Member
 from supervisor_tasks.job import State
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.accounts import make_accounts
@@ -46,7 +47,7 @@ class Picky:
     def answer(self, body: bytes) -> bytes:
         """What the node behind it says, but for what is too much."""
         request = urllib.request.Request(self.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=deadline(60)) as answer:  # noqa: S310
             entries: list[dict[str, Any]] = json.load(answer)
         refused = {call["id"] for call in json.loads(body) if self._is_too_much(call)}
         if refused and self.talkative:
@@ -196,9 +197,14 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
     form = AccountForm(
         people_dn="ou=people",
         group_dn="cn=users",
+        member_attribute=Member.DN,
         object_classes=("posixAccount",),
         gid_number=1600,
-        home_directory="/home",
+        own_groups_dn="ou=groups",
+        own_group_classes=("posixGroup",),
+        home_directory="/home/{address}",
+        login_shell="/bin/sh",
+        attributes={},
         first_uid_number=None,
     )
     away = Directory(url="ldap://127.0.0.1:9", bind_dn="", bind_password="", ca_path=None, verified=False, form=form)

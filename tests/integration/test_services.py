@@ -14,6 +14,7 @@ from eth_account.messages import encode_defunct
 from devgrid import scripts
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.grid import start_services
+from devgrid.machine import deadline
 from devgrid.process import Processes
 from devgrid.services import Challenges, RefusedError, logged_lines
 from devgrid.state import private_processes
@@ -111,7 +112,7 @@ def test_fetch__ended_job__is_denied(services: Services) -> None:
 def ask(services: Services, job: Job, **changed: object) -> Any:
     """Fetch a script as a stranger's program might, with other fields than the supervisor's own client sends."""
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
         fields: dict[str, Any] = {
             "batch_location_hash": services.location,
             "challenge": challenge,
@@ -120,7 +121,7 @@ def ask(services: Services, job: Job, **changed: object) -> Any:
             "customer_address": bytes.fromhex(job.customer[2:]),
             "job_id": job.job_id,
         }
-        return SBatchAPIStub(channel).GetSBatch(GetSBatchRequest(**(fields | changed)), timeout=10)
+        return SBatchAPIStub(channel).GetSBatch(GetSBatchRequest(**(fields | changed)), timeout=deadline(10))
 
 
 @pytest.mark.parametrize(
@@ -154,11 +155,11 @@ def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(service
                 customer_address=bytes.fromhex(job.customer[2:]),
                 job_id=job.job_id,
             ),
-            timeout=10,
+            timeout=deadline(10),
         )
 
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
         assert ask(channel, challenge).sbatch == SCRIPT
         for bad in (challenge, b'{"nonce": "mine"}', b"\xff", b"[]", b'{"nonce": []}', b"[" * 100_000):
             with pytest.raises(grpc.RpcError) as caught:
@@ -171,10 +172,10 @@ def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(service
 )
 def test_get_sbatch__hostile_signature__is_unauthenticated(services: Services, signature: bytes) -> None:
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=10).challenge
+        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
         request = GetSBatchRequest(challenge=challenge, signed_challenge=signature, provider_address=b"1" * 20)
         with pytest.raises(grpc.RpcError) as caught:
-            SBatchAPIStub(channel).GetSBatch(request, timeout=10)
+            SBatchAPIStub(channel).GetSBatch(request, timeout=deadline(10))
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 

@@ -14,10 +14,13 @@ import paramiko
 import psutil
 import pytest
 
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy
 from devgrid.sshd import Sshd
+from supervisor_tasks.slurm import login_silence
 from supervisor_tasks.slurm import ssh as module
+from supervisor_tasks.slurm.login_silence import FIRST_S
 from supervisor_tasks.slurm.output import Answer
 from supervisor_tasks.slurm.ssh import SshBusyError, SshCutError, SshUnavailableError, our_clock_s
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
@@ -45,7 +48,7 @@ def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(l
     with pytest.raises(SshUnavailableError, match="no more sessions"):
         ssh.run(CUSTOMER, ["true"])
     begun.unlink()
-    first.join(PATIENCE_S)
+    first.join(deadline(PATIENCE_S))
     assert answers == ["went on\n"]
 
     def runs_again() -> bool:
@@ -95,7 +98,7 @@ def test_connection_in_use__is_not_closed_to_make_room(login: Login, monkeypatch
     wait_until(begun.exists, "the first to run", PATIENCE_S)
     assert ssh.run("root", ["true"]).status == 0  # another user's, which is one too many
     begun.unlink()
-    first.join(PATIENCE_S)
+    first.join(deadline(PATIENCE_S))
     assert answers == [0]
     ssh.close()
 
@@ -154,7 +157,7 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
     caller = threading.Thread(target=call, daemon=True)
     try:
         caller.start()
-        caller.join(20.0)
+        caller.join(deadline(20.0))
         assert len(ends) == 1
     finally:
         login.processes.signal_tree(sshd, signal.SIGCONT)
@@ -221,7 +224,7 @@ def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
     with ThreadPoolExecutor(THREADS) as callers:
         for _ in range(THREADS):
             callers.submit(ask)
-        said = [ends.get(timeout=PATIENCE_S) for _ in range(THREADS - 1)]
+        said = [ends.get(timeout=deadline(PATIENCE_S)) for _ in range(THREADS - 1)]
         assert {"has not answered another thread yet" in each for each in said} == {True}
         while ends.empty():  # the one that waits
             assert ssh.run(OTHER, ["echo", "here"]).stdout == "here\n"
@@ -231,7 +234,7 @@ def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
     with pytest.raises(SshUnavailableError, match="hung while others answered"):
         ssh.ask(CUSTOMER, ["true"])
     hanging.unlink()
-    later_s = our_clock_s() + module.SILENT_S
+    later_s = our_clock_s() + FIRST_S
     monkeypatch.setattr(module, "our_clock_s", lambda: later_s)
     assert ssh.ask(CUSTOMER, ["echo", "here"]).stdout == "here\n"
     assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
@@ -281,10 +284,56 @@ def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_ask
                 ssh.clock(CUSTOMER)
         finally:
             done.set()
-            answering.result(PATIENCE_S)
+            answering.result(deadline(PATIENCE_S))
     hanging.unlink()
     monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
     assert abs(ssh.clock(CUSTOMER, sites_own=True).login_s - time.time()) < 30
+    ssh.close()
+
+
+def test_answer_that_came_late_while_others_were_answered__is_a_silence(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    login.users.add(OTHER)
+    ssh = login.ssh(login.sshd)
+
+    def submit(seconds: float) -> Answer:
+        argv = ["/bin/sh", "-c", f"sleep {seconds}; echo late"]
+        return ssh.run_in_turn(CUSTOMER, argv, b"", PATIENCE_S, OTHER, lambda answer: answer.stdout == "late\n")
+
+    submit(0.1)  # not by the login
+    ssh.clock(CUSTOMER)
+    submit(1.5)
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.clock(CUSTOMER)
+    ssh.close()
+
+
+def test_customers_who_were_slow__share_some_places__and_a_quick_one_does_not_need_them(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOW_COMMANDS", 1)
+    monkeypatch.setattr(login_silence, "SLOW_S", 0.5)
+    login.users.add(OTHER)
+    ssh, held = login.ssh(login.sshd), login.home / "held"
+
+    def submit(user: str, command: str, other: str) -> Answer:
+        return ssh.run_in_turn(user, ["/bin/sh", "-c", command], b"", PATIENCE_S, other, lambda _: False)
+
+    submit(CUSTOMER, "sleep 0.6", OTHER)
+    with ThreadPoolExecutor(1) as pool:
+        held.touch()
+        slow = pool.submit(submit, CUSTOMER, f"touch {held}.begun; while test -e {held}; do sleep 0.05; done", OTHER)
+        try:
+            wait_until(Path(f"{held}.begun").exists, "the slow one to begin", PATIENCE_S)
+            assert submit(OTHER, "sleep 0.6; echo here", CUSTOMER).stdout == "here\n"
+            with pytest.raises(SshBusyError, match="slow lately"):
+                submit(OTHER, "echo here", CUSTOMER)
+        finally:
+            held.unlink()
+            slow.result(deadline(PATIENCE_S))
+    assert submit(OTHER, "echo here", CUSTOMER).stdout == "here\n"
     ssh.close()
 
 

@@ -1,6 +1,9 @@
 """How the processes start: with what they need, or not at all."""
 
 import json
+import os
+import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +15,7 @@ from sqlalchemy import Engine, create_engine
 
 from devgrid.fleet import CELERY, REPOSITORY, Fleet
 from devgrid.grid import start_server
+from devgrid.machine import deadline
 from devgrid.process import Processes, wait_until
 from devgrid.state import new_state_folder, private_processes
 from supervisor_tasks import embedded
@@ -23,6 +27,7 @@ from supervisor_tasks.wiring import AT_START
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 PATIENCE_S = 60.0
+pytestmark = pytest.mark.slow  # starts whole workers
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def engine(fleet: Fleet) -> Iterator[Engine]:
 
 def ended(argv: Sequence[str | Path], state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {"PATH": "/usr/bin:/bin", "HOME": str(state.parent), "STATE_DIR": str(state), **environment}
-    return subprocess.run(argv, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(argv, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=deadline(PATIENCE_S))
 
 
 def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> None:
@@ -87,7 +92,7 @@ def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> N
         [*CELERY, "beat"],
         [*CELERY, "flower"],
         [sys.executable, "-m", "grpc_callbacks"],
-        [sys.executable, "-m", "alembic", "upgrade", "head"],
+        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"],
     ],
 )
 def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence[str], tmp_path: Path) -> None:
@@ -96,6 +101,40 @@ def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run (")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
+def test_user__without_an_entry_in_passwd__is_told_in_a_line_with_status_2() -> None:
+    outer = new_state_folder()
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    try:
+        outer.chmod(0o1777)
+        done = ended(["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *program], outer / "state")
+        made = stat.S_IMODE((outer / "state").stat().st_mode)
+    finally:
+        shutil.rmtree(outer)
+    assert (done.returncode, made) == (2, 0o700), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("DATABASE_URL: found nothing; expected a database")
+    assert "uid 54321 has none" in line
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o2775])
+def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) -> None:
+    """As Kubernetes makes a volume, without and with an fsGroup."""
+    if os.geteuid() != 0 and mode == 0o2775:
+        pytest.skip("a user's folders may be open to the user's own group")
+    outer = new_state_folder()
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    try:
+        outer.chmod(mode)
+        done = ended(program, outer)
+    finally:
+        shutil.rmtree(outer)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert f"chmod go-w {outer} (of a Kubernetes volume: in an initContainer)" in line
+    assert f"(chmod +t {outer})" in line
 
 
 def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(fleet: Fleet, engine: Engine) -> None:

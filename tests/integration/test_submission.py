@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy, Way
 from supervisor_tasks.effects import IN_TIME_S
@@ -146,6 +147,22 @@ def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: World, site
     broken.ledger.holder.close()
     assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotRun"]
     world.a_minute_passes(job)
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: World, site: Site) -> None:
+    plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
+    plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
+    try:
+        for _ in range(6):  # minutes
+            assert world.carry_out(site, job).state is State.READY
+            world.a_minute_passes(job)
+        trouble = site.ledger.effects.trouble()
+    finally:
+        plugstack.unlink()
+    assert trouble.late == 1  # the operator is called
+    assert "Failed to initialize plugin stack" in str(trouble.last_error)
+    assert "SubmitUnclear" not in world.journal(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
@@ -561,7 +578,7 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
             wait_until(lambda: time.monotonic() > begun + IN_TIME_S + 1, "the time to be over", PATIENCE_S)
             proxy.fault(None)
             worker.send_signal(signal.SIGCONT)
-            assert worker.wait(PATIENCE_S) == 0
+            assert worker.wait(deadline(PATIENCE_S)) == 0
         finally:
             worker.kill()
             worker.wait()
@@ -583,7 +600,7 @@ def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: World,
             world.until_queued(direct, job)
             proxy.fault(Fault.CUT)
             worker.send_signal(signal.SIGCONT)
-            assert worker.wait(PATIENCE_S) == 0
+            assert worker.wait(deadline(PATIENCE_S)) == 0
         finally:
             worker.kill()
             worker.wait()
@@ -602,7 +619,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(world: World, site: Site) ->
     wait_until(lambda: "SubmitStarted" in world.journal(job), "the submission to begin", PATIENCE_S)
     world.slurm.processes.kill(slurmctld)
     world.slurm.start_controller()
-    submitting.join(PATIENCE_S)
+    submitting.join(deadline(PATIENCE_S))
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 

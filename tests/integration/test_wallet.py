@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.grid import start_server
+from devgrid.machine import deadline
 from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
@@ -148,7 +149,7 @@ def proxy_that_cuts(chain: Chain, word: bytes) -> Iterator[str]:
                 self.close_connection = True
                 return
             request = urllib.request.Request(chain.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=deadline(10)) as answer:  # noqa: S310
                 content = answer.read()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))

@@ -12,7 +12,7 @@ from devgrid.grid import start_server
 from devgrid.process import Processes
 from supervisor_tasks import embedded
 from supervisor_tasks.chain.contract import CLAIM, Contract
-from supervisor_tasks.chain.fees import replacement
+from supervisor_tasks.chain.fees import Bounds
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet, Write
 from supervisor_tasks.channels import Channels
@@ -80,6 +80,7 @@ class Fleet:
         rpc: Rpc | None = None,
         *,
         cap_wei: int = 10**12,
+        most_wei_per_tx: int = 10**18,
         stuck_after_s: float = 0.2,
         min_wei: int = 0,
     ) -> "Fleet":
@@ -87,7 +88,8 @@ class Fleet:
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
         ledger = Ledger(engine, "here", lambda _: None)
         LEDGERS.append(ledger)
-        wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, cap_wei)
+        bounds = Bounds(cap_wei, most_wei_per_tx)
+        wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, bounds)
         channels = Channels(False, None, verified=False)
         side = ChainSide(
             contract=Contract(rpc, chain.chain_id, address, wallet.address),
@@ -95,6 +97,7 @@ class Fleet:
             job_definitions=JobDefinitions(lambda: channels.open("127.0.0.1:9"), wallet.sign_message),
             claim_batch=200,
             claim_max_waiting=1000,
+            claim_customer_share=0.25,
             wallet_min_wei=min_wei,
             wake_tracker=lambda: None,
             blocks=Blocks(engine, "here", 0),
@@ -136,10 +139,7 @@ class Fleet:
 def sign_again(wallet: Wallet) -> None:
     """Whatever is open is signed again for a higher fee."""
     state = wallet.look()
-    dearer = [
-        (entry, replacement(entry.fees, state.market, wallet.cap_wei) or entry.fees)
-        for entry in wallet.open_transactions()
-    ]
+    dearer = [(entry, wallet.dearer(entry, state.market) or entry.fees) for entry in wallet.open_transactions()]
     wallet.replace(dearer, state.head)
 
 

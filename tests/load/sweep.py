@@ -304,6 +304,8 @@ def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, st
     comment = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
     shown = {"UserName": customer, "State": state, "TimeUsed": "1:00", "exit_code": "0", "Reason": "None"}
     shown |= {"SubmitTime": "1700000000", "RestartCnt": "0", "Comment": comment, "STDOUT": "/nowhere"}
+    shown |= {"TimeLimit": "1:00:00", "StartTime": "1700000001", "Partition": "main", "NumTasks": "1"}
+    shown |= {"tres-alloc": "cpu=1,mem=1M,node=1,billing=1"}
     with (grid.folder / file).open("w") as out:
         for number, job_id in enumerate(job_ids, start=1):
             own = shown | {"JobID": str(number), "Name": job_id}

@@ -36,10 +36,10 @@ def refused(benchmark: str, *sections: tuple[str, str], status: int = 0) -> str:
         ("hpcc-1.5.0-two-sizes.txt", 0.07156, "HPLinpack 2.0"),
         ("hpl-2.3.made-up.txt", 414.44, "HPLinpack 2.3"),
         ("hpl-nvidia-23.5.made-up.txt", 10840.0, "HPL-NVIDIA 23.5.0"),
-        ("hpl-ai-nvidia-23.5.made-up.txt", 64620.0, "HPL-AI 1.0.0"),
+        ("hpl-ai-nvidia-23.5.made-up.txt", 36950.0, "HPL-AI-NVIDIA 23.5.0"),
         ("hpl-mxp-nvidia-24.03.made-up.txt", 851200.0, "HPL-MxP-NVIDIA 24.3.0"),
         ("hpl-mxp-nvidia-26.02.made-up.txt", 2041600.0, "HPL-MxP-NVIDIA 26.2.0"),
-        ("hpl-ai-nvidia-23.5-best-failed.made-up.txt", 61010.0, "HPL-AI 1.0.0"),
+        ("hpl-ai-nvidia-23.5-best-failed.made-up.txt", 35000.0, "HPL-AI-NVIDIA 23.5.0"),
     ],
 )
 def test_hpl__log__gives_the_best_gflops_that_passed(name: str, gflops: float, tool: str) -> None:
@@ -73,13 +73,23 @@ def test_hpl__several_checks_of_one_result__all_must_pass() -> None:
 
 def test_hpl__no_check__counts_if_the_program_ended_well() -> None:
     text = "HPL_AI   WR01C2R4   95000   256   2   1   8.85   6.462e+04   6.62302   2   3.695e+04\n"
-    assert read("hpl", ("hpl", text)).numbers["compute.gflops"].number == 64620.0
+    assert read("hpl", ("hpl", text)).numbers["compute.gflops"].number == 36950.0
     assert "ended with status 137" in refused("hpl", ("hpl", text), status=137)
+
+
+@pytest.mark.parametrize("per_gpu", ["", " ( 3.231e+04)"])
+def test_hpl_ai__gflops_are_those_with_refinement_as_of_hpl_mxp(per_gpu: str) -> None:
+    """The LU factorisation alone is no solution, and HPL-MxP's rules count the time until there is one."""
+    text = f"HPL_AI   WR01C2R4   95000   256   2   1   8.85   6.462e+04{per_gpu}   6.62302   2   3.695e+04{per_gpu}\n"
+    assert read("hpl", ("hpl", text)).numbers["compute.gflops"].number == 36950.0
+    without = text.partition("   6.62302")[0] + "\n"
+    assert "HPL_AI line without refinement" in refused("hpl", ("hpl", without))
+    assert read("hpl", ("hpl", without + text)).numbers["compute.gflops"].number == 36950.0
 
 
 def test_hpl__died_after_a_passed_result__counts_and_says_so() -> None:
     reading = read("hpl", ("hpl", sample("hpl-ai-nvidia-23.5.made-up.txt")), status=139)
-    assert reading.numbers["compute.gflops"].number == 64620.0
+    assert reading.numbers["compute.gflops"].number == 36950.0
     assert any("status 139" in note for note in reading.notes)
 
 

@@ -202,6 +202,24 @@ def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
     assert "may be left" not in output
 
 
+def test_ior__writes_until_the_file_is_on_the_disk_and_says_so(tmp_path: Path) -> None:
+    """Else the page cache of the nodes is measured, and not the volume."""
+    folder, programs = tmp_path / "volume", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    recorded = DATA / "ior-4.0.0.made-up.txt"
+    mpirun = f'while [ "$1" != ior ]; do shift; done; echo "$@" >{tmp_path}/asked; cat {recorded}'
+    for name, body in {"ior": "exit 1", "mpirun": mpirun}.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    plan = a_plan(volumes={"scratch": str(folder)})
+    output = run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin")
+    reading = SUITE["ior"].parse(output, plan.nonce)
+    assert "-e" in (tmp_path / "asked").read_text().split()
+    assert "storage.scratch.write.bw.mibps" in reading.numbers
+    assert [note for note in reading.notes if "storage.scratch" in note and "fsync" in note]
+
+
 def test_ior__neither_program__is_left_out_by_name(tmp_path: Path) -> None:
     for name in ("bash", "sed", "rm", "cat"):
         (tmp_path / name).symlink_to(f"/bin/{name}")

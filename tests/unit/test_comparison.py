@@ -21,12 +21,14 @@ from supervisor_tasks.events import (
     Submitted,
 )
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
+from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.known import Known, OnChain, earlier_limits
 from supervisor_tasks.life import advance
 from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen
-from supervisor_tasks.view import FEW, Found, Trace, View, missing, never_seen, unexplained, unlisted, waited
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.view import FEW, Found, Trace, View, foreign, missing, never_seen, unexplained, unlisted, waited
 
 US = Address("0x" + "a" * 40)
 OTHERS = Address("0x" + "b" * 40)
@@ -608,3 +610,51 @@ def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: View
             assert view.traces[job.job_id] is Trace.NONE
             assert view.again(Found.MISSING, job.job_id)
             assert job in missing(view)
+
+
+PAID = Paid(Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash=""), 10, "main")
+AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="main")
+
+
+@pytest.mark.parametrize(
+    ("job", "size", "submit_s", "found"),
+    [
+        ({}, AS_PAID, 1000, []),
+        ({}, replace(AS_PAID, limit_min=5, cpus=0), 1000, []),
+        ({}, replace(AS_PAID, limit_min=600), 1000, [Found.MORE_THAN_PAID]),
+        ({}, replace(AS_PAID, gpus=2), 1000, [Found.MORE_THAN_PAID]),
+        ({}, AS_PAID, 1075, [Found.RUNS_AGAIN]),
+        ({"slurm_submit_s": None}, AS_PAID, 1075, []),
+        ({"stopped": True, "open": frozenset({Kind.WITNESS, Kind.CANCEL})}, replace(AS_PAID, gpus=2), 1000, []),
+        ({"parked": frozenset({Kind.WITNESS})}, replace(AS_PAID, gpus=2), 1000, []),
+    ],
+)
+def test_size_and_runs__not_as_the_ledger_has_them__the_witness_looks(
+    job: dict[str, Any], size: Size, submit_s: int, found: list[Found]
+) -> None:
+    seen = Seen(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)
+    about: dict[str, Any] = {"paid": PAID, "slurm_submit_s": 1000} | job
+    view = seeing(known(**about), rows=[row(seen=seen, submit_s=submit_s)])
+    findings = compare(view)
+    assert [finding.kind for finding in findings] == found
+    assert all(finding.events == (Overlooked(Kind.WITNESS),) for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_foreign"),
+    [
+        ({}, False),  # the ledger's own
+        ({"slurm_id": SlurmId(2)}, True),
+        ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
+        ({"slurm_id": SlurmId(2), "user": "alice"}, False),
+        ({"slurm_id": SlurmId(2), "seen": Seen(SlurmId(2), "COMPLETED", 60, 0)}, False),
+        ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
+        ({"slurm_id": SlurmId(2), "name": name(3), "user": STRANGER}, True),
+        ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),
+    ],
+)
+def test_foreign__jobs_of_customers_that_nothing_explains(changes: dict[str, Any], is_foreign: bool) -> None:
+    listed = replace(row(), **({"user": CUSTOMER} | changes))
+    jobs = {name(1): known(), name(3): known(3, State.SUBMITTING, slurm_id=None)}
+    view = View(provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed})
+    assert bool(foreign(view)) is is_foreign

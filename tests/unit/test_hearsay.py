@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Outcome
+from supervisor_tasks.jobs.runs import Run
 from supervisor_tasks.journey.hearsay import LONGEST_GAP_S, SUSPENDED, Said, Undecided, believed, look_in_s
 
 CALLED_S = 1_795_285_686.0
@@ -111,3 +112,16 @@ def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
     assert believed(JOB, CALLED_S, [SAID], suspended=True) == Undecided((believable,), SUSPENDED)
     for nothing in ([], [replace(SAID, status=RUNNING)], [replace(SAID, duration_s=206)]):
         assert believed(JOB, CALLED_S, nothing, suspended=True) is None
+
+
+def test_believed__of_a_job_that_was_requeued__an_end_before_the_last_run_was_seen_is_an_earlier_runs() -> None:
+    submit_s, seen_s = int(CALLED_S), int(CALLED_S) + 150
+    runs = (Run(submit_s=submit_s, elapsed_s=75), Run(submit_s=submit_s + 75, restarts=1, seen_s=seen_s))
+    job = replace(JOB, runs=runs)
+    requeued = Said(FAILED, 75, 0, CALLED_S + 76)
+    assert believed(job, CALLED_S, [requeued, SAID]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+    assert believed(job, CALLED_S, [requeued]) is None
+    assert isinstance(believed(replace(job, runs=runs[:1]), CALLED_S, [requeued, SAID]), Undecided)
+    overrun = believed(job, CALLED_S, [Said(OUT_OF_CREDITS, 600, 0, CALLED_S + 700)])
+    assert isinstance(overrun, Outcome)
+    assert overrun.elapsed_s == 525  # what the first run has left of ten minutes

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from supervisor_tasks.effects import look
 from supervisor_tasks.events import (
     Adopted,
     CalledBack,
@@ -23,6 +24,7 @@ from supervisor_tasks.events import (
     SlurmLost,
     SlurmStarted,
     SlurmWaiting,
+    SubmissionDenied,
     SubmissionForgotten,
     SubmitNotFound,
     SubmitNotRun,
@@ -278,7 +280,8 @@ def test_advance__no_news__looks_less_and_less_often() -> None:
         job, effects = step(job, SlurmWaiting("PENDING"))
         waits.append(effects[0].due_in_s)
     assert waits == sorted(waits)
-    assert waits[-1] == 900
+    assert waits[-1] == job.limit_min * 60 == 600  # the paid time; of longer jobs, 15 minutes
+    assert look(replace(job, time_limit_min=60)).due_in_s == 900
 
 
 OUTCOMES = st.builds(
@@ -310,6 +313,17 @@ def test_advance__slurmctld_forgot_what_waited__submitted_again_and_once() -> No
     assert lived(*TO_QUEUED, SubmissionForgotten(SlurmId(8))) == (lived(*TO_QUEUED)[0], ())
 
 
+def test_advance__slurm_denies_the_id_that_sbatch_named__is_looked_for_unless_it_was_recognised() -> None:
+    denied = SubmissionDenied(SlurmId(7), "another's")
+    sought, effects = lived(*TO_QUEUED, denied)
+    assert (sought.state, sought.slurm_id, effects) == (State.SUBMITTING, None, (Effect(Kind.SUBMIT),))
+    assert then(sought, Submitted(SlurmId(9))).slurm_id == 9
+    seen = (*TO_QUEUED, Recognised(SlurmId(7), 1))
+    for others in ((*TO_RUNNING,), seen, (*TO_QUEUED, ChainSaw(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
+        assert lived(*others, denied) == (lived(*others)[0], ())
+    assert lived(*TO_QUEUED, SubmissionDenied(SlurmId(8), "")) == (lived(*TO_QUEUED)[0], ())
+
+
 EVENTS = st.one_of(
     st.just(CLAIM),
     st.just(ScriptFetched("echo", "logger:1")),
@@ -330,6 +344,7 @@ EVENTS = st.one_of(
     st.builds(Overlooked, st.sampled_from(Kind)),
     st.builds(Adopted, st.sampled_from([None, SlurmId(7), SlurmId(9)])),
     st.builds(SubmissionForgotten, st.sampled_from([SlurmId(7), SlurmId(8)])),
+    st.builds(SubmissionDenied, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("another's")),
     st.builds(SlurmLost, st.sampled_from([None, SlurmId(7), SlurmId(8)]), st.just("gone")),
     st.builds(ChainSaw, st.sampled_from(ChainStatus), st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
 )
@@ -350,7 +365,7 @@ class AnyOrder(RuleBasedStateMachine):
         after, effects = advance(before, event)
         assert before is not None
         assert after is not None
-        if isinstance(event, SubmissionForgotten) and after.state is not before.state:
+        if isinstance(event, SubmissionForgotten | SubmissionDenied) and after.state is not before.state:
             assert before.state is State.QUEUED, "only what waits is submitted again"
             assert before.chain_status is ChainStatus.SCHEDULED
             assert after.slurm_id is None

@@ -1,9 +1,10 @@
 """The settings: every variable that operators already have, and what is said about those that cannot be used."""
 
 import base64
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import SecretStr
 
 from supervisor_tasks import settings as module
-from supervisor_tasks.settings import Need, SettingsError, load
+from supervisor_tasks.settings import Need, SettingsError, hide_secrets, load
 from supervisor_tasks.slurm.ssh import load_key
 
 KEY = ed25519.Ed25519PrivateKey.generate()
@@ -68,6 +69,7 @@ FIELD = [
     ("SLURM_SINFO_PATH", "/usr/bin/sinfo", "/s", "/s"),
     ("SLURM_SQUEUE_PATH", "/usr/bin/squeue", "/s", "/s"),
     ("SLURM_PARTITION", "main", "gpu_1", "gpu_1"),
+    ("SLURM_COMPARE_SIZES", True, "false", False),
     ("NVIDIA_SMI_PATH", "nvidia-smi", "/n", "/n"),
     ("TRACE", False, "true", True),
     ("BENCHMARK_DISABLE", False, "true", True),
@@ -142,8 +144,79 @@ MALFORMED = {
     "LDAP_GROUP_DN": ("cn=users,,dc=run", "a name in a directory, such as ou=people,dc=example,dc=org"),
     "LDAP_BIND_DN": ("cn=", "a name in a directory, such as ou=people,dc=example,dc=org"),
     "LDAP_OBJECT_CLASSES": ("person,,posixAccount", "names of object classes with commas between"),
+    "LDAP_ATTRIBUTES": ("{gecos: x}", "a JSON object of attributes, such as"),
+    "LDAP_MEMBER_ATTRIBUTE": ("owner", "member, uniqueMember or memberUid"),
+    "LDAP_HOME_DIRECTORY": ("home/{address}", "an absolute path in which {address} is the customer's"),
+    "LDAP_LOGIN_SHELL": ("bash", "an absolute path"),
+    "SLURM_ENVIRONMENT_FILE": ("modules.sh", "the absolute path of a file on the login node"),
     "LDAP_URL": ("ldap://here:x", "a URL whose host, port and path can be told apart"),
 }
+
+
+CERTIFICATES = {"SLURM_SSH_CERTIFICATES": "true", "SLURM_SSH_ADDRESS": "h:22", "SLURM_SSH_ADMIN_USER": "root"}
+
+
+def test_load__certificates__want_the_authoritys_key_and_no_other() -> None:
+    (line,) = lines(Need.SSH, **CERTIFICATES)
+    assert line.startswith("SLURM_SSH_CA_KEY: found nothing; expected base64 of an SSH private key file")
+    ca = base64.b64encode(KEY_FILE).decode()
+    settings = load(Need.SSH, environment={**CERTIFICATES, "SLURM_SSH_CA_KEY": ca, "SLURM_SSH_PRIVATE_KEY": ca})
+    assert settings.slurm_ssh_ca_key is not None
+    assert settings.slurm_ssh_ca_key.get_secret_value() in settings.secret_values()
+    assert settings.slurm_ssh_private_key is None
+    assert load(Need.SSH_PUBLIC, environment={**CERTIFICATES, "SLURM_SSH_CA_KEY": ca}).slurm_ssh_ca_key is None
+
+
+LDAP = {"LDAP_URL": "ldaps://here", "LDAP_BIND_DN": "cn=admin,dc=run", "LDAP_BIND_PASSWORD": "hunter2"}
+
+
+@pytest.mark.parametrize("missing", ["LDAP_BIND_DN", "LDAP_BIND_PASSWORD"])
+def test_load__directory_without_an_account_that_may_write_there__is_one_line(missing: str) -> None:
+    given = {name: value for name, value in LDAP.items() if name != missing}
+    (line,) = lines(Need.WALLET, ETH_PRIVATE_KEY=WALLET_KEY, **given)
+    assert line.startswith(f"{missing}: found nothing; expected ")
+    assert line.endswith(", as LDAP_URL is set")
+    assert load(environment=given).ldap_url  # those that do not work with the directory do not need it
+
+
+def test_load__home_of_all_customers__is_refused_unless_the_site_says_what_it_allows() -> None:
+    allowed = "ALLOW_SHARED_HOMES_WHERE_CUSTOMERS_CAN_RUN_CODE_AS_EACH_OTHER"
+    (line,) = lines(**LDAP, LDAP_HOME_DIRECTORY="/dev/shm")
+    assert line.startswith("LDAP_HOME_DIRECTORY: found '/dev/shm'; expected a path with {address} in it")
+    assert allowed in line
+    assert load(environment={**LDAP, "LDAP_HOME_DIRECTORY": "/dev/shm", allowed: "true"}).ldap_home_directory
+    assert load(environment=LDAP).ldap_home_directory == "/home/{address}"
+
+
+@pytest.mark.parametrize(
+    ("text", "attributes"),
+    [
+        ("{}", {}),
+        ('{"gecos": "customer {address}"}', {"gecos": ("customer {address}",)}),
+        ('{"mail": ["a@b", "c@d"], "shadowMax": 9}', {"mail": ("a@b", "c@d"), "shadowMax": ("9",)}),
+    ],
+)
+def test_load__attributes__as_json(text: str, attributes: dict[str, tuple[str, ...]]) -> None:
+    assert load(environment={"LDAP_ATTRIBUTES": text}).ldap_attributes == attributes
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "3", '{"a b": "x"}', '{"a": null}', '{"a": true}', '{"a": []}', '{"a": {}}', "x"]
+)
+def test_load__attributes_of_another_form__are_refused(text: str) -> None:
+    (line,) = lines(LDAP_ATTRIBUTES=text)
+    assert line.startswith(f"LDAP_ATTRIBUTES: found {text!r}; expected a JSON object of attributes")
+
+
+def test_load__attribute_that_another_setting_is_for__is_refused() -> None:
+    (line,) = lines(LDAP_ATTRIBUTES='{"UIDNumber": 0}')
+    assert "UIDNumber" in line
+
+
+def test_load__own_groups__are_where_the_group_of_all_is() -> None:
+    assert load(environment={}).own_groups_dn == "ou=groups,dc=hpc,dc=deepsquare,dc=run"
+    assert load(environment={"LDAP_GROUP_DN": r"cn=a\,b, ou=c,dc=d"}).own_groups_dn == "ou=c,dc=d"
+    assert load(environment={"LDAP_OWN_GROUPS_DN": "ou=e,dc=f"}).own_groups_dn == "ou=e,dc=f"
 
 
 def test_load__several_rpc_endpoints__are_told_apart_and_each_is_checked() -> None:
@@ -308,6 +381,78 @@ def test_load__secret_as_a_file__is_read(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     (line,) = lines(Need.WALLET, ETH_PRIVATE_KEY_FILE=missing)
     assert line.startswith(f"ETH_PRIVATE_KEY_FILE: found {missing!r}; expected a file that can be read")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("METASCHEDULER_ENDPOINT_RPC", "https://node/v2/token"),
+        ("METASCHEDULER_ENDPOINT_WS", "wss://node/ws?key=token"),
+        ("DATABASE_URL", "postgresql://u:token@h/d"),
+        ("BROKER_URL", "rediss://u:token@h:6379/0"),
+        ("FLOWER_BASIC_AUTH", "operator:token"),
+        ("FLOWER_BASIC_AUTH", "operator:token,second:other:token"),
+        ("LDAP_URL", "ldaps://token.example"),
+        ("LDAP_BIND_DN", "cn=token"),
+    ],
+)
+def test_load__url_with_a_token_as_a_file__is_read(name: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(f"{value}\n")
+    found = getattr(load(environment={f"{name}_FILE": str(tmp_path / "file")}), name.lower())
+    assert (found.get_secret_value() if isinstance(found, SecretStr) else found) == value
+
+
+@pytest.fixture
+def given_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "_hidden", {})
+    broker = "redis://:brokers-password@h/0"
+    environment = {
+        **SSH,
+        "ETH_PRIVATE_KEY": WALLET_KEY,
+        "DATABASE_URL": "postgresql://u:pass@h/d",
+        "BROKER_URL": broker,
+        "CELERY_BROKER_URL": broker,  # so does Celery's command
+        "CELERY_BROKER_READ_URL": broker,
+        "CELERY_BROKER_WRITE_URL": broker,
+        "CELERY_RESULT_BACKEND": "db+postgresql://u:backends-password@h/d",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    yield
+    secrets = {environment[name] for name in ("ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "DATABASE_URL", "BROKER_URL")}
+    leaked = {*secrets, "brokers-password", "backends-password"}
+    assert not [name for name, value in os.environ.items() if any(secret in value for secret in leaked)]
+
+
+@pytest.mark.usefixtures("given_secrets")
+def test_hide_secrets__of_a_process_with_a_need__leaves_no_secret_to_children_and_keeps_what_it_needs() -> None:
+    hide_secrets(Need.WALLET)
+    settings = load(Need.WALLET)
+    assert settings.eth_private_key is not None
+    assert settings.database_url is not None
+    with pytest.raises(SettingsError, match="SLURM_SSH_PRIVATE_KEY: found nothing"):
+        load(Need.SSH)
+
+
+@pytest.mark.usefixtures("given_secrets")
+def test_hide_secrets__of_a_process_without_a_need__forgets_the_keys() -> None:
+    hide_secrets()
+    with pytest.raises(SettingsError, match="ETH_PRIVATE_KEY: found nothing"):
+        load(Need.WALLET)
+    assert load().database_url is not None
+
+
+def test_hide_secrets__of_celerys_option_broker__is_the_broker_and_in_no_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_hidden", {})
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://:password-of-the-option@h/0")
+    monkeypatch.setenv("BROKER_URL", "redis://:another@h/0")
+    hide_secrets()
+    found = load().broker_url
+    assert found is not None
+    assert found.get_secret_value() == "redis://:password-of-the-option@h/0"
+    assert not [name for name, value in os.environ.items() if "password-of-the-option" in value]
 
 
 def test_load__home_abbreviated__is_expanded() -> None:

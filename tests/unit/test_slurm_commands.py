@@ -2,6 +2,8 @@
 
 import shlex
 
+import pytest
+
 from supervisor_tasks.job import Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands
 
@@ -11,7 +13,7 @@ DEFINITION = Definition(gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, b
 
 def test_sbatch__asks_for_what_was_paid_for() -> None:
     words = commands.sbatch(
-        "/usr/bin/sbatch", JOB, DEFINITION, limit_min=60, partition="main", public_address="host:3000"
+        "/usr/bin/sbatch", JOB, DEFINITION, limit_min=60, partition="main", comment="supervisor host:3000"
     )
     assert words == [
         "/usr/bin/sbatch",
@@ -32,7 +34,7 @@ def test_sbatch__asks_for_what_was_paid_for() -> None:
 
 def test_sbatch__no_gpus__does_not_name_them() -> None:
     none = Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash="h")
-    words = commands.sbatch("sbatch", JOB, none, limit_min=1, partition="main", public_address="host:1")
+    words = commands.sbatch("sbatch", JOB, none, limit_min=1, partition="main", comment="supervisor host:1")
     assert not [word for word in words if "gpus" in word]
 
 
@@ -75,3 +77,32 @@ def test_scancel__names_one_job_and_whose_it_must_be() -> None:
 def test_show_config__asks_the_controller() -> None:
     asked = ["env", "SLURM_TIME_FORMAT=%s", "/usr/bin/scontrol", "show", "config"]
     assert commands.show_config("/usr/bin/scontrol") == asked
+
+
+SHELLS = ["/bin/sh", "/bin/bash -e", " /usr/bin/env bash", "/usr/bin/env -S A=1 bash -x", "/usr/bin/fish", ""]
+
+
+@pytest.mark.parametrize("line", SHELLS)
+def test_batch_script__of_a_shell__keeps_its_first_line(line: str) -> None:
+    text = commands.batch_script(JOB, f"#!{line}\nbody\n").decode()
+    assert text == f"#!{line}\n# supervisor job {JOB}\ntrue\nbody\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("/usr/bin/python3", "/usr/bin/python3"),
+        ("/usr/bin/env python3", "/usr/bin/env python3"),
+        (" /usr/bin/env -S python3 -u ", "/usr/bin/env '-S python3 -u'"),
+        ("/usr/bin/awk -f;touch x", "/usr/bin/awk '-f;touch x'"),
+        ("/x'$(id)", "'/x'\"'\"'$(id)'"),
+        ("/{size}", "'/{size}'"),
+    ],
+)
+def test_batch_script__of_another_program__stands_whole_behind_a_shells(line: str, becomes: str) -> None:
+    script = f"#!{line}\n#SBATCH --ntasks=9\nbody \u00e4"
+    text = commands.batch_script(JOB, script)
+    assert text.startswith(f"#!/bin/sh\n# supervisor job {JOB}\nd=".encode())
+    assert f'\nexec {becomes} "/proc/$$/fd/9"\n'.encode() in text
+    assert text.endswith(b"\n" + script.encode())
+    assert f"tail -c {len(script.encode())} " in text.decode()

@@ -117,12 +117,16 @@ def test_id_of_a_job_submitted_later__is_not_ours_but_in_accountings_older_recor
     assert recognised(lost, accounted(), accounted(later, OTHER)) == Sight(ENDED)
 
 
-def test_accounting__runs_of_a_requeued_job__end_with_the_last_one() -> None:
+def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one() -> None:
     first = replace(ENDED, state="REQUEUED", ended_s=AT_S + 60)
     second = replace(ENDED, state="NODE_FAIL", submit_s=AT_S + 60, ended_s=AT_S + 90)
     third = replace(ENDED, submit_s=AT_S + 91, ended_s=AT_S + 99)
     stranger = replace(ENDED, submit_s=AT_S + 500, state="FAILED")
-    assert recognised(KNOWN, *map(accounted, (stranger, third, second, first))) == Sight(third)
+    last = replace(third, earlier_s=first.elapsed_s + second.elapsed_s, earlier_runs=2)
+    records = tuple(map(accounted, (stranger, third, second, first)))
+    assert recognised(KNOWN, *records) == Sight(last)
+    for later in (second, third):  # the ledger may know a later run only
+        assert recognised(replace(KNOWN, submit_s=later.submit_s), *records) == Sight(last)
     assert recognised(KNOWN, *map(accounted, (first, stranger))) == Sight(first)
     waiting = replace(third, state="PENDING", user="root", ended_s=None)  # as sacct shows one that root has requeued
     until = replace(first, ended_s=AT_S + 91)
@@ -140,7 +144,9 @@ def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None
     assert recognised(KNOWN, accounted(first), accounted(replace(second, user="0xcd"))) == Sight(first)
     again = replace(ENDED, elapsed_s=4, submit_s=AT_S + 114, ended_s=AT_S + 120)
     requeued = replace(third, state="REQUEUED")
-    assert recognised(KNOWN, *map(accounted, (first, second, requeued, again))) == Sight(again)
+    assert recognised(KNOWN, *map(accounted, (first, second, requeued, again))) == Sight(
+        replace(again, earlier_s=72, earlier_runs=1)
+    )
 
 
 def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() -> None:

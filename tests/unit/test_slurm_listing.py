@@ -10,6 +10,7 @@ from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.listing import FIELDS, listed_jobs, squeue_all, squeue_by_id, squeue_format
 from supervisor_tasks.slurm.output import Answer, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
+from tests.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the sample was recorded
@@ -27,6 +28,17 @@ RECORD = (
     "a name",
     "supervisor h:1",
     "/home/0xc/a.log",
+    "1700000001",
+    "main",
+    "normal",
+    "(null)",
+    "(null)",
+    "N/A",
+    "1",
+    "cpu=3,mem=300M,node=1,billing=3,gres/gpu=1",
+    "gres:gpu:1",
+    *("N/A", "N/A", "N/A"),
+    "0",
 )
 
 
@@ -35,7 +47,7 @@ def printed(*records: tuple[str, ...]) -> str:
 
 
 def recorded() -> str:
-    return (DATA / "squeue-listing-slurm-22.05.8.txt").read_text()
+    return squeue_sample("squeue-listing")
 
 
 def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
@@ -102,7 +114,7 @@ OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0"
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
 def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
-    hostile = (*RECORD[:10], name, comment, path)
+    hostile = (*RECORD[:10], name, comment, path, *RECORD[13:])
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(Answer(0, printed(hostile, other), ""), MARK)
     assert sorted(jobs) == [7, 8]

@@ -14,6 +14,7 @@ from supervisor_tasks.slurm.once import (
     LoginClock,
     TooLateError,
     ask_clock,
+    came_late,
     clock_told,
     guarded,
     guards_answer,
@@ -57,6 +58,9 @@ def test_guarded__too_late__nothing_is_run() -> None:
     assert "ran" not in answer.stdout
     with pytest.raises(TooLateError):
         guards_answer(answer, MARK)
+    assert came_late(answer, MARK)
+    in_time = run("sh", guarded(["echo", f"{MARK[:5]} late"], SCRIPT, in_s(60)), marked(MARK, SCRIPT))
+    assert not came_late(in_time, MARK)
 
 
 def test_guarded__command_that_does_not_end__is_ended_in_time_and_nobody_knows_what_it_did() -> None:
@@ -199,3 +203,26 @@ def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
 
 def test_tools_of_the_guard__are_here() -> None:
     assert all(shutil.which(tool) for tool in ("sh", "awk", "cat", "env", "wc", "date", "timeout"))
+
+
+# --- the site's own environment ---------------------------------------------------------------------------------------------
+
+
+def with_sites_file(file: Path, shell: str = "sh") -> Answer:
+    command = guarded(["/usr/bin/env"], SCRIPT, in_s(60), "/the/admins", str(file))
+    return run(shell, command, marked(MARK, SCRIPT), environment={"PATH": "/usr/bin:/bin"})
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_sites_file__what_it_exports__the_command_inherits_and_no_option(shell: str, tmp_path: Path) -> None:
+    file = tmp_path / "modules.sh"
+    file.write_text("export MODULEPATH=/sites PATH=/sites/bin:$PATH SBATCH_GPUS=8\nset -- a b c\necho welcome\ncat\n")
+    lines = guards_answer(with_sites_file(file, shell), MARK).stdout.splitlines()
+    assert {"MODULEPATH=/sites", "PATH=/sites/bin:/usr/bin:/bin", "SLURM_CONF=/the/admins"} <= set(lines)
+    assert not any(line.startswith("SBATCH_GPUS") for line in lines)
+
+
+def test_sites_file__cannot_be_read__nothing_is_run_and_the_file_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.sh"
+    with pytest.raises(TransientError, match=f"SLURM_ENVIRONMENT_FILE.*{missing}"):
+        guards_answer(with_sites_file(missing), MARK)

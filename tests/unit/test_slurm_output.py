@@ -1,5 +1,6 @@
 """What SLURM 22.05.8 printed, read again; and any text gives a result or an error of ours."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from supervisor_tasks.job import ChainStatus, SlurmId
 from supervisor_tasks.slurm.accounting import accounted_jobs
 from supervisor_tasks.slurm.listing import listed_jobs
 from supervisor_tasks.slurm.output import (
+    MAX_SLURM_ID,
     Answer,
     AnswerNotUnderstoodError,
     Seen,
@@ -19,6 +21,7 @@ from supervisor_tasks.slurm.output import (
     boot_time,
     elapsed_s,
     has_accounting,
+    max_job_id,
     next_id,
     not_cancelled,
     require_done,
@@ -26,10 +29,11 @@ from supervisor_tasks.slurm.output import (
     wait_status,
 )
 from supervisor_tasks.slurm.states import Phase, end, phase
+from tests.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the samples were recorded
-A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|"
+A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|1795285687|main|normal|||N/A|1|cpu=1|||||0|"
 
 
 def recorded(name: str, status: int = 0) -> Answer:
@@ -37,7 +41,8 @@ def recorded(name: str, status: int = 0) -> Answer:
         file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
         return file.read_text() if file.exists() else ""
 
-    return Answer(status, read(""), read(".stderr"))
+    printed = squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
+    return Answer(status, printed, read(".stderr"))
 
 
 def seen_jobs(answer: Answer) -> dict[SlurmId, Seen]:
@@ -59,7 +64,8 @@ def test_seen_jobs__all_states__are_told_apart() -> None:
     jobs = seen_jobs(recorded("squeue-jobs"))
     user, submit_s = "0x" + "ab" * 20, jobs[SlurmId(3)].submit_s
     assert submit_s > 1_700_000_000
-    assert jobs[SlurmId(3)] == Seen(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode", user, submit_s)
+    told = replace(jobs[SlurmId(3)], size=None)
+    assert told == Seen(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode", user, submit_s)
     assert (jobs[SlurmId(1)].state, jobs[SlurmId(1)].exit_status, jobs[SlurmId(1)].reason) == (
         "TIMEOUT",
         15,
@@ -401,3 +407,34 @@ def test_has_accounting__configuration_of_slurmctld__says_whether(kept_in: str, 
 def test_has_accounting__slurmctld_does_not_answer__is_unavailable() -> None:
     with pytest.raises(SlurmUnavailableError, match="Unable to contact"):
         has_accounting(Answer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)"))
+
+
+@pytest.mark.parametrize("what", ["missing", "unloadable", "init-fails", "post-opt-fails"])
+def test_sbatch__spank_stack_that_cannot_be_loaded__is_the_sites_trouble(what: str) -> None:
+    said = (DATA / f"sbatch-spank-{what}-slurm-22.05.8.stderr.txt").read_text()
+    with pytest.raises(SlurmUnavailableError):
+        submitted_id(Answer(1, "", said))
+
+
+@pytest.mark.parametrize("number", [0, 0x0400_0000, 4294967295])
+def test_submitted_id__that_no_job_can_have__is_not_understood(number: int) -> None:
+    with pytest.raises(AnswerNotUnderstoodError, match=f"named the job id {number}"):
+        submitted_id(Answer(0, f"{number}\n", ""))
+
+
+def test_submitted_id__above_the_sites_own_bound__is_not_understood() -> None:
+    assert submitted_id(Answer(0, "1000\n", ""), 1000) == 1000
+    with pytest.raises(AnswerNotUnderstoodError, match="expected 1 to 1000"):
+        submitted_id(Answer(0, "1001\n", ""), 1000)
+
+
+@pytest.mark.parametrize(
+    ("shown", "bound"),
+    [("MaxJobId                = 1000\n", 1000), ("", MAX_SLURM_ID), ("MaxJobId = 4294967295\n", MAX_SLURM_ID)],
+)
+def test_max_job_id(shown: str, bound: int) -> None:
+    assert max_job_id(Answer(0, shown, "")) == bound
+
+
+def test_max_job_id__recorded() -> None:
+    assert max_job_id(recorded("scontrol-show-config")) == 67043328

@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.recognise import (
     worth_reading,
     written_at,
 )
+from tests.slurm_samples import squeue_sample
 from tests.unit.test_slurm_listing import DATA
 
 MARK = "4f1d0c9ab3"
@@ -29,7 +30,7 @@ def recorded(name: str) -> str:
 
 
 def listing() -> dict[SlurmId, Listed]:
-    return listed_jobs(Answer(0, recorded("squeue-listing"), ""), MARK)
+    return listed_jobs(Answer(0, squeue_sample("squeue-listing"), ""), MARK)
 
 
 def test_calls_itself__renamed__its_output_still_tells() -> None:

@@ -17,7 +17,7 @@ from supervisor_tasks.chain.endpoints import (
     far_behind,
     healths,
 )
-from supervisor_tasks.chain.fees import Fees, Market, fees, replacement
+from supervisor_tasks.chain.fees import Bounds, Fees, Market, fees, replacement
 from supervisor_tasks.chain.refusals import Refusal, meaning, over_the_limit
 from supervisor_tasks.chain.remedies import (
     CERTAIN_S,
@@ -164,7 +164,7 @@ def test_meaning__of_a_nodes_words(words: str, refusal: Refusal) -> None:
 # --- remedies -------------------------------------------------------------------------------------------------------
 
 MARKET = Market(10 * GWEI, GWEI, 11 * GWEI)
-RULES = Rules(cap_wei=CAP, stuck_after_s=60.0)
+RULES = Rules(Bounds(CAP, 10**18), stuck_after_s=60.0)
 PENDING = Pending(
     nonce=7,
     gas=250_000,

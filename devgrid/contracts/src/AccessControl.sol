@@ -6,6 +6,11 @@ interface IERC165 {
 }
 
 interface IAccessControl {
+    /// Said as in OpenZeppelin's. Here no role's administrator changes.
+    event RoleAdminChanged(bytes32 indexed role, bytes32 indexed previousAdminRole, bytes32 indexed newAdminRole);
+    event RoleGranted(bytes32 indexed role, address indexed account, address indexed sender);
+    event RoleRevoked(bytes32 indexed role, address indexed account, address indexed sender);
+
     function hasRole(bytes32 role, address account) external view returns (bool);
     function getRoleAdmin(bytes32 role) external view returns (bytes32);
     function grantRole(bytes32 role, address account) external;
@@ -26,7 +31,7 @@ abstract contract AccessControl is IAccessControl, IERC165 {
     }
 
     constructor() {
-        _members[DEFAULT_ADMIN_ROLE][msg.sender] = true;
+        _grant(DEFAULT_ADMIN_ROLE, msg.sender);
     }
 
     function hasRole(bytes32 role, address account) public view returns (bool) {
@@ -38,19 +43,32 @@ abstract contract AccessControl is IAccessControl, IERC165 {
     }
 
     function grantRole(bytes32 role, address account) external onlyRole(DEFAULT_ADMIN_ROLE) {
-        _members[role][account] = true;
+        _grant(role, account);
     }
 
     function revokeRole(bytes32 role, address account) external onlyRole(DEFAULT_ADMIN_ROLE) {
-        delete _members[role][account];
+        _revoke(role, account);
     }
 
     function renounceRole(bytes32 role, address account) external {
         require(account == msg.sender, "AccessControl: can only renounce roles for self");
-        delete _members[role][account];
+        _revoke(role, account);
     }
 
     function supportsInterface(bytes4 interfaceId) external pure returns (bool) {
         return interfaceId == type(IAccessControl).interfaceId || interfaceId == type(IERC165).interfaceId;
+    }
+
+    /// What an account has already is not said again.
+    function _grant(bytes32 role, address account) private {
+        if (_members[role][account]) return;
+        _members[role][account] = true;
+        emit RoleGranted(role, account, msg.sender);
+    }
+
+    function _revoke(bytes32 role, address account) private {
+        if (!_members[role][account]) return;
+        delete _members[role][account];
+        emit RoleRevoked(role, account, msg.sender);
     }
 }

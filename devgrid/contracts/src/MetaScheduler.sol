@@ -18,10 +18,10 @@ contract MetaScheduler is AccessControl, Errors {
     ProviderManager public immutable providerManager;
     Credit public immutable credit;
     Constants public immutable constants;
-    /// Who receives the platform's cut.
-    address public immutable platform;
 
     bool public enableRequestNewJob = true;
+    // The cuts of all bills, less what was taken out: the rest of the contract's credits is its customers'.
+    uint256 private _earned;
     // Credits x 1e18 a minute for all of the job, at the prices that it was assigned for.
     mapping(bytes32 => uint256) private _pricePerMinute;
 
@@ -50,7 +50,6 @@ contract MetaScheduler is AccessControl, Errors {
         providerManager = manager_;
         credit = credit_;
         constants = constants_;
-        platform = msg.sender;
     }
 
     // --- customers ---
@@ -143,6 +142,13 @@ contract MetaScheduler is AccessControl, Errors {
         enableRequestNewJob = value;
     }
 
+    /// The owner takes out what the contract has earned, and no more than that.
+    function withdrawAdmin(uint256 amount) external onlyRole(DEFAULT_ADMIN_ROLE) {
+        if (amount > _earned) revert InsufficientFunds(_earned, amount);
+        _earned -= amount;
+        _pay(msg.sender, amount);
+    }
+
     // --- providers ---
 
     function claimNextJob() external {
@@ -225,7 +231,7 @@ contract MetaScheduler is AccessControl, Errors {
             providerJobQueues.remove(job.provider, jobId);
         }
         uint256 cut = bill * constants.deepsquareCut() / constants.WHOLE();
-        _pay(platform, cut);
+        _earned += cut;
         _pay(job.provider, bill - cut);
         _pay(job.customer, job.maxCost - bill);
     }

@@ -73,13 +73,14 @@ contract ProviderManager is AccessControl, Errors {
         _standing[provider].jobCount++;
     }
 
+    /// All zero where the provider is unknown.
     function getProvider(address provider) external view returns (Provider memory found) {
-        found = _get(provider);
+        found = _joined[provider];
         found.isBanned = _standing[provider].banned;
     }
 
+    /// All zero where none waits.
     function getWaitingForApprovalProvider(address provider) external view returns (Provider memory found) {
-        if (!_standing[provider].waiting) revert WaitingApprovalOnly();
         found = _waiting[provider];
         found.isBanned = _standing[provider].banned;
     }

@@ -7,11 +7,10 @@ import {Grid} from "./Grid.sol";
 
 /// Who pays what to whom. Credits are never lost: what the customer does not pay comes back.
 contract BillingTest is Grid {
-    function _paid(uint256 customerPaid, uint256 providerEarned, uint256 platformEarned) private view {
+    function _paid(uint256 customerPaid, uint256 providerEarned, uint256 contractEarned) private view {
         owns(address(customer), WEALTH - customerPaid, "customer");
         owns(address(provider), providerEarned, "provider");
-        owns(address(this), platformEarned, "platform");
-        owns(address(grid), 0, "left in the contract");
+        owns(address(grid), contractEarned, "left in the contract");
     }
 
     function test_request__locks_the_credits() external {
@@ -73,11 +72,29 @@ contract BillingTest is Grid {
         owns(address(grid), 5000, "contract");
     }
 
-    function test_cut__goes_to_the_platform() external {
+    function test_cut__is_earned_and_taken_out_by_the_owner() external {
         constants.setDeepsquareCut(250);
         does(provider, status(running(10 * PRICE), JobStatus.FINISHED, 10));
         uint256 cut = 10 * PRICE * 250 / 10_000;
         _paid(10 * PRICE, 10 * PRICE - cut, cut);
+        grid.withdrawAdmin(cut - 1);
+        owns(address(this), cut - 1, "owner");
+        owns(address(grid), 1, "left in the contract");
+        grid.withdrawAdmin(1);
+        _paid(10 * PRICE, 10 * PRICE - cut, 0);
+    }
+
+    function test_withdraw__of_what_customers_have_locked__is_refused() external {
+        request(5000);
+        (bool ok, bytes memory found) = address(grid).call(abi.encodeCall(grid.withdrawAdmin, (1)));
+        bytes memory reason = abi.encodeWithSelector(Errors.InsufficientFunds.selector, 0, 1);
+        require(!ok && keccak256(found) == keccak256(reason), "InsufficientFunds");
+        owns(address(grid), 5000, "contract");
+    }
+
+    function test_withdraw__by_another__is_refused() external {
+        bytes memory right = abi.encodeWithSignature("Error(string)", "AccessControl: caller is missing the role");
+        fails(provider, abi.encodeCall(grid.withdrawAdmin, (0)), right);
     }
 
     function test_cut__of_more_than_all__is_out_of_bounds() external {

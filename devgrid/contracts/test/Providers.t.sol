@@ -11,17 +11,27 @@ contract ProvidersTest is Grid {
         failsAt(address(manager), other, registration(has), abi.encodePacked(reason));
     }
 
+    function _isUnknown(Provider memory found) private pure {
+        Provider memory zero;
+        require(keccak256(abi.encode(found)) == keccak256(abi.encode(zero)), "not all zero");
+    }
+
     function test_register__waits_for_approval() external {
         other.attempt(address(manager), registration(hardware(3, 3)));
         require(manager.isWaitingForApproval(address(other)), "waiting");
         require(!manager.isValidForScheduling(address(other)), "not yet valid");
         equal(manager.getWaitingForApprovalProvider(address(other)).providerHardware.nodes, 3, "nodes");
-        failsAt(
-            address(manager),
-            customer,
-            abi.encodeCall(manager.getProvider, (address(other))),
-            abi.encodeWithSelector(Errors.NoProvider.selector)
-        );
+        _isUnknown(manager.getProvider(address(other)));
+    }
+
+    function test_unknown__is_all_zero() external {
+        _isUnknown(manager.getProvider(address(other)));
+        _isUnknown(manager.getWaitingForApprovalProvider(address(other)));
+        _isUnknown(manager.getWaitingForApprovalProvider(address(provider)));
+        manager.remove(address(provider));
+        _isUnknown(manager.getProvider(address(provider)));
+        bytes memory none = abi.encodeWithSelector(Errors.NoProvider.selector);
+        failsAt(address(manager), customer, abi.encodeCall(manager.getProviderPrices, (address(other))), none);
     }
 
     function test_approve__puts_the_registration_in_force() external {

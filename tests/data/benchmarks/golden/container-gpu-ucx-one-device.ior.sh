@@ -46,8 +46,9 @@ trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
     local volume="$1"
     shift
+    mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 128 64 \
-        ior -a MPIIO -i 5 -t 2M -b 160M -C --collective -g -w -r \
+        ior -a MPIIO -i 5 -t 2M -b 160M -C --collective -g -e -w -r \
         -O summaryFormat=CSV "$@" -o "$test_file"
 }
 test_volume() { # VOLUME FOLDER MORE...

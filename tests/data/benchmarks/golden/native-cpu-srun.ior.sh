@@ -44,8 +44,9 @@ trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
     local volume="$1"
     shift
+    mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 16 8 \
-        ior -a MPIIO -i 5 -t 2M -b 1280M -C --collective -g -w -r \
+        ior -a MPIIO -i 5 -t 2M -b 1280M -C --collective -g -e -w -r \
         -O summaryFormat=CSV "$@" -o "$test_file"
 }
 test_with_fio() { # VOLUME; read again from the disk, as fio drops what the system keeps of the file

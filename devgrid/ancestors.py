@@ -1,0 +1,60 @@
+"""A program ends with the command that it is part of: `make test` is killed, and pytest and its workers end too.
+
+The command is the outermost ancestor that is `make` or a Python of this environment (pytest, of which a worker of pytest-xdist
+is a part). A shell in which a person typed it is none of it: what was put into the background goes on when the shell ends.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+
+_followed: list[threading.Thread] = []
+
+
+def end_with_command() -> None:
+    """From now on this program ends as by SIGKILL when its command, or what stands between them, has ended."""
+    if _followed:
+        return
+    links = _links()
+    thread = threading.Thread(target=_follow, args=(links,), name="ancestors", daemon=True)
+    _followed.append(thread)
+    if links:
+        thread.start()
+
+
+def _links() -> list[int]:
+    """Pidfds of the ancestors up to the command, parent first."""
+    ancestors = psutil.Process().parents()
+    ours = [place for place, ancestor in enumerate(ancestors) if _is_ours(ancestor)]
+    links = []
+    for ancestor in ancestors[: max(ours, default=-1) + 1]:
+        descriptor = os.pidfd_open(ancestor.pid)
+        if ancestor.is_running():  # else the number may be another process's by now
+            links.append(descriptor)
+    return links
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    try:
+        program = Path(process.cwd(), *process.cmdline()[:1])
+        return process.name() == "make" or program.parent == Path(sys.executable).parent
+    except psutil.Error:
+        return False
+
+
+def _follow(links: list[int]) -> None:
+    poll = select.poll()
+    for link in links:
+        poll.register(link, select.POLLIN)
+    ended = {descriptor for descriptor, _ in poll.poll()}
+    for link in links[: max(place for place, link in enumerate(links) if link in ended)]:
+        try:
+            signal.pidfd_send_signal(link, signal.SIGTERM)  # run_all.sh would begin the next part
+        except ProcessLookupError:
+            continue
+    os.kill(os.getpid(), signal.SIGKILL)

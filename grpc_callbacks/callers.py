@@ -1,0 +1,108 @@
+"""Who calls: a caller that proves itself by the site's key (plugins/proof.py), or one whose words are hints."""
+
+import hmac
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
+
+import grpc
+
+from grpc_callbacks.connections import Address
+from plugins import proof
+
+NEVER = -1
+TIME = re.compile("[0-9]{1,15}")  # a caller may send more digits than Python makes a number of
+
+
+class Proof(StrEnum):
+    """How a callback stands, as the ledger keeps it."""
+
+    PROVEN = "proven"
+    UNPROVEN = "unproven"  # the site has a key, and the caller did not use it
+    NO_KEY = "no key"  # the site has none
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller that may speak. `time_ms` is when it made its proof, by its own clock."""
+
+    proof: Proof
+    node: str = ""
+    time_ms: int = NEVER
+
+
+class StrangerError(Exception):
+    """The caller may not speak."""
+
+    def __init__(self, code: grpc.StatusCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Callers:
+    """The site's rules: its key, whether a proof is `required`, and the networks from which callers without one may call
+    (none given: from all).
+    """
+
+    def __init__(
+        self,
+        key: bytes | None,
+        *,
+        required: bool = False,
+        networks: Sequence[IPv4Network | IPv6Network] = (),
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key
+        self._required = required
+        self._networks = networks
+        self._now_s = now_s
+        self._began_ms = int(now_s() * 1000)
+        self._last_sign_ms: dict[str, int] = {}
+
+    def admit(
+        self, address: Address, method: str, message: bytes, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> Caller:
+        """The caller of a call. Raises StrangerError."""
+        told = {name: value for name, value in metadata if name in (proof.NODE, proof.TIME, proof.PROOF)}
+        if self._key is not None and proof.PROOF in told:
+            return self._proven(self._key, method, message, {name: str(value) for name, value in told.items()})
+        if self._required:
+            raise StrangerError(
+                grpc.StatusCode.UNAUTHENTICATED, "found no proof; expected one by the site's CALLBACK_KEY"
+            )
+        if self._networks and not any(address in network for network in self._networks):
+            raise StrangerError(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"found {address}; expected an address of CALLBACK_NETWORKS, or a proof",
+            )
+        return Caller(Proof.NO_KEY if self._key is None else Proof.UNPROVEN)
+
+    def is_sign_of_life(self, caller: Caller) -> bool:
+        """Whether a reporter's sign of life counts: with a key, one that is proven and newer than the last of its node. One
+        from before this process is not: it may be a repeat of what another process has heard.
+        """
+        if caller.proof is not Proof.PROVEN:
+            return caller.proof is Proof.NO_KEY
+        if caller.time_ms <= max(self._began_ms, self._last_sign_ms.get(caller.node, NEVER)):
+            return False
+        self._last_sign_ms[caller.node] = caller.time_ms
+        return True
+
+    def _proven(self, key: bytes, method: str, message: bytes, told: dict[str, str]) -> Caller:
+        node, time_text = told.get(proof.NODE, ""), told.get(proof.TIME, "")
+        time_ms = int(time_text) if TIME.fullmatch(time_text) else NEVER
+        ours = proof.seal(key, method, message, time_ms, node)
+        if not hmac.compare_digest(ours.encode(), told[proof.PROOF].encode()):
+            raise StrangerError(
+                grpc.StatusCode.UNAUTHENTICATED, "found a proof by another key; expected one by the site's CALLBACK_KEY"
+            )
+        apart_s = self._now_s() - time_ms / 1000
+        if abs(apart_s) > proof.VALID_S:
+            raise StrangerError(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"found a proof of {apart_s:.0f} s ago by the clock of {node}; expected {proof.VALID_S} s at most",
+            )
+        return Caller(Proof.PROVEN, node, time_ms)

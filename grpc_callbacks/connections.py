@@ -1,0 +1,122 @@
+"""Which connections are held, and which one is given up when there are too many. Pure."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import count
+
+Address = IPv4Address | IPv6Address
+
+MOST_OF_A_PEER = 256  # the field's plugins open a connection for each event
+MOST = 4096
+CALLS_OF_A_PEER = 256  # under way at once
+IPV6_NETWORK_BITS = 64  # a machine may take any address of its network
+
+_ARRIVALS = count()
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """A caller's connection. `address` and `port` are the caller's own."""
+
+    address: Address
+    port: int
+    arrived: int = field(default_factory=lambda: next(_ARRIVALS))
+    calls: int = 0  # under way
+    answered: bool = False  # a call of it had an answer other than a refusal
+    proven: bool = False  # a call of it proved itself
+
+    @property
+    def peer(self) -> str:
+        """The caller, as gRPC writes it."""
+        shown = f"[{self.address}]" if self.address.version == 6 else str(self.address)
+        return f"ipv{self.address.version}:{shown}:{self.port}"
+
+    @property
+    def origin(self) -> int | Address:
+        """What is counted as one peer: an address, or an IPv6 network of one machine."""
+        if isinstance(self.address, IPv6Address):
+            return int(self.address) >> IPV6_NETWORK_BITS
+        return self.address
+
+    @property
+    def worth(self) -> tuple[bool, bool, bool, int]:
+        """The greater, the later it is given up: first go those that never had an answer, the oldest before all."""
+        return self.proven, self.answered, self.calls > 0, self.arrived
+
+
+class Connections:
+    """The connections that are held."""
+
+    def __init__(self, most: int = MOST, most_of_a_peer: int = MOST_OF_A_PEER) -> None:
+        self._most = most
+        self._most_of_a_peer = most_of_a_peer
+        self._held: defaultdict[int | Address, set[Connection]] = defaultdict(set)
+        self._number = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def admit(self, new: Connection) -> Connection | None:
+        """Hold one more; returns the one to give up for it: of its own peer when that has too many, else of the peer that
+        has most. A new connection is never the one, so that no peer locks out another caller of its address.
+        """
+        mine = self._held[new.origin]
+        crowd = mine if len(mine) >= self._most_of_a_peer else None
+        if crowd is None and self._number >= self._most:
+            crowd = max(self._held.values(), key=len)
+        given_up = min(crowd, key=lambda held: held.worth) if crowd else None
+        mine.add(new)
+        self._number += 1
+        if given_up is not None:
+            self.remove(given_up)
+        return given_up
+
+    def remove(self, held: Connection) -> None:
+        """It is held no more. Removing it again changes nothing."""
+        peers = self._held.get(held.origin, set())
+        if held in peers:
+            peers.remove(held)
+            self._number -= 1
+        if not peers:
+            self._held.pop(held.origin, None)
+
+    def calls_of_peer(self, held: Connection) -> int:
+        """How many calls of its peer are under way."""
+        return sum(other.calls for other in self._held.get(held.origin, ()))
+
+
+class UnreadCalls:
+    """The calls whose message has not come, by the name of their connection. A caller can begin many and send nothing."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls = dict[str, int]()  # the oldest connection first
+        self._number = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def begin(self, name: str) -> str | None:
+        """One more; returns the connection to give up for it: the one with most such calls. Its calls count no more."""
+        given_up = max(self._calls, key=self._calls.__getitem__) if self._number >= self._most else None
+        if given_up is not None:
+            self._number -= self._calls.pop(given_up)
+        self._calls[name] = self._calls.get(name, 0) + 1
+        self._number += 1
+        return given_up
+
+    def end(self, name: str) -> None:
+        """The message has come, or the call has ended."""
+        if name not in self._calls:
+            return
+        self._number -= 1
+        self._calls[name] -= 1
+        if not self._calls[name]:
+            del self._calls[name]
+
+
+def address_of(text: str) -> Address:
+    """An address as the kernel tells it; one of IPv4 that came over IPv6 is one of IPv4."""
+    address = ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,301 @@
+"""The front of the callbacks' port: it accepts connections, bounds them, and passes on only what begins as gRPC does.
+
+gRPC itself has no bound on a peer's connections, keeps those that say nothing, and cannot tell of a TLS handshake at a plain
+port. It listens on a Unix socket that only this process reaches; bytes go there and back unchanged, TLS among them.
+"""
+
+import asyncio
+import errno
+import resource
+import secrets
+import socket
+import ssl
+from contextlib import suppress
+from enum import Enum
+from itertools import count
+from typing import Any, cast
+
+import structlog
+
+from grpc_callbacks.connections import MOST, Connection, Connections, address_of
+from grpc_callbacks.sparing import Sparing
+
+log = Sparing(structlog.get_logger())
+
+FIRST_BYTES_S = 10.0  # until a connection must have begun as gRPC does
+BACKLOG = 1024
+DEAD_AFTER_S = 60  # without a sign of the other side's kernel
+FILES_OF_A_CONNECTION = 3  # the caller's, and both ends of the Unix socket
+OTHER_FILES = 128  # database, broker, logs, gRPC's own
+GREATEST_HELLO_BYTES = 16_384 + 5
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+TLS_HANDSHAKE = b"\x16\x03"
+
+
+class Beginning(Enum):
+    """What the first bytes of a connection are."""
+
+    SHORT = "too few bytes to tell"
+    GOOD = "what gRPC begins with"
+    TLS = "a TLS handshake at a plain port"
+    WRONG = "nothing that gRPC begins with"
+
+
+def beginning(first: bytes, *, tls: bool) -> Beginning:
+    """Tell what a connection begins with; `tls`: whether the port speaks TLS."""
+    wanted = TLS_HANDSHAKE if tls else PREFACE
+    if first.startswith(wanted):
+        return Beginning.GOOD
+    if wanted.startswith(first):
+        return Beginning.SHORT
+    if first[0] == TLS_HANDSHAKE[0]:
+        return Beginning.TLS
+    return Beginning.WRONG
+
+
+def name_asked_for(hello: bytes) -> str | None:
+    """The host that a TLS client believes to speak with, by its ClientHello; None when it tells none."""
+    asked = list[str | None]()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    received.write(hello)
+    with suppress(ssl.SSLError):  # there is no certificate to go on with
+        context.wrap_bio(received, sent, server_side=True).do_handshake()
+    return next(iter(asked), None)
+
+
+def allow_open_files() -> int:
+    """Let this process open as many files as it may; returns how many connections that is enough for."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most == resource.RLIM_INFINITY:
+        return MOST
+    return max(1, min(MOST, (most - OTHER_FILES) // FILES_OF_A_CONNECTION))
+
+
+class Front:
+    """Listens for callers, and connects each of them with gRPC at the Unix socket `inner`."""
+
+    def __init__(self, inner: str, public_address: str, *, tls: bool, most: int) -> None:
+        self.inner = inner
+        self.public_address = public_address
+        self.tls = tls
+        self.connections = Connections(most)
+        self.callers: dict[str, _Caller] = {}  # by the name under which gRPC knows the connection
+        self._held: dict[Connection, _Caller] = {}
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, address: str) -> int:
+        """Accept callers at host:port; returns the port. Raises OSError."""
+        sockets = listening_sockets(address)
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
+            self._servers.append(await loop.create_server(lambda: _Caller(self), sock=listening, backlog=BACKLOG))
+        return int(sockets[0].getsockname()[1])
+
+    def connection(self, inner_peer: str) -> Connection | None:
+        """The caller's connection, by what gRPC calls its peer; None when it is gone."""
+        caller = self.callers.get(inner_peer)
+        return None if caller is None else caller.connection
+
+    def give_up(self, inner_peer: str) -> None:
+        """Part with a caller, by what gRPC calls its peer."""
+        caller = self.callers.get(inner_peer)
+        if caller is not None:
+            log.once("connection_given_up", peer=caller.connection.peer)
+            caller.give_up()
+
+    def stop_listening(self) -> None:
+        """Accept no more callers; those that are here stay."""
+        for server in self._servers:
+            server.close()
+
+    def close(self) -> None:
+        """Part with all callers."""
+        for caller in list(self._held.values()):
+            caller.give_up()
+
+    def hold(self, caller: "_Caller", connection: Connection) -> None:
+        """One more caller; with too many of them, another one is given up."""
+        given_up = self.connections.admit(connection)
+        self._held[connection] = caller
+        if given_up is not None:
+            log.once("connection_given_up", peer=given_up.peer)
+            self._held[given_up].give_up()
+
+    def forget(self, connection: Connection) -> None:
+        """The caller has gone."""
+        self.connections.remove(connection)
+        self._held.pop(connection, None)
+
+
+def listening_sockets(address: str) -> list[socket.socket]:
+    """Sockets that listen at host:port; without a host, at all addresses of the machine. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if host:
+        return _listening_at(host, int(port))
+    if socket.has_dualstack_ipv6():
+        dual = socket.create_server(("::", int(port)), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        return [dual]
+    return [socket.create_server(("", int(port)), backlog=BACKLOG)]
+
+
+def _listening_at(host: str, port: int) -> list[socket.socket]:
+    """At all addresses of the host that this machine has: localhost may stand for ::1 where IPv6 is off."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets, missing = list[socket.socket](), OSError(f"{host} has no address")
+    for family, where in dict.fromkeys((family, where) for family, *_, where in found):  # /etc/hosts may repeat one
+        try:
+            sockets.append(_create_server(family, where))
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                _close(sockets)
+                raise
+            missing = error
+    if not sockets:
+        raise missing
+    return sockets
+
+
+def _create_server(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket:
+    return socket.create_server(cast(Any, where), family=family, backlog=BACKLOG)
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+_TOKEN = secrets.token_hex(16)  # no other process takes our names
+_NAMES = count()
+
+
+class _Piped(asyncio.Protocol):
+    """One end of a pair: what it receives is written to the other, which stops it when it cannot go on."""
+
+    transport: asyncio.Transport  # what asyncio hands over
+
+    def __init__(self) -> None:
+        self.other: _Piped | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's own signature
+        if self.other is not None:
+            self.other.transport.close()
+
+
+class _Caller(_Piped):
+    """A caller's connection: held back until its first bytes are those of gRPC."""
+
+    connection: Connection
+
+    def __init__(self, front: Front) -> None:
+        super().__init__()
+        self._front = front
+        self._first = b""
+        self._name = ""
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        _notice_its_death(transport.get_extra_info("socket"))
+        host, port = transport.get_extra_info("peername")[:2]
+        self.connection = Connection(address_of(host), port)
+        self._front.hold(self, self.connection)
+        self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self.give_up)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            self.other.transport.write(data)
+            return
+        self._first += data
+        found = beginning(self._first, tls=self._front.tls)
+        if found is Beginning.GOOD and self._connecting is None:
+            self._deadline.cancel()
+            self.transport.pause_reading()
+            self._connecting = asyncio.get_running_loop().create_task(self._pass_on())
+        elif found is Beginning.TLS:
+            self._refuse_tls()
+        elif found is Beginning.WRONG:
+            log.once("no_grpc", peer=self.connection.peer)
+            self.give_up()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._deadline.cancel()
+        if self._connecting is not None and self.other is None:
+            self._connecting.cancel()
+        self._front.callers.pop(self._name, None)
+        self._front.forget(self.connection)
+        super().connection_lost(error)
+
+    def give_up(self) -> None:
+        """Part with the caller at once."""
+        self.transport.abort()
+
+    async def _pass_on(self) -> None:
+        """Connect with gRPC, under a name that it tells the services as their peer."""
+        own_name = f"{_TOKEN}-{next(_NAMES)}"
+        self._name = f"unix-abstract:{own_name}"
+        self._front.callers[self._name] = self
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            inner.bind(f"\0{own_name}")
+            await asyncio.get_running_loop().sock_connect(inner, self._front.inner)
+            _, other = await asyncio.get_running_loop().create_connection(_Piped, sock=inner)
+        except OSError as error:
+            inner.close()
+            log.warning("connection_not_passed_on", peer=self.connection.peer, error=str(error))
+            self.give_up()
+            return
+        except asyncio.CancelledError:
+            inner.close()
+            raise
+        other.other, self.other = self, other
+        other.transport.write(self._first)
+        self._first = b""
+        if self.transport.is_closing():
+            other.transport.close()
+        else:
+            self.transport.resume_reading()
+
+    def _refuse_tls(self) -> None:
+        """A plugin of the field always speaks TLS: the operator hears why nothing of it arrives."""
+        ends = 5 + int.from_bytes(self._first[3:5]) if len(self._first) >= 5 else GREATEST_HELLO_BYTES
+        if len(self._first) < min(ends, GREATEST_HELLO_BYTES):
+            return
+        if log.is_first("tls_at_a_plain_port"):  # to read the name costs more than to refuse
+            log.warning(
+                "tls_at_a_plain_port",
+                peer=self.connection.peer,
+                asked_for=name_asked_for(self._first),
+                public_address=self._front.public_address,
+                help="TLS_ENABLE is false, and a caller speaks TLS, as the field's plugins do: give TLS_CERT and TLS_KEY",
+            )
+        self.give_up()
+
+
+def _notice_its_death(connection: socket.socket) -> None:
+    """Of a machine that is gone without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, DEAD_AFTER_S // 2),
+        (socket.TCP_KEEPINTVL, DEAD_AFTER_S // 6),
+        (socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

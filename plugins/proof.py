@@ -1,0 +1,49 @@
+"""The proof that a caller of the supervisor has the site's callback key: HMAC-SHA256 over method, message, time and node.
+
+The proof travels in three entries of gRPC's metadata. `grpc_callbacks/callers.py` checks it. Only the standard library is
+imported: sshd waits for a program that uses this.
+"""
+
+import hashlib
+import hmac
+import socket
+import stat
+import time
+from pathlib import Path
+
+NODE, TIME, PROOF = "supervisor-node", "supervisor-time-ms", "supervisor-proof"
+VALID_S = 300  # munge, without which SLURM does not work, asks for clocks that agree as well
+LEAST_KEY_CHARACTERS = 32
+
+_FORM = "supervisor callback, form 1"  # an attacker cannot use the hash of another protocol that has the same key
+
+
+class KeyFileError(ValueError):
+    """The key cannot be used; the message names the file, what was found and what was expected."""
+
+
+def read_key(file: Path) -> bytes:
+    """The site's callback key (CALLBACK_KEY). Raises KeyFileError."""
+    try:
+        text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyFileError(f"{file}: found no key ({error}); expected the text of CALLBACK_KEY") from error
+    if mode & stat.S_IRWXO:
+        raise KeyFileError(
+            f"{file}: found mode {stat.S_IMODE(mode):o}; expected a file that others cannot open (chmod o=)"
+        )
+    if len(text) < LEAST_KEY_CHARACTERS:
+        raise KeyFileError(f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more")
+    return text.encode("ascii")
+
+
+def seal(key: bytes, method: str, message: bytes, time_ms: int, node: str) -> str:
+    """The keyed hash, as 64 hex digits. `method` is gRPC's path (/package.Service/Method), `message` the bytes that travel."""
+    lines = (_FORM, method, node, str(time_ms), hashlib.sha256(message).hexdigest())
+    return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+
+
+def metadata(key: bytes, method: str, message: bytes) -> tuple[tuple[str, str], ...]:
+    """The entries of the metadata that prove this message of this machine, now."""
+    node, time_ms = socket.gethostname(), time.time_ns() // 1_000_000
+    return (NODE, node), (TIME, str(time_ms)), (PROOF, seal(key, method, message, time_ms, node))

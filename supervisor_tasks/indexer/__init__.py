@@ -1,0 +1,1 @@
+"""The chain's logs become events."""

@@ -1,0 +1,101 @@
+"""One RPC endpoint alone begins no job: a second endpoint must show the same events in the same transaction's receipt.
+
+A log costs a lying node nothing. A claim that never happened, or another provider's, would have this provider run a job that is
+not paid. An endpoint that answers and does not show the event holds it back, for as long as it takes: the operator is called.
+An endpoint that does not answer holds it back for PATIENCE_S; then one alone is believed, and the operator is called.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.contract import Contract, Happened
+from supervisor_tasks.chain.endpoints import Endpoints
+from supervisor_tasks.chain.rpc import RpcError
+from supervisor_tasks.events import CancelRequested, Claimed, ToppedUp
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Ledger
+
+log = structlog.get_logger()
+
+AGREEING = 2  # endpoints
+PATIENCE_S = 30.0  # with endpoints that do not answer
+DISAGREE_S = 60.0  # a node may be behind for less
+DISAGREE = "endpoints disagree about"  # the fact: a transaction
+ADVICE = (
+    "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
+)
+ALONE_ADVICE = (
+    "one endpoint alone begins jobs, and could invent them: mend the others; off when two agree about an event"
+)
+
+Events = dict[str, set[Happened]]  # by the transaction's hash
+
+
+def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[Happened]) -> set[str]:
+    """The hashes of the transactions whose events no second endpoint shows; none where there is one endpoint only. Asks each
+    endpoint one question for all transactions together.
+    """
+    wanted = _by_transaction(happened)
+    endpoints = contract.rpc
+    if not wanted or not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING:
+        return set()
+    hashes = sorted(wanted)
+    said = endpoints.each([("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes])
+    shown = {name: _shown(contract, hashes, answers) for name, answers in said.items()}
+    missing = {tx_hash for tx_hash in hashes if _agreeing(tx_hash, wanted, shown) < AGREEING}
+    if missing and len(said) < AGREEING and endpoints.alone_for_s() > PATIENCE_S:
+        ledger.alarms.on(
+            AlarmName.EVENTS_FROM_ONE_ENDPOINT, answers=sorted(said), of=endpoints.number, advice=ALONE_ADVICE
+        )
+        log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
+        return set()
+    if len(said) >= AGREEING and not missing:
+        ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
+    _tell(ledger, missing, wanted, shown)
+    return missing
+
+
+def _by_transaction(happened: Iterable[Happened]) -> Events:
+    """What begins or changes work. Transitions only tell what became of it."""
+    found = Events()
+    for entry in happened:
+        if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
+            found.setdefault(entry.tx_hash, set()).add(entry)
+    return found
+
+
+def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -> Events:
+    """The events that an endpoint's receipts show."""
+    found = Events()
+    for tx_hash, receipt in zip(hashes, receipts, strict=True):
+        if receipt is not None and not isinstance(receipt, RpcError):
+            found[tx_hash] = set(contract.happened(receipt["logs"])[0])
+    return found
+
+
+def _agreeing(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> int:
+    return sum(wanted[tx_hash] <= events.get(tx_hash, set()) for events in shown.values())
+
+
+def _tell(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
+    """The operator is called when endpoints that answer have disagreed about one transaction for long."""
+    if not missing or len(shown) < AGREEING:
+        return
+    known = ledger.sweeps.fact(DISAGREE)
+    if known is None or known[0] not in missing:
+        ledger.sweeps.learn(DISAGREE, min(missing))
+        known = min(missing), 0.0
+    doubted, for_s = known
+    if for_s >= DISAGREE_S:
+        ledger.alarms.on(
+            AlarmName.ENDPOINTS_DISAGREE,
+            transactions=len(missing),
+            first=doubted,
+            shown_by=[name for name, events in shown.items() if wanted[doubted] <= events.get(doubted, set())],
+            not_shown_by=[name for name, events in shown.items() if not wanted[doubted] <= events.get(doubted, set())],
+            seen_s=round(time.time()),
+            advice=ADVICE,
+        )

@@ -1,0 +1,1 @@
+"""The life of a job: what follows from what happens to it."""

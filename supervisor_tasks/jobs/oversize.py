@@ -1,0 +1,130 @@
+"""Whether SLURM gives jobs more than was paid for: asked at each look, with what squeue has shown there."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.events import MoreThanPaid
+from supervisor_tasks.job import Job, JobId
+from supervisor_tasks.jobs.paid import Paid, paid_for
+from supervisor_tasks.jobs.size_rules import (
+    ROUNDED_UP,
+    TIME_LIMIT,
+    Excess,
+    as_asked,
+    excesses,
+    may_be_rounded,
+    to_take_back,
+)
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.identity import Sight
+from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.states import Phase
+
+log = structlog.get_logger()
+
+QUIET_S = 86400.0  # a customer who was not seen to try it again for so long
+SHOWN = 20  # jobs in the alarm
+ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
+
+
+Answer = TypeVar("Answer")
+Live = tuple[Job, Seen, Size]
+
+
+def oversized(site: Site, jobs: Iterable[Job], sights: Mapping[JobId, Sight]) -> list[Change]:
+    """What is to be recorded of jobs that have more than was paid for. SLURM is asked a second time only where its own
+    rounding may explain what it shows.
+    """
+    live = [
+        (job, seen, seen.size) for job in jobs if (seen := sights[job.job_id].seen) and seen.size and _has_a_size(seen)
+    ]
+    found = [(one, excesses(one[2], _paid(site, one[0]))) for one in live if one[0].stop is None]
+    doubted = [one for one, some in found if may_be_rounded(some)]
+    closely = _looked_at_closely(site, doubted) if doubted else {}
+    sure = [(job, seen, closely.get(job.job_id, some)) for (job, seen, _), some in found]
+    taken = [(job, seen, _taken(seen, some)) for job, seen, some in sure]
+    return [_change(job, seen, some) for job, seen, some in taken if some]
+
+
+def call_operator(
+    site: Site, changes: Iterable[Change], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
+) -> None:
+    """Tell of the jobs that are cancelled because of these changes."""
+    told = [change.job_id for change in changes if isinstance(change.event, MoreThanPaid)]
+    stopped = [after[job_id] for job_id in told if before[job_id].stop is None and after[job_id].stop is not None]
+    for job in stopped:
+        log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
+    if stopped:
+        jobs = {job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:SHOWN]}
+        site.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, seen_s=round(time.time()), advice=ADVICE)
+
+
+def forget_when_quiet(ledger: Ledger) -> None:
+    """The operator was called long enough ago."""
+    on = next((alarm for alarm in ledger.alarms.all() if alarm.name is AlarmName.MORE_THAN_PAID), None)
+    if on is not None and time.time() - float(on.details["seen_s"]) > QUIET_S:
+        ledger.alarms.off(AlarmName.MORE_THAN_PAID)
+
+
+def _has_a_size(seen: Seen) -> bool:
+    """Whether SLURM gives it something, or has given: not to one that ended before it began."""
+    return seen.phase in (Phase.WAITING, Phase.RUNNING) or (seen.phase is Phase.ENDED and seen.elapsed_s > 0)
+
+
+def _paid(site: Site, job: Job) -> Paid:
+    cluster = site.slurm.cluster
+    return paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
+
+
+def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
+    """What is left of an excess beside what was asked for, and what the site's MaxMemPerCPU makes of that. While SLURM does not
+    tell, only what it never rounds counts; jobs that wait do not depend on what SLURM tells of those that run.
+    """
+    running = {seen.slurm_id for _, seen, _ in doubted if seen.phase is not Phase.WAITING}
+    cluster = site.slurm.cluster
+    limit = _told("the site's MaxMemPerCPU", len(doubted), cluster.memory_per_cpu_limit)
+    asked = _told("what was asked for", len(running), lambda: cluster.requests(running)) if running else None
+    found = dict[JobId, list[Excess]]()
+    for job, seen, size in doubted:
+        request = size if seen.phase is Phase.WAITING else (asked[0] if asked else {}).get(seen.slurm_id)
+        if limit is None or request is None:
+            found[job.job_id] = _never_rounded(excesses(size, _paid(site, job)))
+        else:
+            paid = replace(_paid(site, job), most_memory_per_cpu_mb=limit[0])
+            found[job.job_id] = excesses(as_asked(size, request), paid)
+    return found
+
+
+def _told(what: str, jobs: int, ask: Callable[[], Answer]) -> tuple[Answer] | None:
+    """What SLURM says, or None where it does not: one job that it says nothing of stops no look at the others."""
+    try:
+        return (ask(),)
+    except SupervisorError as error:
+        log.warning("sizes_not_compared", unknown=what, jobs=jobs, error=str(error))
+        return None
+
+
+def _taken(seen: Seen, found: Sequence[Excess]) -> list[Excess]:
+    """What has consequences. The time of a job that has ended is billed as it is."""
+    excess = to_take_back(found, waits=seen.phase is Phase.WAITING)
+    return [one for one in excess if one.of != TIME_LIMIT] if seen.phase is Phase.ENDED else excess
+
+
+def _never_rounded(found: Sequence[Excess]) -> list[Excess]:
+    return [excess for excess in found if excess.of not in ROUNDED_UP]
+
+
+def _change(job: Job, seen: Seen, found: Sequence[Excess]) -> Change:
+    what = "; ".join(map(str, found))
+    limit_only = all(excess.of == TIME_LIMIT for excess in found)
+    phase = seen.phase
+    event = MoreThanPaid(what, limit_only, waits=phase is Phase.WAITING, ended=phase is Phase.ENDED)
+    return Change(job.job_id, event)

@@ -1,0 +1,1 @@
+"""What an operator sees of the fleet, and how it is guarded."""

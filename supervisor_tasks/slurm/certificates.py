@@ -1,0 +1,75 @@
+"""SSH certificates: the worker signs its own key for one user and five minutes, for each connection that it opens.
+
+sshd trusts the authority (TrustedUserCAKeys) and no key that would open every account for ever. The key pair that is signed
+lives in this process's memory only. Authentication happens once: a connection outlives its certificate.
+"""
+
+import io
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import SSHCertificateBuilder, SSHCertificateType
+from cryptography.hazmat.primitives.serialization.ssh import SSHCertPrivateKeyTypes
+
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.slurm.homes import CUSTOMER
+
+LIFE_S = 300
+CLOCKS_APART_S = 300  # the login node's may be behind ours by so much; munge allows the same
+
+
+class NoSuchPrincipalError(PermanentError):
+    """The authority signs for customers and for the users that the settings name, and for no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateAuthority:
+    """Signs for customers and for these users. `name` is what sshd logs beside each login."""
+
+    key: SSHCertPrivateKeyTypes = field(repr=False)
+    users: Collection[str]
+    name: str
+    life_s: int = LIFE_S
+    clock: Callable[[], float] = time.time
+    pair: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+
+    def key_for(self, user: str) -> paramiko.PKey:
+        """The key with a certificate for this user alone. It has no extension: no terminal, no forwarding, no ~/.ssh/rc."""
+        if user not in self.users and not CUSTOMER.fullmatch(user):
+            raise NoSuchPrincipalError(
+                f"no certificate is signed for {user!r}: expected a customer or one of {self.users}"
+            )
+        now_s = int(self.clock())
+        certificate = (
+            SSHCertificateBuilder()
+            .type(SSHCertificateType.USER)
+            .public_key(self.pair.public_key())
+            .valid_principals([user.encode()])
+            .valid_after(now_s - CLOCKS_APART_S)
+            .valid_before(now_s + self.life_s)
+            .serial(secrets.randbits(63))
+            .key_id(f"{self.name} for {user}".encode())
+            .sign(self.key)
+        )
+        key: paramiko.PKey = paramiko.Ed25519Key.from_private_key(io.StringIO(self._file()))
+        key.load_certificate(certificate.public_bytes().decode())
+        return key
+
+    def _file(self) -> str:
+        form = serialization.PrivateFormat.OpenSSH
+        return self.pair.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def authority_key(text: str) -> SSHCertPrivateKeyTypes:
+    """The authority's private key, from the text of its file in OpenSSH's form. Raises ValueError."""
+    key = serialization.load_ssh_private_key(text.encode(), None)
+    if not isinstance(key, Ed25519PrivateKey | EllipticCurvePrivateKey | RSAPrivateKey):
+        raise ValueError("SLURM_SSH_CA_KEY holds no Ed25519, ECDSA or RSA key")
+    return key

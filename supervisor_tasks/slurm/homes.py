@@ -1,0 +1,212 @@
+"""The homes of customers on the login node: no session begins as a customer in a home that others can change.
+
+A shell that sshd starts may read files of the user's home. Where another customer can write them, he decides what the next
+session of the supervisor runs as this one. So the admin looks at the account, at the home and at the folders above it before
+the customer's own session begins: what a session of the customer's says of his home, a start-up file may have said.
+"""
+
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.slurm.output import Answer
+
+UNSAFE = "unsafe home: "  # what the error of a submission that was refused for this begins with
+SAFE_FOR_S = 60.0
+UNSAFE_FOR_S = 10.0  # the operator may have mended it
+LOOKS_AT_ONCE = 2  # a home on a server that is gone holds up a look: the admin's other commands need sessions too
+TURN_WITHIN_S = 10.0
+LOOK_TIMEOUT_S = 5  # on the login node
+TIMED_OUT = (124, 137)  # `timeout` says so, the second after SIGKILL
+CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
+ROOT = 0
+
+# One line for any login shell. It tells the account, where the home really is, and each folder on both ways to it.
+_LOOK = (
+    'm=$1 u=$2; PATH=/usr/bin:/bin; e=$(getent passwd "$u") || { echo "$m unknown"; echo "$m whole"; exit 0; }; '
+    'n=$(echo "$e" | cut -d: -f3); h=$(echo "$e" | cut -d: -f6); r=$(realpath -m -- "$h"); '
+    'echo "$m account $n $(getent passwd "$n" | cut -d: -f1) $h"; echo "$m real $r"; '
+    'if [ "$h" = "$r" ]; then r=; fi; for p in "$h" "$r"; do while [ "$p" ]; do '
+    'if [ -e "$p" ] || [ -L "$p" ]; then stat -c "$m at %u %U %g %f %n" -- "$p"; '
+    'else d=${p%/*}; if [ -x "${d:-/}" ] || [ ! -e "${d:-/}" ]; then echo "$m missing $p"; else echo "$m unseen $p"; fi; fi; '
+    'case $p in /*) p=${p%/*};; *) p=;; esac; done; done; stat -c "$m at %u %U %g %f %n" /; echo "$m whole"'
+)
+
+
+class UnsafeHomeError(TransientError):
+    """No session begins as this customer: another one may decide what it runs. Again when the operator has mended the home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder, file or link on the way to a home, as lstat shows it."""
+
+    path: str
+    uid: int
+    owner: str
+    gid: int
+    mode: int
+
+    @property
+    def permissions(self) -> str:
+        """As chmod takes them."""
+        return f"{stat.S_IMODE(self.mode):o}"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the admin sees of a user's account: its number, the first account with that number, its home, and where that is."""
+
+    uid: int
+    first_of_number: str
+    path: str
+    real_path: str
+    places: dict[str, Place]
+    missing: frozenset[str] = field(default=frozenset())
+    unseen: frozenset[str] = field(default=frozenset())
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no such folder."""
+        return self.real_path in self.missing
+
+
+def look(mark: str, user: str) -> list[str]:
+    """What the admin runs to see a user's home."""
+    return ["timeout", "-k", "1", str(LOOK_TIMEOUT_S), "/bin/sh", "-c", _LOOK, "home", mark, user]
+
+
+def home_seen(answer: Answer, mark: str, user: str) -> Home:
+    """The home of a user. Raises TransientError when the login node does not tell it, or does not know the user."""
+    if answer.status in TIMED_OUT:
+        raise TransientError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
+    said = [line.removeprefix(f"{mark} ") for line in answer.stdout.splitlines() if line.startswith(f"{mark} ")]
+    if "unknown" in said:
+        raise TransientError(f"the login node knows no user {user}")
+    account = next(filter(None, (re.fullmatch(r"account (\d+) (\S*) (.*)", line) for line in said)), None)
+    if account is None or not said or said[-1] != "whole":
+        shown = answer.stderr[:200]
+        raise TransientError(f"the login node does not tell the home of {user} (status {answer.status}): {shown!r}")
+    return Home(
+        uid=int(account[1]),
+        first_of_number=account[2],
+        path=account[3],
+        real_path=next(iter(_paths(said, "real ")), ""),
+        places={place.path: place for place in _places(said)},
+        missing=frozenset(_paths(said, "missing ")),
+        unseen=frozenset(_paths(said, "unseen ")),
+    )
+
+
+def _paths(said: Sequence[str], word: str) -> Iterator[str]:
+    return (line.removeprefix(word) for line in said if line.startswith(word))
+
+
+def _places(said: Sequence[str]) -> Iterator[Place]:
+    for line in said:
+        if found := re.fullmatch(r"at (\d+) (\S+) (\d+) ([0-9a-f]+) (.*)", line):
+            yield Place(found[5], int(found[1]), found[2], int(found[3]), int(found[4], 16))
+
+
+def fault(user: str, home: Home) -> str | None:
+    """Why another user may decide what a session of this user runs, and what to do about it; None when none may."""
+    if home.first_of_number != user:
+        return f"the account has the number {home.uid} of {home.first_of_number}; give it a uidNumber of its own"
+    if not home.path.startswith("/"):
+        return f"the account's home is {home.path!r}; set its homeDirectory to a folder of its own"
+    if home.unseen:
+        return f"{home.path}: the admin user may not look into {min(home.unseen)}'s folder; chmod a+x that folder"
+    on_the_way = [place for path, place in home.places.items() if path != home.real_path]
+    faults = (_fault_on_the_way(user, home, place) for place in on_the_way)
+    return next(filter(None, faults), None) or _fault_of_home(home)
+
+
+def _fault_on_the_way(user: str, home: Home, place: Place) -> str | None:
+    if place.uid not in (ROOT, home.uid) and (stat.S_ISLNK(place.mode) or CUSTOMER.fullmatch(place.owner)):
+        return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
+    others_write = place.mode & stat.S_IWOTH or (place.mode & stat.S_IWGRP and place.gid != ROOT)
+    if stat.S_ISDIR(place.mode) and others_write and not place.mode & stat.S_ISVTX:
+        return (
+            f"{home.path}: other users can put another folder in its place, as {place.path} has the mode {place.permissions};"
+            f" chmod go-w {place.path}, or give {user} another homeDirectory"
+        )
+    return None
+
+
+def _fault_of_home(home: Home) -> str | None:
+    if home.is_missing:
+        return f"{home.path} does not exist; make it, or have sshd's PAM session make it (pam_mkhomedir)"
+    place = home.places.get(home.real_path)
+    if place is None or not stat.S_ISDIR(place.mode):
+        return f"{home.path} is no folder; set the account's homeDirectory to a folder of its own"
+    if place.uid != home.uid:
+        return f"{home.path} belongs to {place.owner}; set the account's homeDirectory to a folder of its own"
+    if place.mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{home.path}: its group or others can write to it (mode {place.permissions}); chmod go-w {home.path}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    why: str | None
+    until_s: float
+
+
+class Homes:
+    """What a worker knows of the customers' homes. Threads may share it. A site that has `shared_allowed` looks at none."""
+
+    def __init__(
+        self, *, shared_allowed: bool = False, safe_for_s: float = SAFE_FOR_S, unsafe_for_s: float = UNSAFE_FOR_S
+    ) -> None:
+        self._shared_allowed = shared_allowed
+        self._safe_for_s, self._unsafe_for_s = safe_for_s, unsafe_for_s
+        self._verdicts: dict[str, _Verdict] = {}
+        self._lock = threading.Lock()
+        self._looks = threading.BoundedSemaphore(LOOKS_AT_ONCE)
+
+    def require_own(self, user: str, see: Callable[[], Home], log_in: Callable[[], object]) -> None:
+        """Raise UnsafeHomeError unless the user's home is his own. A home that does not exist is looked at again after a login
+        of the user, which may make it, and in which there is nothing to read. Raises TransientError without an answer.
+        """
+        if self._shared_allowed:
+            return
+        verdict = self._known(user)
+        if verdict is None:
+            verdict = self._judge(user, see, log_in)
+        if verdict.why is not None:
+            raise UnsafeHomeError(f"{UNSAFE}{user}: {verdict.why}")
+
+    def _judge(self, user: str, see: Callable[[], Home], log_in: Callable[[], object]) -> _Verdict:
+        with self._turn():
+            home = see()
+        why = fault(user, home)
+        if home.is_missing and why == _fault_of_home(home):
+            log_in()
+            with self._turn():
+                why = fault(user, see())
+        for_s = self._safe_for_s if why is None else self._unsafe_for_s
+        verdict = _Verdict(why, time.monotonic() + for_s)
+        with self._lock:
+            self._verdicts[user] = verdict
+        return verdict
+
+    def _known(self, user: str) -> _Verdict | None:
+        """What was found a moment ago. What is older is forgotten, of all users."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._verdicts = {name: one for name, one in self._verdicts.items() if one.until_s > now_s}
+            return self._verdicts.get(user)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._looks.acquire(timeout=TURN_WITHIN_S):
+            raise TransientError("other threads wait for the login node to tell of customers' homes")
+        try:
+            yield
+        finally:
+            self._looks.release()

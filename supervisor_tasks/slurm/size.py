@@ -1,0 +1,121 @@
+"""How big a job is in SLURM: what squeue shows of its request while it waits, and of its allocation once it runs. Pure.
+
+Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_COUNT = re.compile(r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?:\(.*\))?")
+_TRES = re.compile(r"(?P<name>[\w/:.-]+)=(?P<amount>[\d.]+)(?P<unit>[KMGTP]?)")
+_MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_NONE = ("", "N/A", "(null)", "NULL", "None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A job's size. `limit_min` is None without a limit of its own; CPUs, memory and nodes are None where SLURM does not show
+    them. `gpus` are the most that its options come to. `array` tells whether it is part of a job array. `qos`, `account` and
+    `reservation` are empty where there is none.
+    """
+
+    limit_min: int | None
+    cpus: int | None
+    memory_mb: int | None
+    nodes: int | None
+    gpus: int
+    partition: str
+    qos: str = ""
+    account: str = ""
+    reservation: str = ""
+    array: bool = False
+
+
+def size_of(
+    limit_min: int | None,
+    partition: str,
+    qos: str,
+    account: str,
+    reservation: str,
+    array_task: str,
+    tasks: str,
+    tres: str,
+    *gpus_per: str,
+) -> Size:
+    """The size, of squeue's fields; `gpus_per` are those for the job, a node, a task and a socket, as TRES."""
+    amounts = tres_amounts(tres)
+    nodes = _whole(amounts.get("node"))
+    task_count = int(tasks) if tasks.isdecimal() else 1
+    times = (1, nodes or 1, task_count, nodes or 1)
+    asked = [gpu_count(text) * number for text, number in zip(gpus_per, times, strict=False)]
+    return Size(
+        limit_min=limit_min,
+        cpus=_whole(amounts.get("cpu")),
+        memory_mb=_whole(amounts.get("mem")),
+        nodes=nodes,
+        gpus=max([*asked, int(amounts.get("gres/gpu", 0))]),
+        partition=partition,
+        qos=_word(qos),
+        account=_word(account),
+        reservation=_word(reservation),
+        array=_word(array_task) != "",
+    )
+
+
+def request_of(job: Mapping[str, Any]) -> Size:
+    """The request of a job, of its entry in the answer to `squeue --json`; of limit and partition it says nothing."""
+    amounts = tres_amounts(job["tres_req_str"])
+    nodes = _whole(amounts.get("node"))
+    per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
+    times = (1, nodes or 1, _number(job.get("tasks")), nodes or 1)
+    asked = [gpu_count(text) * number for text, number in zip(per, times, strict=True)]
+    return Size(
+        limit_min=None,
+        cpus=_whole(amounts.get("cpu")),
+        memory_mb=_whole(amounts.get("mem")),
+        nodes=nodes,
+        gpus=max([*asked, int(amounts.get("gres/gpu", 0))]),
+        partition="",
+    )
+
+
+def memory_per_cpu_limit(config: str, partition: str) -> int | None:
+    """MaxMemPerCPU in MB, of `scontrol show config` and `scontrol show partition`, which counts where it has one."""
+    for shown in (partition, config):
+        if found := re.search(r"\bMaxMemPerCPU\s*=\s*(\d+)", shown):
+            return int(found[1]) or None
+    return None
+
+
+def tres_amounts(shown: str) -> dict[str, float]:
+    """The amounts of `cpu=3,mem=300M,node=1,gres/gpu=1`; memory in MB."""
+    found = (_TRES.fullmatch(part) for part in shown.split(","))
+    return {part["name"]: float(part["amount"]) * _unit(part) for part in found if part is not None}
+
+
+def gpu_count(shown: str) -> int:
+    """The GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of several of these with commas between."""
+    if shown in _NONE:
+        return 0
+    found = (_COUNT.fullmatch(part) for part in shown.split(","))
+    return sum(int(part["number"] or 1) for part in found if part is not None)
+
+
+def _number(shown: object) -> int:
+    """A number of SLURM's JSON, which later versions wrap up."""
+    value = shown.get("number") if isinstance(shown, Mapping) else shown
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _unit(part: re.Match[str]) -> float:
+    return _MB[part["unit"]] if part["name"] == "mem" else 1.0
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)
+
+
+def _word(shown: str) -> str:
+    return "" if shown in _NONE else shown

@@ -1,0 +1,229 @@
+"""A callbacks' port to attack: the gRPC process with a database and a broker of its own, and no grid around it."""
+
+import resource
+import secrets
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import psutil
+from sqlalchemy import Engine, create_engine, insert, text
+
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import start_server
+from devgrid.process import Processes, Running, answers, free_port
+from devgrid.state import private_processes
+from devgrid.tls import Certificates, make_certificates
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+from supervisor_tasks import embedded
+from supervisor_tasks.ledger.models import Base, JobRow
+
+PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+
+
+def half_a_call(stream: int = 1) -> bytes:
+    """HTTP/2's frame that begins a callback, as HPACK writes it without its tables; its message never comes."""
+    path = b"/supervisor.v1alpha1.JobAPI/SetJobStatus"
+    block = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x01a"
+    block += b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
+    return len(block).to_bytes(3) + b"\x01\x04" + stream.to_bytes(4) + block
+
+
+@dataclass
+class Port:
+    """A running gRPC process."""
+
+    processes: Processes
+    running: Running
+    address: str
+
+    @property
+    def number(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        return (self.processes.logs / f"{self.running.name}.log").read_text()
+
+    def memory_mb(self) -> float:
+        return float(psutil.Process(self.running.pid).memory_info().rss / 1e6)
+
+
+@dataclass
+class Site:
+    """A database, a broker, certificates; and processes that serve them."""
+
+    processes: Processes
+    engine: Engine
+    environment: dict[str, str]
+    certificates: Certificates
+
+    def start(self, name: str, host: str = "127.0.0.1", **environment: str) -> Port:
+        address = f"{host}:{free_port()}"
+        number = int(address.rpartition(":")[2])
+        settings = {
+            **self.environment,
+            "LISTEN_ADDRESS": address,
+            "PUBLIC_ADDRESS": f"127.0.0.1:{number}",
+            **environment,
+        }
+        argv = [sys.executable, "-m", "grpc_callbacks"]
+        running = self.processes.start(name, argv, env=settings, cwd=REPOSITORY, ready=lambda: answers(number))
+        return Port(self.processes, running, f"127.0.0.1:{number}")
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """The settings of a port with TLS."""
+        files = self.certificates
+        return {"TLS_ENABLE": "true", "TLS_CERT": str(files.cert), "TLS_KEY": str(files.key)}
+
+    def number_of(self, query: str, **about: object) -> int:
+        with self.engine.connect() as connection:
+            return int(connection.scalar(text(query), about) or 0)
+
+    def rows(self) -> int:
+        """How many callbacks are stored."""
+        return self.number_of("SELECT count(*) FROM callbacks")
+
+    def do(self, statement: str, **about: object) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement), about)
+
+    def know(self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING") -> None:
+        """The ledger knows the job."""
+        row: dict[str, Any] = {
+            "cluster": "here",
+            "job_id": job_id,
+            "slurm_id": slurm_id,
+            "state": state,
+            "customer": f"0x{'2' * 40}",
+            "provider": f"0x{'3' * 40}",
+            "claim_key": job_id,
+            "definition": {},
+            "time_limit_min": 60,
+            "chain_status": 2,
+            "chain_block": 1,
+            "chain_log_index": 1,
+            "grid_logger_url": "",
+            "top_ups": [],
+            "cancel_requested": False,
+            "looks": 0,
+            "message": "",
+        }
+        with self.engine.begin() as connection:
+            connection.execute(insert(JobRow), row)
+
+
+@contextmanager
+def started_site() -> Iterator[Site]:
+    with private_processes() as processes:
+        servers = {}
+        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+            folder = processes.folder / name
+            folder.mkdir()
+            servers[name] = describe(folder)
+            start_server(processes, name, servers[name])
+        engine = create_engine(servers["postgres"].url)
+        Base.metadata.create_all(engine)
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "CLUSTER_NAME": "here",
+            "STATE_DIR": str(processes.folder / "state"),
+            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
+            "DATABASE_URL": servers["postgres"].url,
+            "BROKER_URL": servers["redis"].url,
+        }
+        try:
+            yield Site(processes, engine, environment, make_certificates(processes.folder / "tls"))
+        finally:
+            engine.dispose()
+
+
+def any_name() -> str:
+    """A job's id that no ledger knows."""
+    return f"0x{secrets.token_hex(32)}"
+
+
+def report(channel: grpc.Channel, name: str, slurm_id: int = 7, timeout_s: float = 10.0, **more: Any) -> None:
+    """A callback that a job is finished."""
+    fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **more}
+    request = messages.SetJobStatusRequest(name=name, id=slurm_id, **fields)
+    services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
+
+
+def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **more: Any) -> grpc.StatusCode:
+    """What a callback is answered with."""
+    try:
+        report(channel, name, slurm_id, **more)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def usual_wait_s(channel: grpc.Channel, calls: int = 60) -> float:
+    """How long a good caller waits for an answer: the median of many calls, for the machine has other work as well."""
+    ask = services.SshAPIStub(channel).FetchAuthorizedKeys
+    waits_s = []
+    for _ in range(calls):
+        began_s = time.perf_counter()
+        ask(messages.FetchAuthorizedKeysRequest(), timeout=20)
+        waits_s.append(time.perf_counter() - began_s)
+    return statistics.median(waits_s)
+
+
+def allow_open_files(number: int) -> None:
+    """This process may have so many files open, if the machine lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most), most))
+
+
+class Crowd:
+    """Connections that stay, and send what they are told to; from as many addresses as wanted (127.0.1.1, 127.0.1.2 ...)."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._sockets: list[socket.socket] = []
+
+    def connect(self, number: int, sends: bytes = b"", addresses: int = 1) -> None:
+        """So many more connections. One that the port closes at once is opened and counts."""
+        for turn in range(number):
+            which = turn % addresses
+            connection = socket.socket()
+            self._sockets.append(connection)
+            connection.settimeout(30.0)
+            connection.bind((f"127.0.{1 + which // 250}.{1 + which % 250}", 0))
+            try:
+                connection.connect(("127.0.0.1", self._port.number))
+                connection.sendall(sends)
+            except OSError:
+                continue  # it is closed already
+
+    def still_open(self) -> int:
+        """How many of them the port has not closed."""
+        return sum(1 for connection in self._sockets if not _is_closed(connection))
+
+    def leave(self) -> None:
+        for connection in self._sockets:
+            connection.close()
+        self._sockets.clear()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            continue
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

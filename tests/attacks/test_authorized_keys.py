@@ -1,0 +1,248 @@
+"""The supervisor's key is to open accounts that are no customer's; a supervisor that is forged or away is to hold up sshd."""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
+from devgrid.process import free_port
+from devgrid.sshd import Sshd, authorized_keys_command
+from devgrid.state import private_processes
+from devgrid.tls import Certificates, make_certificates
+from devgrid.users import Users, admin
+from supervisor_tasks.slurm.ssh import Ssh, SshUnavailableError, load_key
+from tests.spooling import KEY, serving
+from tests.submitting import new_key
+
+CUSTOMER = "0x" + "a1" * 20
+WITHIN_S = 1.0
+PROGRAM = (sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_keys.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    status: int
+    stdout: str
+    stderr: str
+    took_s: float
+
+
+def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> Ended:
+    begun_s = time.monotonic()
+    done = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, timeout=60, cwd="/")
+    return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def supervisor(certificates: Certificates) -> Iterator[str]:
+    with serving(certificates=certificates) as (_, port):
+        yield f"127.0.0.1:{port}"
+
+
+# --- who is opened ----------------------------------------------------------------------------------------------------------
+
+OTHERS = [
+    "root",
+    "daemon",
+    "postgres",
+    "slurm",
+    "0x12",
+    "0x" + "g" * 40,
+    CUSTOMER + "0",
+    f" {CUSTOMER}",
+    "",
+    f"{CUSTOMER}\n",
+]
+
+
+def test_customer__is_told_the_key(supervisor: str, certificates: Certificates) -> None:
+    done = run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER)
+    assert (done.status, done.stdout, done.stderr) == (0, KEY, "")
+
+
+@pytest.mark.parametrize("user", OTHERS)
+def test_root_and_users_of_the_system__nothing_is_printed_and_nobody_asked(user: str) -> None:
+    done = run("--supervisor", f"127.0.0.1:{free_port()}", "--allow", "slurmadmin", user)
+    assert (done.status, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_user_who_is_named__is_told_the_key(supervisor: str, certificates: Certificates) -> None:
+    named = ("--supervisor", supervisor, "--ca", certificates.ca, "--allow", "slurmadmin", "--allow", "bench")
+    assert [run(*named, user).stdout for user in ("slurmadmin", "bench", "root")] == [KEY, KEY, ""]
+
+
+def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(certificates: Certificates) -> None:
+    with private_processes() as processes, serving(certificates=certificates) as (service, port):
+        users, key = Users(processes.folder), new_key(processes.folder / "key")
+        for name in (CUSTOMER, "staff"):
+            users.add(name)
+        service.authorized_keys = key.with_suffix(".pub").read_text()
+        command = authorized_keys_command(f"127.0.0.1:{port}", certificates.ca)
+        sshd = Sshd.start(processes, users.environment(), command)
+        ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
+        for name in (CUSTOMER, admin()):
+            assert ssh.run(name, ["id", "-un"]).stdout == f"{name}\n"
+        with pytest.raises(SshUnavailableError, match="Authentication failed"):
+            ssh.run("staff", ["true"])
+        ssh.close()
+
+
+# --- who is believed --------------------------------------------------------------------------------------------------------
+
+
+def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
+    supervisor: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path)
+    for trusted in (("--ca", others.ca), ()):  # another authority; the system's
+        done = run("--supervisor", supervisor, *trusted, CUSTOMER)
+        assert (done.status, done.stdout) == (1, "")
+        assert "certificate verify failed" in done.stderr
+    assert run("--supervisor", supervisor, "--tls-insecure", CUSTOMER).stdout == KEY
+
+
+def test_certificate_of_another_host__is_not_believed(supervisor: str, certificates: Certificates) -> None:
+    port = supervisor.rpartition(":")[2]
+    assert run("--supervisor", f"localhost:{port}", "--ca", certificates.ca, CUSTOMER).stdout == KEY
+    done = run("--supervisor", f"127.0.0.2:{port}", "--ca", certificates.ca, CUSTOMER)
+    assert (done.status, done.stdout) == (1, "")
+
+
+def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> None:
+    with serving() as (_, port):
+        here = ("--supervisor", f"127.0.0.1:{port}")
+        done = run(*here, CUSTOMER)
+        assert (done.status, done.stdout) == (1, "")
+        assert run(*here, "--plain-text", CUSTOMER).stdout == KEY
+    away = ("--supervisor", "192.0.2.1:3000", "--plain-text")
+    done = run(*away, CUSTOMER)
+    assert done.status == 2
+    assert "--plain-text-beyond-loopback" in done.stderr
+
+
+# --- how long sshd waits ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(act: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that does that with the first connection, and with no other."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                connection, _ = server.accept()
+                with connection:
+                    act(connection)
+            except OSError:  # the program under test has gone, or the test is over
+                return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def until_it_goes(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+def drips(connection: socket.socket) -> None:
+    """An empty frame of settings, one byte at a time: no single wait is long."""
+    for byte in bytes(9) * 10_000:
+        connection.sendall(bytes((byte,)))
+        time.sleep(0.05)
+
+
+def settings_without_end(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"\0\0\0\4\1\0\0\0\0" * 1000)
+
+
+def data_without_end(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"\0\x40\0\0\0\0\0\0\1" + bytes(2**14))
+
+
+GARBAGE = {
+    "silent": until_it_goes,
+    "drips": drips,
+    "settings without end": settings_without_end,
+    "data without end": data_without_end,
+    "garbage": lambda connection: connection.sendall(os.urandom(2**16)),
+    "http": lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "padding": lambda connection: connection.sendall(b"\0\0\0\0\x09\0\0\0\1"),
+    "closes": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("act", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "tls"])
+def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
+    certificates: Certificates, plain: bool, act: Callable[[socket.socket], None]
+) -> None:
+    def over_tls(connection: socket.socket) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.cert, certificates.key)
+        with context.wrap_socket(connection, server_side=True) as encrypted:
+            act(encrypted)
+
+    with answering(act if plain else over_tls) as address:
+        how = ["--plain-text"] if plain else ["--ca", str(certificates.ca)]
+        done = run("--supervisor", address, *how, CUSTOMER)
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"authorized_keys: {address}")
+    assert done.stderr.count("\n") == 1
+    assert done.took_s < deadline(WITHIN_S)
+
+
+def test_supervisor_that_is_away__sshd_waits_a_second_at_most(certificates: Certificates) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    with socket.socket() as full:  # takes no connection: the kernel's queue is as long as one, and full
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        queued = [socket.socket() for _ in range(4)]
+        for one in queued:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        hangs = f"127.0.0.1:{full.getsockname()[1]}"
+        for address in (nowhere, hangs, "no-such-host.invalid:3000"):
+            done = run("--supervisor", address, "--ca", certificates.ca, CUSTOMER)
+            assert (done.status, done.stdout) == (1, "")
+            assert done.stderr.startswith(f"authorized_keys: {address}")
+            assert done.took_s < deadline(WITHIN_S), address
+        for one in queued:
+            one.close()
+
+
+BARE = (sys.executable, "-I", "-S", "-c", "import ssl, socket, argparse")
+BARE_TAKES_S = 0.05  # on a quiet machine
+
+
+@pytest.mark.quiet_machine
+def test_answers__are_quick(supervisor: str, certificates: Certificates) -> None:
+    """150 ms for 95 of 100 logins on a quiet machine; on a slow one as much longer as other programs take to start."""
+    took_s, bare_s = list[float](), list[float]()
+    for _ in range(20):
+        took_s.append(run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER).took_s)
+        bare_s.append(run(program=BARE).took_s)
+    assert sorted(took_s)[18] < 0.15 * max(sorted(bare_s)[18] / BARE_TAKES_S, 1.0)

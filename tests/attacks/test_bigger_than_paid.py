@@ -1,0 +1,165 @@
+"""A customer changes a job of his in SLURM, so that it is bigger than what was paid for. This site has no accounting."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
+from tests.watching import journal, ledger, rows, slurm_of, wait_for_end
+
+ALL_NODES = "nodename=node[1-4]"
+SLEEPS = "#!/bin/bash\nsleep 300\n"
+SMALL = {"cpusPerTask": 2, "gpus": 1}
+FIELDS = "TimeLimit,NumCPUs,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,tres-alloc"
+AS_PAID = {
+    "TimeLimit": "1:00:00",
+    "NumCPUs": "2",
+    "MinMemory": "100M",
+    "tres-per-job": "gres:gpu:1",
+    "tres-per-node": "",
+    "tres-per-task": "",
+    "Partition": "main",
+    "tres-alloc": "cpu=2,mem=200M,node=1,billing=2",
+}
+BIGGER = [
+    "TimeLimit=600",
+    "NumCPUs=8",
+    "MinCPUsNode=8",
+    "NumNodes=2",
+    "MinMemoryCPU=500",
+    "MinMemoryNode=8000",
+    "TresPerJob=gpu:2",
+    "TresPerNode=gpu:2",
+    "TresPerTask=gpu:2",
+    "Partition=other",
+]
+HARMLESS = [
+    "JobName=other",
+    "Comment=other",
+    "Nice=100",
+    "Requeue=1",
+    "StartTime=now+1minute",
+    "TimeLimit=30",
+    "NumCPUs=1",
+]
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
+    running = Grid.start(block_time_s=0.25, slurm_conf=(other,), job_submit=False)
+    try:
+        # Whole nodes are given to each job, as some sites want it: what SLURM rounds up is no attack.
+        scontrol(running, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def drained(grid: Grid) -> Iterator[None]:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    yield
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+
+
+def size(grid: Grid, slurm_id: int) -> dict[str, str]:
+    wanted = ",".join(f"{field}:0|" for field in FIELDS.split(","))
+    argv = ("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={wanted}")
+    told = slurm_of(grid).run(*argv).stdout.strip().split("|")
+    return {
+        field: "" if word in ("N/A", "(null)") else word for field, word in zip(FIELDS.split(","), told, strict=False)
+    }
+
+
+def look(grid: Grid, *job_ids: str) -> None:
+    """The next look may be minutes away: it is due now."""
+    hurried = "UPDATE effects SET due_at = now() WHERE job_id = ANY(:ids) AND kind = 'witness' AND done_at IS NULL"
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(hurried), {"ids": list(job_ids)})
+
+
+def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", *words)
+
+
+@pytest.mark.usefixtures("drained")
+def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> None:
+    jobs = {grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word for word in BIGGER}
+    ids = {job_id: id_of(grid, job_id) for job_id in jobs}
+    for job_id, word in jobs.items():
+        change(grid, customer, ids[job_id], word)
+    look(grid, *jobs)
+    for job_id, word in jobs.items():
+        wait_until(lambda: size(grid, ids[job_id]) == AS_PAID, f"{word} to be put back", PATIENCE_S, 0.2)  # noqa: B023
+    for job_id in jobs:
+        as_customer(grid, customer, "scancel", str(ids[job_id]))
+        assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
+        assert row_of(grid, job_id).stop_status is None
+
+
+@pytest.mark.usefixtures("drained")
+def test_less_or_without_a_price__is_the_owners_choice(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = id_of(grid, job_id)
+    change(grid, customer, slurm_id, *HARMLESS)
+    before, looks = size(grid, slurm_id), journal(grid, job_id).count("SlurmWaiting")
+    look(grid, job_id)
+    wait_until(lambda: journal(grid, job_id).count("SlurmWaiting") > looks, "a look", PATIENCE_S, 0.2)
+    assert "MoreThanPaid" not in journal(grid, job_id)
+    assert size(grid, slurm_id) == before
+    as_customer(grid, customer, "scancel", str(slurm_id))
+
+
+def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = id_of(grid, job_id)
+    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    grid.processes.kill(grid.fleet.find("worker"))
+    change(grid, customer, slurm_id, "TresPerNode=gpu:2", "TimeLimit=600")
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "RUNNING")
+    grid.fleet.start_worker()
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.CANCELLED
+    assert "GPUs: 2 instead of 1" in job.last_error
+    record = row_of(grid, job_id)
+    assert job.final_cost_wei == record.elapsed_s // 60 * Prices().of(job.definition)
+    alarms = rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")
+    assert customer.address in str(alarms[0].details)
+
+
+def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 2\n", minutes=60, **SMALL)
+    slurm_id = id_of(grid, job_id)
+    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    grid.processes.kill(grid.fleet.find("worker"))
+    change(grid, customer, slurm_id, "TresPerNode=gpu:2")
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "COMPLETED")
+    grid.fleet.start_worker()
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.FINISHED
+    assert "GPUs: 2 instead of 1" in job.last_error
+    assert job_id in str(rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")[0].details)
+
+
+def test_rounded_up_by_slurm_itself__is_no_attack(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\n", minutes=60, cpusPerTask=3)
+    slurm_id = id_of(grid, job_id)
+    wait_for_state(grid, slurm_id, "RUNNING")
+    assert size(grid, slurm_id)["tres-alloc"].startswith("cpu=8,")
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    assert "MoreThanPaid" not in journal(grid, job_id)

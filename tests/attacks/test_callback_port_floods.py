@@ -1,0 +1,215 @@
+"""Floods of the callbacks' port: streams, connections, slow senders and garbage keep no good caller waiting."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from devgrid.fleet import REPOSITORY
+from devgrid.machine import deadline
+from devgrid.process import wait_until
+from tests.attacks.ports import (
+    PREFACE,
+    Crowd,
+    Port,
+    Site,
+    allow_open_files,
+    any_name,
+    half_a_call,
+    report,
+    started_site,
+    usual_wait_s,
+)
+
+MOST_DELAY_S = 0.1
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    allow_open_files(20_000)
+    with started_site() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def port(site: Site) -> Port:
+    return site.start("callbacks")
+
+
+@pytest.fixture
+def crowd(port: Port) -> Iterator[Crowd]:
+    many = Crowd(port)
+    yield many
+    many.leave()
+
+
+def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
+    """What the first answer of a Watch stream is; the stream is broken off then."""
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    stream = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    try:
+        next(stream)
+        stream.cancel()
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(port: Port) -> None:
+    """They held all threads of the process, which did not answer any more, and did not end."""
+    with grpc.insecure_channel(port.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        streams = [health.Watch(health_pb2.HealthCheckRequest(service=str(number))) for number in range(400)]
+        for stream in streams:
+            stream.cancel()
+    # A connection of its own: by itself, gRPC takes the one whose streams are being broken off.
+    with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        report(channel, any_name(), timeout_s=5.0)
+        assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
+    """Watch kept 260 MB of them."""
+    before_mb = port.memory_mb()
+    with grpc.insecure_channel(port.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        for number in range(40):
+            request = health_pb2.HealthCheckRequest(service=f"{number}" + "x" * 1_000_000)
+            with pytest.raises(grpc.RpcError) as caught:
+                health.Check(request, timeout=10)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        report(channel, any_name(), timeout_s=5.0)
+    assert port.memory_mb() - before_mb < 30
+
+
+@pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
+def test_senders_who_never_finish_their_call__keep_nobody_waiting(port: Port, crowd: Crowd) -> None:
+    """Each took a thread of the process until its connection ended."""
+    with grpc.insecure_channel(port.address) as channel:
+        alone_s = usual_wait_s(channel)
+        crowd.connect(100, PREFACE + b"".join(half_a_call(stream) for stream in range(1, 9, 2)), addresses=20)
+        assert usual_wait_s(channel) - alone_s < MOST_DELAY_S
+
+
+@pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
+def test_25600_half_calls_of_one_peer__take_little_memory_and_keep_a_good_caller_of_it_served(
+    port: Port, crowd: Crowd
+) -> None:
+    """They took more than 100 MB, for an hour."""
+    with grpc.insecure_channel(port.address) as channel:
+        alone_s = usual_wait_s(channel)
+    before_mb = port.memory_mb()
+    crowd.connect(256, PREFACE + b"".join(half_a_call(stream) for stream in range(1, 201, 2)))
+    with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        assert usual_wait_s(channel) - alone_s < MOST_DELAY_S
+        report(channel, any_name(), timeout_s=5.0)
+    assert port.memory_mb() - before_mb < 100
+
+
+def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
+    enough = threading.Event()
+    with grpc.insecure_channel(port.address) as channel:
+        call: Any = channel.stream_unary("/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(iter(lambda: enough.wait(), True), timeout=60)
+        enough.set()
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "found no message" in str(caught.value.details())
+
+
+def flood(port: Port, crowd: Crowd, connections: int) -> float:
+    """How much longer a good caller waits beside so many connections, on a connection of his own made after them."""
+    share = connections // 5
+    with grpc.insecure_channel(port.address) as channel:
+        alone_s = usual_wait_s(channel)
+    crowd.connect(share, addresses=1)  # which say nothing
+    crowd.connect(share, b"GET / HTTP/1.1\r\n\r\n", addresses=50)
+    crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)  # the first bytes of TLS
+    crowd.connect(share, PREFACE[:10], addresses=50)
+    crowd.connect(share, PREFACE + half_a_call(), addresses=200)
+    with grpc.insecure_channel(port.address) as channel:
+        return usual_wait_s(channel) - alone_s
+
+
+@pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
+def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
+    assert flood(port, crowd, 1_000) < MOST_DELAY_S
+
+
+@pytest.mark.chaos
+def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
+    assert flood(port, crowd, 10_000) < MOST_DELAY_S
+    with grpc.insecure_channel(port.address) as channel:
+        report(channel, any_name(), timeout_s=5.0)
+
+
+def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port: Port, crowd: Crowd) -> None:
+    """A customer's program on the login node has the same address as sshd's command there."""
+    crowd.connect(500, PREFACE)
+    wait_until(lambda: crowd.still_open() <= 256, "the connections above the bound to be closed", 20.0)
+    with grpc.insecure_channel(port.address) as channel:
+        report(channel, any_name(), timeout_s=5.0)
+
+
+def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:
+    crowd.connect(20)
+    wait_until(lambda: crowd.still_open() == 0, "the silent connections to be closed", 30.0)
+
+
+STUCK = """
+import asyncio, os, sys, time
+from grpc_callbacks import __main__ as program
+from grpc_callbacks.server import Server
+
+begin = Server.start
+
+def stand_still():
+    if "log" in sys.argv:
+        os.set_blocking(1, False)
+        try:
+            while True:
+                os.write(1, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(1, True)
+        program.log.info("nobody reads this")
+    time.sleep(3600)
+
+async def begin_and_stand_still(server):
+    await begin(server)
+    asyncio.get_running_loop().call_later(1.0, stand_still)
+
+Server.start = begin_and_stand_still
+program.main()
+"""
+
+
+def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site: Site, tmp_path: Path) -> None:
+    """Also one that is stuck because its log is a pipe that is full, where no line can say so."""
+    log = tmp_path / "log"
+    environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}
+    argv = [sys.executable, "-c", STUCK]
+    reads, writes = os.pipe()
+    with log.open("wb") as out:
+        children = [
+            subprocess.Popen(argv, env=environment, cwd=REPOSITORY, stdout=out, stderr=subprocess.STDOUT),
+            subprocess.Popen([*argv, "log"], env=environment, cwd=REPOSITORY, stdout=writes, stderr=subprocess.DEVNULL),
+        ]
+        try:
+            for child in children:
+                child.wait(deadline(60))
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+            os.close(reads)
+            os.close(writes)
+    assert [child.returncode for child in children] == [70, 70]
+    assert "does not answer itself" in log.read_text()

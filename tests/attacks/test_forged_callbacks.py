@@ -1,0 +1,98 @@
+"""Callbacks under ids that SLURM never gave to the job: one whose submission was cut off is submitted again, and is not left to
+the operator because of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.process import wait_until
+from supervisor_tasks.events import SubmitStarted
+from supervisor_tasks.job import JobId, SlurmId, State
+from supervisor_tasks.journey.witness import witness
+from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.site import Site
+from tests.submitting import PATHS, World
+
+SAID = (
+    "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+    " VALUES ('here', :id, :slurm_id, :status, 1, 0, '')"
+)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running(accounting=True) as world:
+        yield world
+
+
+ALONE = pytest.param(None, id="slurmctld alone")
+
+
+@pytest.fixture(params=[ALONE, pytest.param("/usr/bin/sacct", id="accounting")])
+def site(world: World, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+def cut_off(world: World, site: Site) -> JobId:
+    """A job whose worker died before sbatch was called."""
+    job_id = world.new_job(site)
+    site.ledger.record(Change(job_id, SubmitStarted(10)))
+    return job_id
+
+
+def called(world: World, job_id: JobId, slurm_id: int) -> None:
+    """Three times, as a start and two ends."""
+    with world.engine.begin() as connection:
+        for status in (3, 7, 8):
+            connection.execute(text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status})
+
+
+def next_id(site: Site) -> int:
+    return site.slurm.cluster.controller().next_id
+
+
+def recognised(world: World, site: Site) -> SlurmId:
+    """The id of a job that a look has seen."""
+    job_id = world.new_job(site)
+    world.carry_out(site, job_id)
+
+    def seen() -> bool:
+        witness(site)
+        return site.ledger.jobs([job_id])[job_id].slurm_submit_s is not None
+
+    wait_until(seen, "the first look", 60.0, 0.1)
+    number = site.ledger.jobs([job_id])[job_id].slurm_id
+    assert number is not None
+    return number
+
+
+@pytest.mark.parametrize("forged", ["far above", "cannot be", "another job's"])
+def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again(
+    world: World, site: Site, forged: str
+) -> None:
+    number = recognised(world, site)
+    job_id = cut_off(world, site)
+    ids = {"far above": 60_000_000, "cannot be": 4_000_000_000, "another job's": number}
+    called(world, job_id, ids[forged])
+    queued = world.until_queued(site, job_id)
+    assert world.journal(job_id).count("SubmitStarted") == 2
+    assert world.in_slurm(job_id) == [queued.slurm_id]
+
+
+@pytest.mark.parametrize("site", [ALONE], indirect=True)  # accounting forgets nothing
+def test_called_under_an_id_that_slurm_gave_and_has_forgotten__is_left_to_the_operator(
+    world: World, site: Site
+) -> None:
+    """As of a job that ran and ended while the supervisor was away. Accounting would know it."""
+    world.processes.kill(world.processes.find("slurmctld"))
+    world.slurm.start_controller()
+    job_id = cut_off(world, site)
+    called(world, job_id, next_id(site))
+    wait_until(lambda: "a plugin called with" in world.parked(site, job_id), "the job to be parked", 60.0, 0.1)
+    assert site.ledger.jobs([job_id])[job_id].state is State.SUBMITTING

@@ -1,0 +1,187 @@
+"""A customer's start-up file answers in sbatch's place, with any job id: one that cannot be, one that SLURM has not given, or
+one of another job. Other jobs end with their own words, and are neither cancelled nor changed; the liar's job is found, or
+given back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.process import wait_until
+from supervisor_tasks.events import CancelRequested, SubmitStarted, Submitted, ToppedUp
+from supervisor_tasks.job import Address, Job, JobId, Kind, SlurmId, State
+from supervisor_tasks.journey.steps import carry_out
+from supervisor_tasks.journey.witness import look_at, witness
+from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.site import Site
+from tests.submitting import CUSTOMER, LIVE, PATHS, World
+
+LIAR = Address("0x" + "4" * 40)
+LONG = "#!/bin/bash\nsleep 600\n"
+CANNOT_BE = 4294967295
+PATIENCE_S = 60.0
+IN_SBATCHS_PLACE = """
+case "$BASH_EXECUTION_STRING" in *guard*)
+    IFS= read -r m; id=$(cat ~/id); printf '%s runs\\n%s\\n%s ended 0\\n' "$m" "$id" "$m"; exit 0 ;;
+esac
+"""
+BEHIND_SBATCH = """
+case "$BASH_EXECUTION_STRING" in *guard*)
+    eval "$BASH_EXECUTION_STRING" | sed "s/^[0-9][0-9]*$/$(cat ~/id)/"; exit 0 ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running(accounting=True) as world:
+        world.slurm.users.add(LIAR)
+        world.slurm.users.give_shell(LIAR, "/bin/bash")
+        yield world
+
+
+@pytest.fixture(params=[None, "/usr/bin/sacct"], ids=["slurmctld alone", "accounting"])
+def site(world: World, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+    for user in (CUSTOMER, LIAR):
+        world.slurm.run("scancel", f"--user={user}")
+
+
+@pytest.fixture
+def lies(world: World) -> Iterator[Path]:
+    """The liar's home folder: what his start-up file does, and the id that it prints."""
+    home = world.slurm.users.home(LIAR)
+    (home / ".bashrc").write_text(IN_SBATCHS_PLACE)
+    yield home
+    (home / ".bashrc").unlink()
+
+
+def job_of(site: Site, job_id: JobId) -> Job:
+    return site.ledger.jobs([job_id])[job_id]
+
+
+def honest_job(world: World, site: Site, script: str = LONG, customer: Address = CUSTOMER) -> tuple[JobId, SlurmId]:
+    """A job that SLURM has, under the id that the ledger knows."""
+    job_id = world.new_job(site, script, customer)
+    number = world.carry_out(site, job_id).slurm_id
+    assert number is not None
+    return job_id, number
+
+
+def look_once(world: World, site: Site) -> None:
+    """What is due in half a second or in minutes is due."""
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'witness' AND done_at IS NULL"))
+    witness(site)
+
+
+def until(world: World, site: Site, job_id: JobId, state: State) -> Job:
+    def there() -> bool:
+        look_once(world, site)
+        return job_of(site, job_id).state is state
+
+    wait_until(there, f"{job_id} to be {state}", PATIENCE_S, 0.1)
+    return job_of(site, job_id)
+
+
+def what_becomes_of(world: World, site: Site, job_id: JobId) -> Job:
+    """Of a job of the liar's: looked at, looked for, submitted again, until it runs or was given back."""
+
+    def decided() -> bool:
+        if world.effect_id(job_id):
+            world.carry_out(site, job_id)
+        look_once(world, site)
+        job = job_of(site, job_id)
+        if job.state is State.SUBMITTING:
+            world.a_minute_passes(job_id)
+        return job.state is State.REFUSED or job.slurm_submit_s is not None
+
+    wait_until(decided, f"the end of {job_id}", PATIENCE_S, 0.1)
+    return job_of(site, job_id)
+
+
+def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
+    world: World, site: Site, lies: Path
+) -> None:
+    (lies / "id").write_text(str(CANNOT_BE))
+    liars, (honest, _) = world.new_job(site, LONG, LIAR), honest_job(world, site, "#!/bin/bash\nexit 7\n")
+    assert world.carry_out(site, liars).slurm_id is None
+    ended = until(world, site, honest, State.ENDED)
+    assert ended.outcome is not None
+    assert ended.outcome.exit_status == 7 * 256
+    given_back = what_becomes_of(world, site, liars)
+    assert given_back.state is State.REFUSED
+    assert str(CANNOT_BE) in given_back.message
+
+
+def test_id_that_cannot_be__is_in_the_ledger_already__the_others_are_seen_all_the_same(
+    world: World, site: Site
+) -> None:
+    old = world.new_job(site)
+    site.ledger.record(Change(old, SubmitStarted(10)), Change(old, Submitted(SlurmId(CANNOT_BE))))
+    others = [honest_job(world, site)[0] for _ in range(5)]
+    sights = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
+    assert [sights[job].seen is not None for job in others] == [True] * len(others)
+    assert sights[old].seen is None
+
+
+@pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
+def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_alone(
+    world: World, site: Site, lies: Path, whose: str
+) -> None:
+    gate = world.slurm.users.home(CUSTOMER) / "gate"
+    gate.unlink(missing_ok=True)
+    (lies / ".bashrc").rename(lies / "lies")
+    victim, number = honest_job(world, site, "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n", CUSTOMER)
+    own, own_number = honest_job(world, site, LONG, LIAR)
+    named = {"another customer's": number, "his own": own_number, "no job's yet": own_number + 1000}[whose]
+    (lies / "id").write_text(str(named))
+    (lies / "lies").rename(lies / ".bashrc")
+    limits = [world.field(one, "TimeLimit") for one in (number, own_number)]
+    liars = world.new_job(site, LONG, LIAR)
+    assert world.carry_out(site, liars).slurm_id == named
+    longer = ToppedUp("top up", 9, (1, 0))
+    site.ledger.record(Change(liars, longer), Change(liars, CancelRequested((1, 1))))
+    for kind in (Kind.TOP_UP, Kind.CANCEL):
+        carry_out(site, world.effect_id(liars, kind))
+    assert [world.field(one, "TimeLimit") for one in (number, own_number)] == limits
+    assert {world.field(one, "State") for one in (number, own_number)} <= set(LIVE)
+    site.ledger.record(Change(liars, ToppedUp("another", 1, (1, 2))))
+    look_once(world, site)
+    assert job_of(site, liars).slurm_id is None
+    assert "SubmissionDenied" in world.journal(liars)
+    gate.touch()
+    ended = until(world, site, victim, State.ENDED)
+    assert ended.outcome is not None
+    assert ended.outcome.exit_status == 5 * 256
+    assert job_of(site, own).slurm_id == own_number
+
+
+def test_liar_that_goes_on_lying__is_given_back_with_the_reason(world: World, site: Site, lies: Path) -> None:
+    _, number = honest_job(world, site)
+    (lies / "id").write_text(str(number))
+    liars = world.new_job(site, LONG, LIAR)
+    given_back = what_becomes_of(world, site, liars)
+    assert given_back.state is State.REFUSED
+    assert f"SLURM id {number}" in given_back.message
+    assert world.journal(liars).count("SubmissionDenied") == 3
+    assert world.field(number, "State") in LIVE
+
+
+def test_id_of_another_job_though_slurm_took_it__is_found_and_witnessed_under_its_own(
+    world: World, site: Site, lies: Path
+) -> None:
+    (lies / ".bashrc").write_text(BEHIND_SBATCH)
+    _, number = honest_job(world, site)
+    (lies / "id").write_text(str(number))
+    liars = world.new_job(site, LONG, LIAR)
+    assert world.carry_out(site, liars).slurm_id == number
+    found = what_becomes_of(world, site, liars)
+    assert [found.slurm_id] == world.in_slurm(liars)
+    assert found.slurm_id != number

@@ -1,0 +1,149 @@
+"""The program that started a grid is killed, or the command that it is part of: nothing of the grid is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from devgrid.fleet import REPOSITORY
+from devgrid.process import wait_until
+
+GONE_WITHIN_S = 60.0
+
+# Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid and only names its folder.
+STARTER = """
+import psutil, time
+from devgrid.process import wait_until
+from devgrid.state import private_processes
+def sleeps():
+    return sum(process.name() == "sleep" for process in psutil.Process().children(recursive=True))
+with private_processes() as processes:
+    folder = processes.folder
+    processes.start("deaf", ["sh", "-c", "trap '' TERM; sleep 600; :"])
+    processes.start("daemon", ["sh", "-c", f"env -i setsid sh -c 'sleep 600; : {folder}' & exec sleep 600"])
+    wait_until(lambda: sleeps() == 3, "all to begin", 30.0)
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+TEST_FILE = """
+import time
+from devgrid.state import private_processes
+
+def test_that_hangs():
+    with private_processes() as processes:
+        processes.start("sleeper", ["sleep", "600"])
+        with open({told!r}, "w") as file:
+            file.write(str(processes.folder))
+        time.sleep(600)
+"""
+
+
+def left_of(folder: Path) -> list[str]:
+    """The processes that name a folder in their environment or command line, and the folder itself."""
+    found = [str(folder)] if folder.exists() else []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(str(folder) in word for word in words):
+            found.append(str(process))
+    return found
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """A zombie has ended; process 1 has not noticed yet."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def state_folders_below(pid: int) -> set[Path]:
+    folders = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            folders.add(process.environ().get("DEVGRID_STATE"))
+        except psutil.Error:
+            continue
+    return {Path(folder) for folder in folders if folder}
+
+
+@pytest.fixture
+def starter() -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
+    starter: subprocess.Popen[str], sig: signal.Signals
+) -> None:
+    assert starter.stdout is not None
+    folder = Path(starter.stdout.readline().strip())
+    family = psutil.Process(starter.pid).children(recursive=True)
+    assert sum(process.name() == "sleep" for process in family) == 3
+    os.killpg(starter.pid, sig)
+    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    wait_until(lambda: not any(map(is_alive, family)), "its processes to end", GONE_WITHIN_S, 0.1)
+
+
+def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter: subprocess.Popen[str]) -> None:
+    """A developer reads a log of the grid, in a shell that has another child; another one's folder has a longer name."""
+    assert starter.stdout is not None
+    folder = Path(starter.stdout.readline().strip())
+    log = folder / "log" / "deaf.log"
+    argvs = [
+        ["tail", "-f", str(log)],
+        ["sh", "-c", f"sleep 600; : {folder}"],
+        ["env", f"HOME={folder}-of-another", "sleep", "600"],
+        ["env", f"OLDPWD={folder}", "sleep", "600"],
+    ]
+    with ExitStack() as stack:
+        bystanders = [stack.enter_context(subprocess.Popen(argv, stderr=subprocess.DEVNULL)) for argv in argvs]
+        for bystander in bystanders:
+            stack.callback(bystander.kill)
+        shell = psutil.Process(bystanders[1].pid)
+        wait_until(lambda: bool(shell.children()), "the shell's child to begin", GONE_WITHIN_S)
+        (child,) = shell.children()
+        stack.callback(child.kill)
+        os.killpg(starter.pid, signal.SIGKILL)
+        wait_until(lambda: not folder.exists(), f"{folder} to be removed", GONE_WITHIN_S, 0.1)
+        assert [bystander.poll() for bystander in bystanders] == [None] * len(bystanders)
+        assert is_alive(child)
+
+
+def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    file = tmp_path / "test_hangs.py"
+    file.write_text(TEST_FILE.format(told=str(told)))
+    argv = [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-n", "1", str(file)]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True) as master:
+        try:
+            wait_until(lambda: told.exists() and bool(told.read_text()), "the test to begin", GONE_WITHIN_S, 0.1)
+            folder = Path(told.read_text())
+            assert len(left_of(folder)) > 1
+        finally:
+            master.kill()
+    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+
+
+def test_make_demo_is_killed__while_a_job_runs__no_process_of_the_grid_or_of_the_job_is_left(tmp_path: Path) -> None:
+    argv = ["make", "demo", "WORKFLOW=devgrid/workflows/sleeper.yaml"]
+    log = tmp_path / "log"
+    with log.open("w") as out, subprocess.Popen(argv, cwd=REPOSITORY, stdout=out, start_new_session=True) as make:
+        try:
+            wait_until(lambda: "running" in log.read_text() or make.poll() is not None, "the job to run", 120.0, 0.1)
+            assert make.poll() is None, log.read_text()
+            family = psutil.Process(make.pid).children(recursive=True)
+            (folder,) = state_folders_below(make.pid)
+            assert any("name='sleep'" in process for process in left_of(folder)), "the job's own process"
+        finally:
+            make.kill()
+    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    assert not [process for process in family if is_alive(process)]

@@ -1,0 +1,106 @@
+"""A customer's start-up file answers what time it is and hangs in everything else, for ever or until the guard is too late:
+another customer's job is submitted and settled beside many such jobs as it is alone.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.watching import rows, wait_for_end
+
+HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
+TOO_LATE = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) sleep 12;; esac\n'
+LIARS = 8  # two threads each are all that a worker has
+JOBS_OF_A_LIAR = 4
+PROBES = 2
+CLAIMED_S = 180.0
+WITHIN_S = 2.0
+ALONE_TIMES = 4  # on a machine that is busy, a job takes longer alone, too
+
+UNDER_WAY = (
+    "SELECT count(*) AS number FROM effects JOIN jobs USING (cluster, job_id)"
+    " WHERE customer = :customer AND kind = 'submit' AND done_at IS NULL AND lease IS NOT NULL"
+)
+HAPPENED = (
+    "SELECT count(DISTINCT job_id) AS number FROM events JOIN jobs USING (cluster, job_id)"
+    " WHERE customer = :customer AND name = :name"
+)
+TIMES = (
+    "SELECT extract(epoch FROM min(at) FILTER (WHERE name = 'Submitted')"
+    " - min(at) FILTER (WHERE name = 'Claimed')) AS submitted_s,"
+    " extract(epoch FROM min(at) FILTER (WHERE events.state = 'SETTLED')"
+    " - min(at) FILTER (WHERE name = 'Submitted')) AS settled_s FROM events WHERE job_id = :id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a job took from its claim to its submission, and from there until it was settled."""
+
+    submitted_s: float
+    settled_s: float
+
+
+def times_of(grid: Grid, customer: Account) -> Times:
+    """Of a short job."""
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for_end(grid, job_id, CLAIMED_S)
+    settled = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'SETTLED'"
+    wait_until(lambda: bool(rows(grid, settled, id=job_id)), "the ledger to see the end", 60.0, 0.05)
+    (row,) = rows(grid, TIMES, id=job_id)
+    return Times(float(row.submitted_s), float(row.settled_s))
+
+
+def number(grid: Grid, query: str, customer: Account, **parameters: str) -> int:
+    (row,) = rows(grid, query, customer=customer.address.lower(), **parameters)
+    return int(row.number)
+
+
+@pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=pytest.mark.chaos)])
+def test_many_jobs_whose_login_hangs_in_the_submission__another_customers_job_is_as_fast_as_alone(
+    grid: Grid, customer: Account, jobs: int
+) -> None:
+    times_of(grid, customer)  # the first login
+    alone = times_of(grid, customer)
+    liar = grid.new_customer()
+    grid.users.give_shell(liar.address, "/bin/bash")
+    (grid.users.home(liar.address) / ".bashrc").write_text(HANGS)
+    grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", jobs)
+    wait_until(lambda: number(grid, HAPPENED, liar, name="ScriptFetched") == jobs, "all claims", CLAIMED_S, 0.2)
+    wait_until(lambda: number(grid, UNDER_WAY, liar) > 0, "one to hang", CLAIMED_S, 0.05)
+    under_way = []
+    for _ in range(PROBES):
+        beside = times_of(grid, customer)
+        under_way.append(number(grid, UNDER_WAY, liar))
+        assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
+        assert beside.settled_s <= ALONE_TIMES * alone.settled_s, (alone, beside)
+    assert max(under_way) <= 2, under_way
+    cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitUnclear") > 0  # noqa: E731
+    wait_until(cut_off, "the first to be cut off", 60.0, 0.2)
+    beside = times_of(grid, customer)
+    assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
+    print(alone, beside, under_way)
+
+
+@pytest.mark.chaos
+def test_as_many_customers_as_fill_a_worker__too_late_for_the_guard__another_customers_job_is_as_fast_as_alone(
+    grid: Grid, customer: Account
+) -> None:
+    times_of(grid, customer)  # the first login
+    alone = times_of(grid, customer)
+    liars = [grid.new_customer() for _ in range(LIARS)]
+    for liar in liars:
+        grid.users.give_shell(liar.address, "/bin/bash")
+        (grid.users.home(liar.address) / ".bashrc").write_text(TOO_LATE)
+    for liar in liars:
+        grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", JOBS_OF_A_LIAR)
+    for liar in liars:
+        was_late = lambda: number(grid, HAPPENED, liar, name="SubmitNotRun") > 0  # noqa: B023, E731
+        wait_until(was_late, "each to have been too late", CLAIMED_S, 0.2)
+    for _ in range(PROBES):
+        beside = times_of(grid, customer)
+        print(alone, beside, [number(grid, UNDER_WAY, liar) for liar in liars])
+        assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)

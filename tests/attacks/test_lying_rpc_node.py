@@ -1,0 +1,411 @@
+"""An RPC node bursts the worker's memory, sends it elsewhere, has it overpay, or invents jobs."""
+
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from devgrid.chain import Account, Chain, Node, Prices
+from devgrid.fleet import REPOSITORY
+from devgrid.process import Processes, free_port, wait_until
+from devgrid.state import private_processes
+from supervisor_tasks.chain import endpoints
+from supervisor_tasks.chain.contract import CLAIM
+from supervisor_tasks.chain.endpoints import Endpoints
+from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
+from supervisor_tasks.chain.wallet import TooDearError, Write
+from supervisor_tasks.indexer import cross_check
+from supervisor_tasks.journey import chain_watch
+from supervisor_tasks.journey.claim import claim
+from supervisor_tasks.journey.scan import scan
+from supervisor_tasks.ledger.operator import AlarmName
+from tests.integration.fronts import Call, in_front_of, particular, really
+from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
+
+MIB = 2**20
+GWEI = 10**9
+MOST_WEI = 2 * 10**16
+MADE_UP = "0x" + "de" * 32
+LYING_GAS = 30_000_000
+LYING_PRICE_WEI = 900 * GWEI
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database(processes: Processes) -> Iterator[Engine]:
+    with databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    empty(database)
+    return database
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return Chain.start(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    return registered(chain)
+
+
+def registered(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    return account
+
+
+# --- answers that are not what was asked for ------------------------------------------------------------------------------
+
+
+@contextmanager
+def node(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server that answers each POST so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+ASK = """
+import resource, sys
+from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    Rpc.at(sys.argv[1]).call("eth_blockNumber")
+except RpcUnavailableError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_answer__compressed_to_a_thousandth__is_refused_before_it_is_unpacked() -> None:
+    bomb = gzip.compress(bytes(8 * MIB)) * 75  # 600 MiB, in as many parts as gzip allows
+    asked = []
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.headers["Accept-Encoding"])
+        request.send_response(200)
+        request.send_header("Content-Encoding", "gzip")
+        request.send_header("Content-Length", str(len(bomb)))
+        request.end_headers()
+        request.wfile.write(bomb)
+
+    with node(answer) as url:
+        done = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, cwd=REPOSITORY)
+    said, grown_kib = done.stdout.splitlines()
+    assert "compressed" in said, done.stderr
+    assert int(grown_kib) < 32 * 1024
+    assert asked == ["identity"]
+
+
+def test_answer__that_leads_elsewhere__is_not_followed() -> None:
+    reached = []
+    with ExitStack() as stack:
+        inside = stack.enter_context(node(lambda request: reached.append(request.path)))
+
+        def answer(request: BaseHTTPRequestHandler) -> None:
+            request.send_response(307)
+            request.send_header("Location", f"{inside}/latest/meta-data")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+
+        url = stack.enter_context(node(answer))
+        with pytest.raises(RpcUnavailableError, match="leads elsewhere"):
+            Rpc.at(url, 2.0).call("eth_blockNumber")
+    assert reached == []
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------------
+
+
+def dear(chain: Chain, **more: str) -> dict[str, Any]:
+    """What a node says that wants transactions to be dear."""
+    block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+    return {
+        "eth_estimateGas": hex(LYING_GAS),
+        "eth_getBlockByNumber": {**block, "gasLimit": hex(10**9)},
+        "eth_maxPriorityFeePerGas": hex(LYING_PRICE_WEI),
+        "eth_gasPrice": hex(LYING_PRICE_WEI),
+    }
+
+
+def costs_wei(fleet: Fleet) -> list[int]:
+    """The most that each signature ever made can cost."""
+    return [entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()]
+
+
+def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_bound(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with particular(chain, lambda _: None, dear(chain)) as url, held(chain):
+        fleet = Fleet.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
+        assert isinstance(gas, int)
+        assert gas >= LYING_GAS
+        fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
+        assert 0 < max(costs_wei(fleet)) <= MOST_WEI
+        for _ in range(5):  # and so do its replacements
+            state = fleet.wallet.look()
+            (entry,) = fleet.wallet.open_transactions()
+            more = fleet.wallet.dearer(entry, state.market)
+            fleet.wallet.replace([(entry, more or entry.fees)], state.head)
+            assert max(costs_wei(fleet)) <= MOST_WEI
+
+
+def test_prices__the_node_wants_more_than_the_bound__nothing_is_signed_and_the_others_are_sent(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """One that is never mined would hold up all behind it."""
+    block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+    said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
+    with particular(chain, lambda _: None, said) as url, held(chain):
+        fleet = Fleet.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
+        with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
+            fleet.wallet.send([large, *claims(2)])
+        assert sorted(intent for (intent,) in fleet.rows("intent")) == ["claim:0", "claim:1"]
+
+
+def test_prices__of_an_honest_node__are_paid(chain: Chain, engine: Engine, provider: Account) -> None:
+    jobs = scheduled_jobs(chain, provider, 2)
+    fleet = Fleet.of(chain, provider, engine)
+    claim(fleet.site)
+    wait_until(lambda: not fleet.follow(), "the claims to be mined", 20.0)
+    assert set(fleet.site.ledger.jobs(jobs)) == set(jobs)
+
+
+# --- jobs that are none ---------------------------------------------------------------------------------------------------
+
+
+Forge = Callable[[str], str]
+
+
+@contextmanager
+def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]:
+    """A node that tells the truth until the event is set, and then rewrites all logs and receipts, of one mind with itself."""
+    lies = threading.Event()
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        if not lies.is_set():
+            return None
+        asked = [{**call, "params": json.loads(_back(json.dumps(call["params"])))} for call in calls]
+        said = {entry["id"]: entry for entry in really(chain, asked)}
+        rewritten = ("eth_getLogs", "eth_getTransactionReceipt", "eth_getTransactionByHash")
+        for call in calls:
+            if call["method"] in rewritten:
+                said[call["id"]] = json.loads(forge(json.dumps(said[call["id"]])))
+        return 200, list(said.values())
+
+    def _back(text: str) -> str:
+        return text.replace(MADE_UP, REAL[0]) if REAL else text
+
+    with in_front_of(chain, answer) as (_, url):
+        yield lies, url
+
+
+REAL: list[str] = []  # the hash of the transaction that a made-up one stands for
+
+
+def anothers_claim(chain: Chain, lies: threading.Event) -> Account:
+    """Another provider claims a job, which the liar tells as ours."""
+    other = registered(chain)
+    scheduled_jobs(chain, other, 1)
+    lies.set()
+    receipt = chain.send(other, "MetaScheduler", "claimNextJob")
+    REAL[:] = [receipt["transactionHash"]]
+    return other
+
+
+@contextmanager
+def beside_a_liar(
+    chain: Chain, engine: Engine, provider: Account, second: str, lie: Forge
+) -> Iterator[tuple[Fleet, threading.Event]]:
+    with forging(chain, lie) as (lies, url):
+        fleet = Fleet.of(chain, provider, engine, Endpoints([url, second], chain.chain_id))
+        scan(fleet.site)  # from here on
+        yield fleet, lies
+
+
+def known_jobs(fleet: Fleet) -> set[str]:
+    with fleet.engine.connect() as connection:
+        return {row[0] for row in connection.exec_driver_sql("SELECT job_id FROM jobs")}
+
+
+@pytest.mark.parametrize("invented", [False, True], ids=["another providers job", "a claim that never happened"])
+def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_called(
+    chain: Chain, engine: Engine, provider: Account, invented: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
+    others = dict[str, str]()
+
+    def lie(text: str) -> str:
+        for theirs, ours in others.items():
+            text = text.replace(theirs, ours)
+        return text
+
+    with beside_a_liar(chain, engine, provider, chain.rpc_url, lie) as (fleet, lies):
+        other = anothers_claim(chain, lies)
+        others[other.address[2:].lower()] = provider.address[2:].lower()
+        if invented:
+            others[REAL[0]] = MADE_UP
+        for _ in range(3):
+            scan(fleet.site)
+        assert known_jobs(fleet) == set()
+        assert AlarmName.ENDPOINTS_DISAGREE in fleet.alarms()
+        lies.clear()
+        scan(fleet.site)
+        assert known_jobs(fleet) == set()
+        monkeypatch.setitem(chain_watch.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)  # "seen" is in whole seconds
+        (ours,) = scheduled_jobs(chain, provider, 1)
+        claim(fleet.site)
+        wait_until(lambda: not fleet.follow(), "the claim to be mined", 20.0)
+        assert known_jobs(fleet) == {ours}
+        assert AlarmName.ENDPOINTS_DISAGREE not in fleet.alarms()
+
+
+def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """The liar names a job that the contract never gave."""
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    with beside_a_liar(chain, engine, provider, chain.rpc_url, lambda text: text.replace(job_id[2:], MADE_UP[2:])) as (
+        fleet,
+        lies,
+    ):
+        REAL.clear()
+        lies.set()
+        claim(fleet.site)
+        for _ in range(5):
+            assert fleet.follow()
+        assert known_jobs(fleet) == set()
+        assert fleet.states() == ["SENT"]
+        lies.clear()
+        wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
+        assert known_jobs(fleet) == {job_id}
+        assert fleet.signatures() == 1
+
+
+def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: Engine, provider: Account) -> None:
+    behind = threading.Event()
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        if not behind.is_set():
+            return None
+        said = {entry["id"]: entry for entry in really(chain, calls)}
+        for call in calls:
+            if call["method"] == "eth_getTransactionReceipt":
+                said[call["id"]]["result"] = None
+        return 200, list(said.values())
+
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    with in_front_of(chain, answer) as (asked, second):
+        fleet = Fleet.of(chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id))
+        behind.set()
+        fleet.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
+        claim(fleet.site)
+        assert fleet.follow()
+        assert known_jobs(fleet) == set()
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+        behind.clear()
+        wait_until(lambda: not fleet.follow(), "the claim to be confirmed", 20.0)
+        assert known_jobs(fleet) == {job_id}
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
+        assert asked.count("eth_getTransactionReceipt") <= 3  # one question for a pass, whatever the number of jobs
+
+
+class Clock:
+    """An hour passes when a test says so."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_claim__second_endpoint_fails_twice_in_an_hour__the_forged_one_is_not_believed_the_second_time(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    failing, clock, others = threading.Event(), Clock(), dict[str, str]()
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        receipts = any(call["method"] == "eth_getTransactionReceipt" for call in calls)
+        return (503, "") if receipts and failing.is_set() else None
+
+    def lie(text: str) -> str:
+        for theirs, ours in others.items():
+            text = text.replace(theirs, ours)
+        return text
+
+    with (
+        in_front_of(chain, answer) as (_, honest),
+        beside_a_liar(chain, engine, provider, honest, lie) as (fleet, lies),
+    ):
+        rpc = fleet.site.chain.contract.rpc
+        assert isinstance(rpc, Endpoints)
+        rpc.measure_by(clock)
+        others[anothers_claim(chain, lies).address[2:].lower()] = provider.address[2:].lower()
+        failing.set()
+        scan(fleet.site)
+        clock.now_s += 3600.0
+        scan(fleet.site)
+        assert known_jobs(fleet) == set()
+        for _ in range(4):
+            clock.now_s += 10.0
+            scan(fleet.site)
+        assert len(known_jobs(fleet)) == 1  # it was away all the time, and one endpoint alone is believed
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+
+
+@pytest.mark.parametrize("how", ["refuses connections", "never answers"])
+def test_claim__second_endpoint_is_down__goes_on_after_a_while(
+    chain: Chain, engine: Engine, provider: Account, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_check, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(endpoints, "LOOK_DEADLINE_S", 0.5)
+    monkeypatch.setattr(endpoints, "LEAST_SHARE_S", 0.5)
+    monkeypatch.setattr(endpoints, "DEADLINE_S", 0.5)
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1] if how == "never answers" else free_port()
+        fleet = Fleet.of(
+            chain, provider, engine, Endpoints([chain.rpc_url, f"http://127.0.0.1:{port}"], chain.chain_id)
+        )
+        claim(fleet.site)
+        wait_until(lambda: not fleet.follow(), "the claim to be taken from one endpoint", 30.0)
+        assert known_jobs(fleet) == {job_id}
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()

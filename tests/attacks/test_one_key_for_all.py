@@ -1,0 +1,184 @@
+"""A credential of the worker's is stolen: with certificates it opens one account for five minutes, and no other."""
+
+import base64
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from devgrid.machine import deadline
+from devgrid.sshd import Sshd
+from devgrid.users import admin
+from supervisor_tasks.job import Address, State
+from supervisor_tasks.settings import Need, load
+from supervisor_tasks.slurm.certificates import (
+    CLOCKS_APART_S,
+    LIFE_S,
+    CertificateAuthority,
+    NoSuchPrincipalError,
+    authority_key,
+)
+from supervisor_tasks.slurm.ssh import Keys, Ssh, SshUnavailableError, load_key
+from supervisor_tasks.wiring import slurm_side
+from tests.submitting import CUSTOMER, World, new_key
+
+OTHER = Address("0x" + "7" * 40)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running() as world:
+        world.slurm.users.add(OTHER)
+        yield world
+
+
+@pytest.fixture(scope="module")
+def ca(world: World) -> Path:
+    return new_key(world.processes.folder / "ca")
+
+
+@pytest.fixture(scope="module")
+def sshd(world: World, ca: Path) -> Sshd:
+    """It trusts the authority and no key. It would run ~/.ssh/rc, and forward, if a certificate let it."""
+    options = ("PermitUserRC yes",)
+    return Sshd.start(world.processes, world.slurm.env(), (), name="trusting", options=options, trusted_ca=ca)
+
+
+@pytest.fixture(scope="module")
+def authority(ca: Path) -> CertificateAuthority:
+    return CertificateAuthority(authority_key(ca.read_text()), {admin()}, "supervisor here")
+
+
+def ssh_with(sshd: Sshd, keys: Keys) -> Ssh:
+    return Ssh(sshd.address, keys, sshd.known_hosts, connect_timeout_s=5.0)
+
+
+def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
+    """Whether sshd lets that user in. Raises what is no answer to the key."""
+    ssh = ssh_with(sshd, keys)
+    try:
+        return ssh.run(user, ["id", "-un"]).stdout == f"{user}\n"
+    except SshUnavailableError as error:
+        if "Authentication failed" not in str(error):
+            raise
+        return False
+    finally:
+        ssh.close()
+
+
+def test_one_key__opens_every_account(world: World) -> None:
+    """What certificates are for: without them, and stolen, it is good for all, for ever."""
+    key = load_key(world.key.read_text())
+    assert opens(world.sshd, lambda _: key, CUSTOMER)
+    assert opens(world.sshd, lambda _: key, OTHER)
+
+
+def test_certificate__opens_the_account_that_it_names_and_no_other(sshd: Sshd, authority: CertificateAuthority) -> None:
+    stolen = authority.key_for(CUSTOMER)
+    assert opens(sshd, lambda _: stolen, CUSTOMER)
+    assert not opens(sshd, lambda _: stolen, OTHER)
+    assert not opens(sshd, lambda _: stolen, admin())
+    assert opens(sshd, authority.key_for, admin())
+
+
+def test_certificate__is_good_for_five_minutes(sshd: Sshd, authority: CertificateAuthority) -> None:
+    assert (LIFE_S, CLOCKS_APART_S) == (300, 300)
+    now_s = time.time()
+    for signed_ago_s, good in ((LIFE_S - 60, True), (LIFE_S + 5, False), (-CLOCKS_APART_S + 60, True), (-600, False)):
+        signer = replace(authority, clock=partial(float, now_s - signed_ago_s))
+        assert opens(sshd, signer.key_for, CUSTOMER) is good, signed_ago_s
+
+
+def test_key_without_its_certificate__opens_nothing(sshd: Sshd, authority: CertificateAuthority, ca: Path) -> None:
+    bare = paramiko.Ed25519Key.from_private_key(io.StringIO(authority._file()))
+    assert not opens(sshd, lambda _: bare, CUSTOMER)
+    assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)  # nor does the authority's
+
+
+def test_certificate_of_another_authority__opens_nothing(world: World, sshd: Sshd) -> None:
+    forged = CertificateAuthority(
+        authority_key(new_key(world.processes.folder / "forged").read_text()), {admin()}, "supervisor here"
+    )
+    assert not opens(sshd, forged.key_for, CUSTOMER)
+    assert not opens(sshd, forged.key_for, admin())
+
+
+def test_authority__signs_for_no_other_user_of_the_system(authority: CertificateAuthority) -> None:
+    for user in ("daemon", "somebody", "0x12", "root,daemon"):
+        with pytest.raises(NoSuchPrincipalError):
+            authority.key_for(user)
+
+
+def test_session_of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
+    world: World, sshd: Sshd, authority: CertificateAuthority
+) -> None:
+    home = world.slurm.users.home(CUSTOMER)
+    (home / ".ssh").mkdir(exist_ok=True)
+    (home / ".ssh" / "rc").write_text(f"touch {home}/was-read\n")
+    host, _, port = sshd.address.rpartition(":")
+    with paramiko.SSHClient() as client:
+        client.load_host_keys(str(sshd.known_hosts))
+        client.connect(
+            host, int(port), CUSTOMER, pkey=authority.key_for(CUSTOMER), look_for_keys=False, allow_agent=False
+        )
+        transport = client.get_transport()
+        assert transport is not None
+        with pytest.raises(paramiko.ChannelException):
+            transport.open_channel("direct-tcpip", (host, int(port)), (host, 1), timeout=deadline(10))
+        with pytest.raises(paramiko.SSHException):
+            transport.open_session().get_pty()
+    with paramiko.SSHClient() as client:
+        client.load_host_keys(str(sshd.known_hosts))
+        client.connect(
+            host, int(port), CUSTOMER, pkey=authority.key_for(CUSTOMER), look_for_keys=False, allow_agent=False
+        )
+        assert client.exec_command("echo here")[1].read() == b"here\n"
+    (home / ".ssh" / "rc").unlink()
+    assert not (home / "was-read").exists()
+
+
+def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_again(
+    sshd: Sshd, authority: CertificateAuthority
+) -> None:
+    signed = list[int]()
+
+    def signed_once(user: str) -> paramiko.PKey:
+        signed.append(1)
+        ago_s = LIFE_S - 3 if len(signed) == 1 else 0.0
+        return replace(authority, clock=lambda: begun_s - ago_s).key_for(user)
+
+    begun_s = time.time()
+    ssh = ssh_with(sshd, signed_once)
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
+    wait = "while [ $(date +%s) -le $1 ]; do sleep 0.2; done; echo still here"
+    assert ssh.run(CUSTOMER, ["/bin/sh", "-c", wait, "wait", str(int(begun_s) + 4)]).stdout == "still here\n"
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
+    assert len(signed) == 1
+    ssh.close()
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
+    assert len(signed) == 2
+    ssh.close()
+
+
+def test_site_with_certificates__submits(world: World, sshd: Sshd, ca: Path) -> None:
+    """With the settings of a site: the worker holds the authority's key, and there is no other."""
+    settings = load(
+        Need.SSH,
+        environment={
+            "SLURM_SSH_CERTIFICATES": "true",
+            "SLURM_SSH_CA_KEY": base64.b64encode(ca.read_bytes()).decode(),
+            "SLURM_SSH_ADDRESS": sshd.address,
+            "SLURM_SSH_ADMIN_USER": admin(),
+            "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
+        },
+    )
+    site = world.site(slurm_side(settings).cluster)
+    job = world.new_job(site)
+    assert world.carry_out(site, job).state is State.QUEUED
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()

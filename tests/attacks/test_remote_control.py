@@ -1,0 +1,286 @@
+"""A program that reaches Redis, Flower or its port tries to steer the workers, or to have them run its code."""
+
+import base64
+import http.client
+import json
+import os
+import pickle
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from devgrid.fleet import CELERY, REPOSITORY, Fleet
+from devgrid.grid import start_server
+from devgrid.process import Processes, answers, free_port, wait_until
+from devgrid.state import private_processes
+from devgrid.tls import Certificates, make_certificates
+from supervisor_tasks import embedded
+from supervisor_tasks.settings import load
+
+PATIENCE_S = 60.0
+TASK = "supervisor_tasks.tasks.nudge"
+COMMANDS: dict[str, dict[str, Any]] = {
+    "shutdown": {},
+    "cancel_consumer": {"queue": "main.default"},
+    "add_consumer": {"queue": "elsewhere"},
+    "pool_grow": {"n": 5},
+    "pool_shrink": {"n": 15},
+    "pool_restart": {},
+    "autoscale": {"max": 1, "min": 1},
+    "rate_limit": {"task_name": TASK, "rate_limit": "1/h"},
+    "time_limit": {"task_name": TASK, "hard": 1, "soft": 1},
+    "revoke": {"task_id": ["a"], "terminate": True},
+    "revoke_by_stamped_headers": {"headers": {"a": "b"}},
+    "terminate": {"signal": "KILL", "task_id": "a"},
+    "election": {"id": "a", "topic": "task", "action": None},
+    "disable_events": {},
+    "objgraph": {},
+    "memdump": {},
+    "hello": {"from_node": "liar@nowhere", "revoked": {"revoked-by-hello": 1.0}},
+}
+"""Commands that change a worker, with arguments that would."""
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(processes: Processes) -> Fleet:
+    described = {}
+    for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+        (processes.folder / name).mkdir()
+        described[name] = describe(processes.folder / name)
+        start_server(processes, name, described[name])
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(processes.folder),
+        "STATE_DIR": str(processes.folder),
+        "DATABASE_URL": described["postgres"].url,
+        "BROKER_URL": described["redis"].url,
+    }
+    fleet = Fleet(processes, environment)
+    fleet.migrate()
+    return fleet
+
+
+@pytest.fixture(scope="module")
+def worker(fleet: Fleet) -> Iterator[Celery]:
+    """The worker as another program sees it."""
+    fleet.start_worker("worker", "-Q", "main.default")
+    app = Celery(broker=fleet.environment["BROKER_URL"])
+    wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
+    yield app
+    app.close()
+
+
+def state_of(app: Celery) -> dict[str, Any]:
+    """What a command could have changed. There is one worker: the wait ends with its answer (`limit`)."""
+    asked = app.control.inspect(timeout=30.0, limit=1)
+    (queues,), (stats,), (revoked,) = (
+        list((answer or {"": None}).values()) for answer in (asked.active_queues(), asked.stats(), asked.revoked())
+    )
+    return {"queues": [queue["name"] for queue in queues], "pool": stats["pool"]["max-concurrency"], "revoked": revoked}
+
+
+def test_commands_that_change_a_worker__broadcast__are_refused(worker: Celery, fleet: Fleet) -> None:
+    before, pid = state_of(worker), fleet.find("worker").pid
+    for name, arguments in COMMANDS.items():
+        worker.control.broadcast(name, arguments=arguments)
+    assert state_of(worker) == before
+    assert before["revoked"] == []
+    assert fleet.find("worker").pid == pid
+    does_its_work(worker, "main.default")
+
+
+def test_pickle__in_a_message__is_refused_and_runs_nothing(worker: Celery, fleet: Fleet, tmp_path: Path) -> None:
+    trace = tmp_path / "code of the attacker ran"
+    with Redis(unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        for content_type in ("application/x-python-serialize", "application/json"):
+            message: dict[str, Any] = {
+                "body": base64.b64encode(pickle.dumps(Bomb(trace))).decode(),
+                "content-type": content_type,
+                "content-encoding": "binary",
+                "headers": {"task": TASK, "id": content_type, "lang": "py"},
+                "properties": {"delivery_tag": content_type, "delivery_info": {}, "body_encoding": "base64"},
+            }
+            redis.lpush("main.default", json.dumps(message))
+    does_its_work(worker, "main.default")
+    assert not trace.exists()
+
+
+class Bomb:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch '{self._trace}'",)
+
+
+# --- Flower -----------------------------------------------------------------------------------------------------------------
+
+
+def asked(port: int, method: str, path: str, password: str = "") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    headers = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
+    try:
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_flower__control_and_task_requests__are_refused(worker: Celery, fleet: Fleet) -> None:
+    """Also where an operator has opened the API without a password."""
+    opened = Fleet(fleet.processes, fleet.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}, "opened-")
+    running = opened.start_flower()
+    try:
+        opened.wait_for_flower()
+        (name,) = worker.control.inspect(timeout=30.0, limit=1).ping() or {}
+        before = state_of(worker)
+        paths = [
+            f"worker/shutdown/{name}",
+            f"worker/pool/restart/{name}",
+            f"worker/pool/grow/{name}?n=3",
+            f"worker/pool/shrink/{name}?n=3",
+            f"worker/pool/autoscale/{name}?min=1&max=1",
+            f"worker/queue/cancel-consumer/{name}?queue=main.default",
+            f"worker/queue/add-consumer/{name}?queue=elsewhere",
+            f"task/rate-limit/{TASK}?workername={name}&ratelimit=1/h",
+            f"task/timeout/{TASK}?workername={name}&hard=1",
+            "task/revoke/a?terminate=true",
+            "task/abort/a",
+            f"task/async-apply/{TASK}",
+            f"task/apply/{TASK}",
+            f"task/send-task/{TASK}",
+        ]
+        assert {asked(opened.flower_port, "POST", f"/api/{path}") for path in paths} == {403}
+        assert state_of(worker) == before
+        assert asked(opened.flower_port, "GET", "/workers") == 200
+    finally:
+        fleet.processes.stop(running)
+
+
+def test_flower__listens_on_this_machine_alone__unless_asked(fleet: Fleet) -> None:
+    running = fleet.start_flower()
+    try:
+        fleet.wait_for_flower()
+        listening = [entry.laddr for entry in running_process(fleet).net_connections() if entry.status == "LISTEN"]
+        assert [address.ip for address in listening] == ["127.0.0.1"]
+    finally:
+        fleet.processes.stop(running)
+
+
+def running_process(fleet: Fleet) -> Any:
+    process = fleet.find("flower").process()
+    assert process is not None
+    return process
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])  # noqa: S104
+def test_flower__elsewhere_without_a_password__does_not_start(fleet: Fleet, address: str) -> None:
+    argv = [*CELERY, "flower", f"--address={address}", f"--port={free_port()}"]
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, env=fleet.environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"--address: found '{address}' and no password; expected 127.0.0.1")
+
+
+def test_flower__elsewhere_with_a_password__asks_for_it(fleet: Fleet, tmp_path: Path) -> None:
+    secret, port = tmp_path / "password", free_port()
+    secret.write_text("operator:correct-horse,second:battery:staple\n")
+    argv = [*CELERY, "flower", "--address=0.0.0.0", f"--port={port}", "--logging=warning"]
+    environment = fleet.environment | {"FLOWER_BASIC_AUTH_FILE": str(secret)}
+    running = fleet.processes.start(
+        "guarded", argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port), timeout_s=PATIENCE_S
+    )
+    try:
+        pages = ["/", "/workers", "/tasks", "/broker", "/worker/a", "/task/a", "/tasks/datatable", "/metrics"]
+        for path in (*pages, "/api/workers", "/api/tasks"):
+            assert asked(port, "GET", path) == 401, path
+        assert asked(port, "GET", "/healthcheck") == 200  # which says "OK" alone
+        assert asked(port, "GET", "/workers", "operator:wrong") == 401
+        for login in ("operator:correct-horse", "second:battery:staple"):
+            assert asked(port, "GET", "/workers", login) == asked(port, "GET", "/metrics", login) == 200
+    finally:
+        fleet.processes.stop(running)
+
+
+def test_metrics__listen_on_this_machine_alone__unless_asked() -> None:
+    assert load(environment={}).metrics_address == "127.0.0.1:9464"
+
+
+# --- Redis ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded_redis(processes: Processes, tmp_path: Path) -> tuple[str, Certificates]:
+    """A Redis that speaks TLS, asks for a client's certificate, and has one user who may do what the fleet needs."""
+    certificates, port = make_certificates(tmp_path / "tls"), free_port()
+    acl = "user supervisor on >correct-horse ~* &* +@all -@admin -@dangerous +info +keys"
+    options = {
+        "--port": "0",
+        "--tls-port": str(port),
+        "--bind": "127.0.0.1",
+        "--tls-cert-file": str(certificates.cert),
+        "--tls-key-file": str(certificates.key),
+        "--tls-ca-cert-file": str(certificates.ca),
+        "--tls-auth-clients": "yes",
+        "--save": "",
+        "--dir": str(tmp_path),
+    }
+    conf = tmp_path / "redis.conf"
+    conf.write_text("\n".join(["user default off", acl, ""]))
+    argv = ["redis-server", str(conf), *(word for pair in options.items() for word in pair)]
+    processes.start("tls-redis", argv, ready=lambda: answers(port))
+    return f"rediss://supervisor:correct-horse@127.0.0.1:{port}/0", certificates
+
+
+def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
+    processes: Processes, fleet: Fleet, guarded_redis: tuple[str, Certificates]
+) -> None:
+    url, certificates = guarded_redis
+    environment = fleet.environment | {
+        "BROKER_URL": url,
+        "BROKER_CA": str(certificates.ca),
+        "BROKER_CERT": str(certificates.cert),
+        "BROKER_KEY": str(certificates.key),
+        "CLUSTER_NAME": "guarded",
+    }
+    guarded = Fleet(processes, environment, "guarded-")
+    guarded.start_worker("worker", "-Q", "guarded.default")
+    guarded.start_beat()
+    app = Celery(broker=url, broker_use_ssl=embedded.broker_tls(load(environment=environment)))
+    try:
+        wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
+        does_its_work(app, "guarded.default")
+    finally:
+        app.close()
+        for name in ("worker", "beat"):
+            processes.kill(guarded.find(name))
+    host = url.rpartition("@")[2]
+    tls = {"ssl_ca_certs": str(certificates.ca), "ssl_certfile": str(certificates.cert)}
+    stranger = Redis.from_url(f"rediss://{host}", ssl_keyfile=str(certificates.key), **tls)
+    with stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+
+
+def does_its_work(app: Celery, queue: str) -> None:
+    def handled() -> int:
+        stats = app.control.inspect(timeout=30.0, limit=1).stats() or {}
+        return sum(sum(entry["total"].values()) for entry in stats.values())
+
+    before = handled()
+    app.send_task(TASK, queue=queue)
+    wait_until(lambda: handled() > before, "the worker to do another task", PATIENCE_S, 0.2)

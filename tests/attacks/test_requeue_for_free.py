@@ -1,0 +1,159 @@
+"""A customer's job requeues itself: SLURM begins a new run with a new time limit, and tells of the last run alone.
+
+This site has no accounting and no job_submit.lua. Beside the owner, an administrator requeues jobs.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, tried, wait_for_state
+from tests.watching import journal, ledger, slurm_of, wait_for_end
+
+PAID_MIN = 2
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    # SLURM forgets nothing for a day: the next sweep is a quarter of an hour away, and what is found is found by looking.
+    running_grid = Grid.start(block_time_s=0.25, min_job_age_s=86_400, job_submit=False)
+    try:
+        running_grid.fleet.start(flower=False)
+        yield running_grid
+    finally:
+        running_grid.stop()
+
+
+def requeue(grid: Grid, customer: Account, slurm_id: int) -> int:
+    """What the job itself can do as its owner; returns when SLURM began the run that this ends."""
+    start_s = int(shown(grid, slurm_id, "StartTime"))
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
+    wait_for_state(grid, slurm_id, "PENDING")
+    return start_s
+
+
+def begin_again(grid: Grid, slurm_id: int) -> None:
+    """SLURM keeps a requeued job for two minutes, unless it is told that it may begin. It keeps it for two minutes more when
+    the node refuses the new run, because the word to end the last one has reached the node in the same second.
+    """
+
+    def runs() -> bool:
+        if (state := record_of(grid, slurm_id).state) == "PENDING":
+            slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+        return state == "RUNNING"
+
+    wait_until(runs, f"{slurm_id} to run again", PATIENCE_S, 1.0)
+
+
+def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None:
+    """Half an hour is long for a test. The next look is due now."""
+    longer = "UPDATE jobs SET runs = jsonb_set(runs, '{0,elapsed_s}', to_jsonb(CAST(:s AS int))) WHERE job_id = :id"
+    hurried = "UPDATE effects SET due_at = now() WHERE job_id = :id AND kind = 'witness' AND done_at IS NULL"
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(longer), {"s": seconds, "id": job_id})
+        connection.execute(text(hurried), {"id": job_id})
+
+
+def shown(grid: Grid, slurm_id: int, field: str) -> str:
+    argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
+    return slurm_of(grid).run(*argv, f"--Format={field}:0").stdout.strip()
+
+
+def completed_s(grid: Grid, slurm_id: int) -> int:
+    """The seconds of the run that came to its own end. squeue shows them no more once the supervisor has kept the job from
+    being requeued.
+    """
+    lines = (slurm_of(grid).layout.folder / "completed").read_text().splitlines()
+    told = [line.split("|") for line in lines]
+    (times,) = {(words[3], words[4]) for words in told if words[:2] == [str(slurm_id), "COMPLETED"]}
+    return int(times[1]) - int(times[0])
+
+
+def wait_for_seconds(grid: Grid, slurm_id: int, seconds: int) -> None:
+    wait_until(
+        lambda: record_of(grid, slurm_id).elapsed_s >= seconds, f"a run of {seconds} s", PATIENCE_S + seconds, 0.2
+    )
+
+
+def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_left(
+    grid: Grid, customer: Account
+) -> None:
+    gate = grid.users.home(customer.address) / "enough"
+    job_id = grid.submit_script(
+        customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n", minutes=PAID_MIN
+    )
+    slurm_id = running(grid, job_id)
+    wait_for_seconds(grid, slurm_id, 6)
+    start_s = requeue(grid, customer, slurm_id)
+    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    first_s = record_of(grid, slurm_id).submit_s - start_s
+    assert first_s >= 6
+    assert row_of(grid, job_id).runs[0]["elapsed_s"] == first_s
+    # What the first run took is no more to be had: the limit is whole minutes in SLURM.
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=1")
+    begin_again(grid, slurm_id)
+    wait_for_seconds(grid, slurm_id, 3)
+    gate.touch()
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    row = row_of(grid, job_id)
+    assert row.elapsed_s == sum(run["elapsed_s"] for run in row.runs[:-1]) + completed_s(grid, slurm_id)
+
+
+def test_requeued_by_an_administrator__the_next_run_gets_what_is_left_and_ends_when_that_is_used(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=60)
+    slurm_id = running(grid, job_id)
+    scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=1")
+    scontrol(grid, "requeue", str(slurm_id))
+    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    as_if_the_first_run_had_taken(grid, job_id, 1800)
+    wait_until(lambda: shown(grid, slurm_id, "TimeLimit") == "30:00", "the rest of the paid time", PATIENCE_S, 0.2)
+    as_if_the_first_run_had_taken(grid, job_id, 3600)
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.OUT_OF_CREDITS
+    assert job.final_cost_wei == 60 * Prices().of(job.definition)
+    assert "60 minutes" in job.last_error
+
+
+def test_requeued_after_its_end__slurm_refuses_that(grid: Grid, customer: Account) -> None:
+    again = "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\n[ -z $SLURM_RESTART_COUNT ] || sleep 300\n"
+    job_id = grid.submit_script(customer, again, minutes=PAID_MIN)
+    slurm_id = id_of(grid, job_id)
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    wait_until(lambda: shown(grid, slurm_id, "Requeue") == "0", "SLURM to be told", PATIENCE_S, 0.1)
+    wait_for_state(grid, slurm_id, "CANCELLED")
+    asked = tried(grid, customer, "scontrol", "requeue", str(slurm_id))
+    changed = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    assert "disabled" in asked.stderr
+    assert "finished" in changed.stderr
+    assert record_of(grid, slurm_id).state == "CANCELLED"
+    assert row_of(grid, job_id).elapsed_s < 60
+
+
+@pytest.mark.chaos
+def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(grid: Grid, customer: Account) -> None:
+    again = "#!/bin/bash\nsleep 75\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\nscontrol requeue $SLURM_JOB_ID\nsleep 300\n"
+    job_id = grid.submit_script(customer, again, minutes=PAID_MIN)
+    slurm_id, began_s = id_of(grid, job_id), time.monotonic()
+    ended = (ChainStatus.OUT_OF_CREDITS, ChainStatus.FINISHED, ChainStatus.CANCELLED, ChainStatus.FAILED)
+
+    def is_over() -> bool:
+        if record_of(grid, slurm_id).state == "PENDING" and "Begin" in shown(grid, slurm_id, "Reason"):
+            slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+        return grid.chain.job(job_id).status in ended
+
+    wait_until(is_over, "the end", 400.0, 0.5)
+    job = grid.chain.job(job_id)
+    assert job.status is ChainStatus.OUT_OF_CREDITS
+    assert job.final_cost_wei == PAID_MIN * Prices().of(job.definition)
+    assert row_of(grid, job_id).elapsed_s >= PAID_MIN * 60
+    assert time.monotonic() - began_s < 300
+    assert "SlurmEnded" in journal(grid, job_id)

@@ -1,0 +1,183 @@
+"""A reader of logs, of databases, of Flower, or of other processes' environments looks for the provider's keys."""
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from redis import Redis
+
+from devgrid.chain import Account
+from devgrid.fleet import REPOSITORY
+from devgrid.grid import Grid
+from tests.watching import wait_for_end
+
+TOKEN = "token-of-the-node-4711"
+FLOWERS_PASSWORD = "operator:correct-horse-battery"
+WORKFLOW = Path("devgrid/workflows/hello-world.yaml")
+BLOCK_TIME_S = 0.25
+
+# What each process of the fleet works with. All others of the grid get no secret at all.
+WORKS_WITH = {
+    "worker": {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "SLURM_SUBMIT_KEY", "METASCHEDULER_ENDPOINT_RPC"},
+    "chain-worker": {"ETH_PRIVATE_KEY", "METASCHEDULER_ENDPOINT_RPC"},
+    "flower": {"FLOWER_BASIC_AUTH"},
+}
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    """A grid whose endpoint wants a token, with every kind of process that a site runs."""
+    running = Grid.start(block_time_s=BLOCK_TIME_S, overrides={"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD})
+    try:
+        url = running.environment["METASCHEDULER_ENDPOINT_RPC"]
+        running.environment["METASCHEDULER_ENDPOINT_RPC"] = url.replace("://", f"://user:{TOKEN}@")
+        fleet = running.fleet
+        fleet.start(flower=False)
+        fleet.start_flower()
+        fleet.start_worker("chain-worker", "-Q", "devgrid.chain")
+        fleet.wait_for_flower()
+        running.environment["FLOWER"] = fleet.flower_url
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def job_id(grid: Grid) -> str:
+    """A job that has gone its whole way."""
+    customer: Account = grid.new_customer()
+    job_id = grid.submit(customer, WORKFLOW.read_text())
+    wait_for_end(grid, job_id)
+    return job_id
+
+
+def secrets_of(grid: Grid) -> dict[str, list[str]]:
+    """Each secret's variable, and the forms in which it could be seen."""
+    wallet = grid.environment["ETH_PRIVATE_KEY"].removeprefix("0x")
+    key = grid.environment["SLURM_SSH_PRIVATE_KEY"]
+    lines = base64.b64decode(key).decode().splitlines()[1:-1]
+    return {
+        "ETH_PRIVATE_KEY": [wallet],
+        "SLURM_SSH_PRIVATE_KEY": [key, *lines],
+        "SLURM_SUBMIT_KEY": [grid.environment["SLURM_SUBMIT_KEY"]],
+        "METASCHEDULER_ENDPOINT_RPC": [TOKEN],
+        "FLOWER_BASIC_AUTH": [FLOWERS_PASSWORD.partition(":")[2]],
+    }
+
+
+def found_in(text: str, grid: Grid) -> set[str]:
+    return {name for name, forms in secrets_of(grid).items() if any(form in text for form in forms)}
+
+
+def processes_of(grid: Grid) -> Iterator[psutil.Process]:
+    """All that run for this grid, jobs and sessions among them. Postgres and sshd write over the mark."""
+    mark, started = f"DEVGRID_STATE={grid.folder}".encode(), {entry.pid for entry in grid.processes.running()}
+    for process in psutil.process_iter():
+        if process.pid in started or mark in proc(process.pid, "environ").split(b"\0"):
+            yield process
+
+
+def proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_environments__of_all_processes__hold_the_secrets_that_each_works_with(grid: Grid, job_id: str) -> None:
+    names = {entry.pid: entry.name for entry in grid.processes.running()}
+    found = {}
+    for process in processes_of(grid):
+        secrets = found_in(proc(process.pid, "environ").decode(errors="replace"), grid)
+        found[names.get(process.pid, f"{process.pid}")] = secrets
+    assert {name: secrets for name, secrets in found.items() if secrets} == WORKS_WITH
+    assert {"beat", "callbacks", "reporter", "sshd", "postgres", "redis"} <= found.keys()
+
+
+def test_command_lines__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
+    lines = [proc(process.pid, "cmdline").decode(errors="replace") for process in processes_of(grid)]
+    assert len(lines) > 10
+    assert found_in("\n".join(lines), grid) == set()
+
+
+def test_logs__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
+    logs = [path for path in grid.processes.logs.rglob("*") if path.is_file()]
+    assert {"worker.log", "flower.log", "callbacks.log"} <= {path.name for path in logs}
+    assert {path.name: found_in(path.read_text(errors="replace"), grid) for path in logs} == {
+        path.name: set() for path in logs
+    }
+
+
+def test_redis__all_keys__hold_none(grid: Grid, job_id: str) -> None:
+    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+        dumped = [str(key) + str(redis.dump(key)) for key in redis.scan_iter()]
+    assert found_in("\n".join(dumped), grid) == set()
+
+
+def test_postgres__all_tables__hold_none(grid: Grid, job_id: str) -> None:
+    with psycopg.connect(grid.environment["DATABASE_URL"].replace("+psycopg", "")) as connection:
+        tables = connection.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        texts = []
+        for (table,) in tables.fetchall():
+            rows = connection.execute(f'SELECT t::text FROM "{table}" t')  # noqa: S608  a table's own name
+            texts += [str(row) for row in rows.fetchall()]
+    assert job_id in "\n".join(texts)
+    assert found_in("\n".join(texts), grid) == set()
+
+
+def test_flower__pages_and_answers__hold_none(grid: Grid, job_id: str) -> None:
+    authorization = f"Basic {base64.b64encode(FLOWERS_PASSWORD.encode()).decode()}"
+    texts = []
+    for page in (
+        "/workers",
+        "/workers?json=1",
+        "/tasks",
+        "/broker",
+        "/api/workers?refresh=true",
+        "/api/tasks",
+        "/metrics",
+    ):
+        request = urllib.request.Request(grid.environment["FLOWER"] + page, headers={"Authorization": authorization})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            texts.append(answer.read().decode())
+    assert "conf" in json.loads(texts[4]).popitem()[1]
+    assert found_in("\n".join(texts), grid) == set()
+
+
+def test_output__of_the_operators_commands__holds_none(grid: Grid, job_id: str) -> None:
+    for words in (["status"], ["jobs", "--json"], ["job", job_id], ["alarms"], ["provider"], ["sweeps"]):
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+        done = subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True)
+        assert found_in(done.stdout + done.stderr, grid) == set()
+
+
+def test_core_files__of_the_fleet__are_off(grid: Grid, job_id: str) -> None:
+    for name in ("worker", "chain-worker", "beat", "flower", "callbacks"):
+        limits = proc(grid.fleet.find(name).pid, "limits").decode()
+        (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+        assert line.split()[4:6] == ["0", "0"], name
+
+
+GUARDED = """
+import ctypes, os, subprocess
+from supervisor_tasks.config.process_guard import guard_process
+PR_GET_DUMPABLE = 3
+before = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE)
+guard_process()
+child = subprocess.run(["env"], capture_output=True, text=True).stdout
+print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE), "ETH_PRIVATE_KEY" in child)
+"""
+
+
+def test_memory__of_a_guarded_process__is_closed_to_its_own_user_and_its_children_get_no_secret() -> None:
+    environment = {"PATH": "/usr/bin:/bin", "ETH_PRIVATE_KEY": "4c" * 32}
+    argv = [sys.executable, "-c", GUARDED]
+    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "0", "False"], done.stderr

@@ -1,0 +1,196 @@
+"""A customer leaves a start-up file where the supervisor's next session as another customer reads it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devgrid.process import wait_until
+from supervisor_tasks.job import Address, State
+from supervisor_tasks.journey.drain import watch_effects
+from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.homes import Homes, UnsafeHomeError
+from tests.submitting import PATIENCE_S, World
+
+ATTACKER = Address("0x" + "a" * 40)
+VICTIM = Address("0x" + "b" * 40)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World.running() as world:
+        for name in (ATTACKER, VICTIM):
+            world.slurm.users.add(name, "/bin/bash")
+        yield world
+
+
+@pytest.fixture
+def shared(world: World) -> Iterator[Path]:
+    """The home of both customers, as /dev/shm is: each may write there."""
+    users, folder = world.slurm.users, world.processes.folder / "shared"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    for name in (ATTACKER, VICTIM):
+        users.give_home(name, folder)
+    yield folder
+    for name in (ATTACKER, VICTIM):
+        users.give_home(name, users.home(name))
+
+
+@pytest.fixture
+def run_as(world: World, shared: Path) -> Path:
+    """What the attacker's start-up file writes: the user that it was run as."""
+    uid, told = world.slurm.users.add(ATTACKER), shared / "run-as"
+    told.touch()
+    told.chmod(0o666)
+    start_up = shared / ".bashrc"
+    start_up.write_text(f"id -u >>{told}\n")
+    os.chown(start_up, uid, uid)
+    return told
+
+
+@pytest.fixture
+def site(world: World) -> Iterator[Site]:
+    yield from closing(world.site(world.cluster()))
+
+
+@pytest.fixture
+def insisting(world: World) -> Iterator[Site]:
+    """A worker of a site that allows shared homes."""
+    yield from closing(world.site(world.cluster(homes=Homes(shared_allowed=True))))
+
+
+def closing(site: Site) -> Iterator[Site]:
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_called(
+    world: World, site: Site, shared: Path, run_as: Path
+) -> None:
+    job = world.new_job(site, customer=VICTIM)
+    assert world.carry_out(site, job).state is State.READY
+    assert run_as.read_text() == ""
+    assert "SubmitStarted" not in world.journal(job)
+    watch_effects(site.ledger)
+    (alarm,) = [one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE]
+    (said,) = alarm.details["homes"]
+    assert VICTIM in said
+    assert str(shared) in said
+    world.slurm.users.give_home(VICTIM, world.slurm.users.home(VICTIM))
+    wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "the job to be submitted", PATIENCE_S)
+    watch_effects(site.ledger)
+    assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
+
+
+def test_site_that_insists__submits_from_a_shared_home(world: World, insisting: Site, run_as: Path) -> None:
+    job = world.new_job(insisting, customer=VICTIM)
+    assert world.carry_out(insisting, job).state is State.QUEUED
+    assert run_as.read_text()
+
+
+# --- which homes are refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(world: World) -> Iterator[Cluster]:
+    cluster = world.cluster(homes=Homes(safe_for_s=0.0, unsafe_for_s=0.0))
+    yield cluster
+    cluster.ssh.close()
+
+
+@pytest.fixture
+def home(world: World) -> Iterator[Path]:
+    """A home of the victim's own that a test may spoil."""
+    users = world.slurm.users
+    uid, folder = users.add(VICTIM), world.processes.folder / "homes" / VICTIM
+    folder.mkdir(parents=True)
+    os.chown(folder, uid, uid)
+    users.give_home(VICTIM, folder)
+    yield folder
+    users.give_home(VICTIM, users.home(VICTIM))
+    folder.parent.rename(world.processes.folder / f"homes-{folder.stat(follow_symlinks=False).st_ino}")
+
+
+def refused(cluster: Cluster, *words: str) -> None:
+    with pytest.raises(UnsafeHomeError) as error:
+        cluster.require_own_home(VICTIM)
+    for word in (VICTIM, *words):
+        assert word in str(error.value)
+
+
+def test_own_home__is_accepted(cluster: Cluster, home: Path) -> None:
+    cluster.require_own_home(VICTIM)
+    home.chmod(0o2750)
+    cluster.require_own_home(VICTIM)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777, 0o770, 0o2775])
+def test_home_that_others_can_write_to__is_refused(cluster: Cluster, home: Path, mode: int) -> None:
+    home.chmod(mode)
+    refused(cluster, str(home), "chmod go-w")
+
+
+def test_home_of_another_user__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+    uid = world.slurm.users.add(ATTACKER)
+    os.chown(home, uid, uid)
+    refused(cluster, str(home), "belongs to", ATTACKER)
+
+
+def test_home_in_a_folder_where_others_can_exchange_it__is_refused(cluster: Cluster, home: Path) -> None:
+    home.parent.chmod(0o777)
+    refused(cluster, str(home.parent))
+    home.parent.chmod(0o1777)  # only who owns an entry can rename it
+    cluster.require_own_home(VICTIM)
+
+
+def test_home_in_a_folder_of_another_customer__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+    os.chown(home.parent, world.slurm.users.add(ATTACKER), 0)
+    refused(cluster, str(home.parent), ATTACKER)
+
+
+def test_home_behind_a_link_of_another_customer__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+    link = home.parent / "link"
+    link.symlink_to(home)
+    world.slurm.users.give_home(VICTIM, link)
+    cluster.require_own_home(VICTIM)
+    os.chown(link, world.slurm.users.add(ATTACKER), 0, follow_symlinks=False)
+    refused(cluster, str(link), ATTACKER)
+
+
+def test_home_that_is_a_file__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+    file = home / "file"
+    file.touch()
+    world.slurm.users.give_home(VICTIM, file)
+    refused(cluster, str(file), "is no folder")
+
+
+def test_home_that_does_not_exist__is_refused_until_it_is_made(world: World, cluster: Cluster, home: Path) -> None:
+    uid, missing = world.slurm.users.add(VICTIM), home.parent / "to-be-made"
+    world.slurm.users.give_home(VICTIM, missing)
+    refused(cluster, str(missing), "does not exist", "pam_mkhomedir")
+    missing.mkdir()
+    refused(cluster, str(missing), "belongs to")
+    os.chown(missing, uid, uid)
+    cluster.require_own_home(VICTIM)
+
+
+def test_two_accounts_with_one_number__are_refused(world: World, cluster: Cluster) -> None:
+    twin = Address("0x" + "c" * 40)
+    users = world.slurm.users
+    uid = users.add(VICTIM)
+    users.add(twin)
+    users.give_number(twin, uid)
+    with pytest.raises(UnsafeHomeError, match=f"{twin}.*{VICTIM}"):
+        cluster.require_own_home(twin)
+
+
+def test_start_up_file_that_answers_for_its_owner__is_not_asked(world: World, cluster: Cluster, home: Path) -> None:
+    """The admin asks, in a session of his own."""
+    (home / ".bashrc").write_text("echo all is well; exit 0\n")
+    home.chmod(0o777)
+    refused(cluster, "chmod go-w")

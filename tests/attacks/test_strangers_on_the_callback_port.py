@@ -1,0 +1,285 @@
+"""Strangers who reach the callbacks' port: they leave no trace where a proof is required, and bill nothing elsewhere."""
+
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from devgrid.fleet import REPOSITORY
+from devgrid.process import wait_until
+from devgrid.tls import make_certificates
+from grpc_callbacks.server import REPORTER_ASKS
+from plugins import proof
+from plugins.channel import Supervisor, open_channel
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER
+from tests.attacks.ports import Port, Site, answer_to, any_name, report, started_site
+
+OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
+STRANGERS_CALLS = 300
+CUSTOMER = "0x" + "a" * 40
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with started_site() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _key(tmp_path_factory.mktemp("key") / "callback.key")
+
+
+@pytest.fixture(scope="module")
+def strict(site: Site, key_file: Path) -> Port:
+    """A port that wants a proof."""
+    return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required")
+
+
+@pytest.fixture(scope="module")
+def lenient(site: Site, key_file: Path) -> Port:
+    """A port of a site that has a key, and plugins of the field besides."""
+    return site.start("lenient", CALLBACK_KEY_FILE=str(key_file))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said(site: Site) -> None:
+    site.do("DELETE FROM callbacks")
+    site.do("DELETE FROM ticks")
+
+
+def _key(file: Path) -> Path:
+    file.touch(mode=0o600)
+    file.write_text(secrets.token_hex(32))
+    return file
+
+
+@contextmanager
+def proving(port: Port, key_file: Path) -> Iterator[grpc.Channel]:
+    with open_channel(Supervisor(port.address, key_file=key_file)) as channel:
+        yield channel
+
+
+def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    try:
+        health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return OK
+
+
+def signs(site: Site, name: str) -> int:
+    return site.number_of("SELECT count(*) FROM ticks WHERE name = :name", name=name)
+
+
+def after_the_next_sign_of_its_own(site: Site) -> None:
+    """What was heard before is in the ledger now, if it is to be there."""
+    site.do("DELETE FROM ticks WHERE name = :name", name=CALLBACKS)
+    wait_until(lambda: signs(site, CALLBACKS) == 1, "the next sign of life", 60.0, 0.1)
+    site.do("DELETE FROM ticks WHERE name = :name", name=CALLBACKS)
+    wait_until(lambda: signs(site, CALLBACKS) == 1, "the sign of life after that", 60.0, 0.1)
+
+
+def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_and_no_flood_of_the_log(
+    site: Site, strict: Port
+) -> None:
+    with grpc.insecure_channel(strict.address) as channel:
+        answers = {answer_to(channel, any_name()) for _ in range(STRANGERS_CALLS)}
+        assert answers | {check(channel), check(channel, REPORTER_ASKS)} == {UNPROVEN}
+        with pytest.raises(grpc.RpcError) as caught:
+            services.SshAPIStub(channel).FetchAuthorizedKeys(messages.FetchAuthorizedKeysRequest(), timeout=10)
+        assert caught.value.code() is UNPROVEN
+    after_the_next_sign_of_its_own(site)
+    assert (site.rows(), signs(site, REPORTER)) == (0, 0)
+    assert 1 <= strict.log.count("stranger_refused") < 20
+
+
+def test_our_own_programs__where_a_proof_is_required__are_heard(
+    site: Site, strict: Port, key_file: Path, tmp_path: Path
+) -> None:
+    """The authorized-keys command is a copy of its one file, as on a login node."""
+    with proving(strict, key_file) as channel:
+        report(channel, any_name())
+        assert check(channel, REPORTER_ASKS) is OK
+    wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
+    assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'") == 1
+    alone = shutil.copy(REPOSITORY / "plugins" / "authorized_keys.py", tmp_path)
+    program = [sys.executable, "-I", "-S", str(alone), "--supervisor", strict.address, "--plain-text"]
+    argv = [*program, "--key", str(key_file), CUSTOMER]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("ssh-ed25519 "), done.stderr
+
+
+def said_with(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
+    """What a callback with these entries of metadata is answered."""
+    call: Any = channel.unary_unary(SET_STATUS)
+    try:
+        call(raw, metadata=entries, timeout=10)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return OK
+
+
+def a_callback() -> bytes:
+    request = messages.SetJobStatusRequest(name=any_name(), id=7, status=messages.JOB_STATUS_RUNNING)
+    return request.SerializeToString()
+
+
+def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> tuple[tuple[str, str], ...]:
+    time_ms = int((time.time() - ago_s) * 1000)
+    return (
+        (proof.NODE, node),
+        (proof.TIME, str(time_ms)),
+        (proof.PROOF, proof.seal(key, SET_STATUS, raw, time_ms, node)),
+    )
+
+
+def test_proofs_that_are_none__are_refused(site: Site, lenient: Port, key_file: Path) -> None:
+    """Also where a proof is not required: a wrong key is told, and not taken for none."""
+    key, raw = proof.read_key(key_file), a_callback()
+    good = sealed(key, raw)
+    wrong = (
+        sealed(key[::-1], raw),
+        sealed(key, raw, ago_s=301),
+        sealed(key, raw, ago_s=-310),
+        sealed(key, a_callback()),  # of another message
+        (("supervisor-node", "node2"), *good[1:]),
+        ((proof.PROOF, "é"),),
+        ((proof.PROOF, good[2][1]),),
+    )
+    with grpc.insecure_channel(lenient.address) as channel:
+        assert [said_with(channel, raw, entries) for entries in wrong[:5]] == [UNPROVEN] * 5
+        assert said_with(channel, raw, wrong[6]) is UNPROVEN
+        assert site.rows() == 0
+        assert said_with(channel, raw, good) is OK
+
+
+def test_a_repeat_within_five_minutes__changes_nothing(site: Site, strict: Port, key_file: Path) -> None:
+    """A callback that comes again is one row; a reporter's sign of life that comes again is none."""
+    key, raw = proof.read_key(key_file), a_callback()
+    again = sealed(key, raw, ago_s=1)
+    method, question = (
+        "/grpc.health.v1.Health/Check",
+        health_pb2.HealthCheckRequest(service=REPORTER_ASKS).SerializeToString(),
+    )
+    entries = proof.metadata(key, method, question)
+    with grpc.insecure_channel(strict.address) as channel:
+        assert [said_with(channel, raw, again) for _ in range(3)] == [OK] * 3
+        assert site.rows() == 1
+        ask: Any = channel.unary_unary(method)
+        ask(question, metadata=entries, timeout=10)
+        wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
+        site.do("DELETE FROM ticks")
+        ask(question, metadata=entries, timeout=10)
+    after_the_next_sign_of_its_own(site)
+    assert signs(site, REPORTER) == 0
+
+
+def test_a_stranger__at_a_site_with_a_key__is_no_reporter_and_his_words_are_not_proven(
+    site: Site, lenient: Port
+) -> None:
+    with grpc.insecure_channel(lenient.address) as channel:
+        report(channel, any_name())
+        assert check(channel, REPORTER_ASKS) is OK
+    after_the_next_sign_of_its_own(site)
+    assert signs(site, REPORTER) == 0
+    assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
+
+
+def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
+    site: Site, lenient: Port, key_file: Path
+) -> None:
+    name = any_name()
+    with grpc.insecure_channel(lenient.address) as channel:
+        report(channel, name)
+    with proving(lenient, key_file) as channel:
+        report(channel, name)
+    with grpc.insecure_channel(lenient.address) as channel:
+        report(channel, name)
+    assert (site.rows(), site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'")) == (1, 1)
+
+
+def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: Site, key_file: Path) -> None:
+    port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
+    with grpc.insecure_channel(port.address) as channel:
+        assert answer_to(channel, any_name()) is DENIED
+        assert check(channel, REPORTER_ASKS) is DENIED
+    assert site.rows() == 0
+    with proving(port, key_file) as channel:  # it comes from elsewhere, and is known by its key
+        report(channel, any_name())
+    assert site.rows() == 1
+
+
+def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: Site) -> None:
+    assert "callbacks_in_plain_text" in site.start("everywhere", host="0.0.0.0").log  # noqa: S104
+    assert "callbacks_in_plain_text" not in site.start("loopback").log
+
+
+def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path: Path) -> None:
+    for program, more in (("reporter", ["--spool", str(tmp_path)]), ("authorized_keys", ["--plain-text", CUSTOMER])):
+        argv = [sys.executable, "-m", f"plugins.{program}", "--supervisor", "192.0.2.1:3000", *more]
+        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert "--plain-text-beyond-loopback" in done.stderr
+        assert done.stdout == ""
+
+
+def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: Site) -> None:
+    port = site.start("plain", PUBLIC_ADDRESS="supervisor.example.org:3000")
+    context = ssl.create_default_context()
+    with socket.create_connection(("127.0.0.1", port.number), 10) as connection, pytest.raises(OSError):  # noqa: PT011
+        context.wrap_socket(connection, server_hostname="slurm.example.org")
+    wait_until(lambda: "tls_at_a_plain_port" in port.log, "the warning", 20.0)
+    line = next(line for line in port.log.splitlines() if "tls_at_a_plain_port" in line)
+    assert "slurm.example.org" in line
+    assert "supervisor.example.org:3000" in line
+
+
+def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: Site) -> None:
+    port = site.start("named", **site.tls, PUBLIC_ADDRESS="supervisor.example.org:3000")
+    line = next(line for line in port.log.splitlines() if "certificate_of_another_host" in line)
+    assert "supervisor.example.org:3000" in line
+    assert "localhost" in line
+    assert "certificate_of_another_host" not in site.start("right", **site.tls).log
+
+
+def shown(port: Port) -> bytes:
+    """The certificate that the port shows now."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    where = "127.0.0.1", port.number
+    with socket.create_connection(where, 10) as connection, context.wrap_socket(connection) as encrypted:
+        return encrypted.getpeercert(binary_form=True) or b""
+
+
+def test_certificate_files_that_change__are_shown_without_a_restart(site: Site, tmp_path: Path) -> None:
+    before, after = make_certificates(tmp_path / "before"), make_certificates(tmp_path / "after")
+    port = site.start("renewed", TLS_ENABLE="true", TLS_CERT=str(before.cert), TLS_KEY=str(before.key))
+    first = shown(port)
+    shutil.copy(after.cert, before.cert)  # which does not fit the key yet
+    assert shown(port) == first
+    shutil.copy(after.key, before.key)
+    assert shown(port) not in (first, b"")
+    credentials = grpc.ssl_channel_credentials(after.ca.read_bytes())
+    with grpc.secure_channel(port.address, credentials) as channel:
+        report(channel, any_name())
+    assert "certificate_not_taken" in port.log

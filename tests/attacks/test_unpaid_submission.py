@@ -1,0 +1,305 @@
+"""A customer wants more of SLURM than he paid for: he submits jobs himself, with or without a token of the supervisor's that he
+has read, or changes those that the supervisor submitted.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.machine import deadline
+from devgrid.process import wait_until
+from supervisor_tasks.job import Definition, JobId
+from supervisor_tasks.slurm.commands import batch_script, sbatch
+from supervisor_tasks.slurm.submit_token import Submission, with_token
+from tests.ends import running, wait_for_state
+from tests.watching import ledger, rows, slurm_of
+
+SLEEPS = "#!/bin/bash\nsleep 600\n"
+CHANGES = ["TimeLimit=10", "TimeLimit=1", "NumCPUs=8", "Requeue=1", "Comment=x", "JobName=x", "Nice=-1", "QOS=x"]
+PAID = Definition(gpus=0, mem_per_cpu_mb=50, cpus_per_task=1, ntasks=1, batch_location_hash="h")
+LIMIT_MIN = 2
+COMMENT = "supervisor 127.0.0.1:1"
+
+
+def tried(grid: Grid, customer: Account, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """One of SLURM's commands, as the customer's own Linux user."""
+    uid = grid.users.add(customer.address)
+    return subprocess.run(
+        argv,
+        input=stdin,
+        env={**os.environ, **slurm_of(grid).env()},
+        cwd=grid.users.home(customer.address),
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        capture_output=True,
+        timeout=deadline(60),
+    )
+
+
+def shown(grid: Grid, slurm_id: int | str) -> dict[str, str]:
+    words = slurm_of(grid).run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout.split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def in_slurm(grid: Grid, name: str) -> list[str]:
+    return slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A").stdout.split()
+
+
+@pytest.fixture(scope="module")
+def slurm_id(grid: Grid, customer: Account) -> int:
+    number = running(grid, grid.submit_script(customer, SLEEPS))
+    wait_for_state(grid, number, "RUNNING")  # CONFIGURING before
+    return number
+
+
+@pytest.fixture
+def grid_settings(grid: Grid) -> Iterator[Path]:
+    """The script's settings, which a test changes; slurmctld runs all the while."""
+    file = slurm_of(grid).layout.folder / "supervisor_submit.conf"
+    before = file.read_text()
+    yield file
+    file.write_text(before)
+
+
+class Interceptor:
+    """A customer who has read the token of a submission of his, which did not reach slurmctld."""
+
+    def __init__(self, grid: Grid, customer: Account, number: int) -> None:
+        self.grid, self.customer = grid, customer
+        self.job_id = JobId(f"0x{number:064x}")
+
+    def submit(self, *options: str, key: str | None = None, script: bytes | None = None, **changed: object) -> str:
+        """What sbatch said; `options` and `changed` are what is asked for beyond what was paid for."""
+        return self.give(self.comment(key), *options, script=script, **changed)
+
+    def comment(self, key: str | None = None, number: int = 1, in_s: int = 60) -> str:
+        paid = Submission(
+            job_id=self.job_id,
+            user=self.customer.address,
+            definition=PAID,
+            limit_min=LIMIT_MIN,
+            partition="main",
+            comment=COMMENT,
+            number=number,
+            expires_s=int(time.time()) + in_s,
+        )
+        return with_token(paid, key or slurm_of(self.grid).submit_key)
+
+    def give(self, comment: str, *options: str, script: bytes | None = None) -> str:
+        asked = sbatch("sbatch", self.job_id, PAID, limit_min=LIMIT_MIN, partition="main", comment=comment)
+        text = batch_script(self.job_id, SLEEPS) if script is None else script
+        done = tried(self.grid, self.customer, *asked, *options, stdin=text)
+        assert (done.returncode == 0) == bool(done.stdout)
+        return (done.stdout or done.stderr).decode().strip()
+
+
+@pytest.fixture
+def interceptor(grid: Grid, customer: Account, request: pytest.FixtureRequest) -> Interceptor:
+    return Interceptor(grid, customer, abs(hash(request.node.name)) % 10**9)
+
+
+# --- what the supervisor submits ------------------------------------------------------------------------------------------
+
+
+def test_token__is_in_no_record_of_slurm(grid: Grid, slurm_id: int) -> None:
+    assert shown(grid, slurm_id)["Comment"] == "supervisor"  # and then the address
+    ours = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
+    assert slurm_of(grid).run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%k").stdout.strip() == ours
+    assert "token" not in slurm_of(grid).run("scontrol", "show", "job", "--details").stdout
+    files = [*slurm_of(grid).layout.folder.glob("*.log"), *(grid.folder / "log").iterdir()]
+    key = slurm_of(grid).submit_key
+    assert [file for file in files if "token=" in (said := file.read_text(errors="replace")) or key in said] == []
+
+
+# --- what a customer submits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("sbatch", "--time=600", "--ntasks=6", "--wrap=sleep 600"),
+        ("srun", "--time=1", "true"),
+        ("salloc", "--time=1", "true"),
+        ("sbatch", "--comment=supervisor 127.0.0.1:1", "--wrap=sleep 600"),
+        ("sbatch", f"--comment=supervisor 127.0.0.1:1 token=1.9999999999.{'0' * 64}", "--wrap=sleep 600"),
+    ],
+    ids=["sbatch", "srun", "salloc", "comment", "made-up-token"],
+)
+def test_own_submission__refused(grid: Grid, customer: Account, argv: tuple[str, ...]) -> None:
+    before = slurm_of(grid).run("squeue", "--noheader").stdout.split()[0]
+    done = tried(grid, customer, *argv)
+    assert done.returncode != 0
+    assert b"supervisor: no token" in done.stderr or b"supervisor: wrong token" in done.stderr
+    assert slurm_of(grid).run("squeue", "--noheader").stdout.split()[0] == before
+
+
+NESTED = "#!/bin/bash\nsbatch --time=600 --ntasks=6 --job-name=nested --wrap='sleep 600'\nsrun true && echo step ran\n"
+
+
+def test_nested_submission__refused_and_steps_run(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, NESTED)
+    wait_until(lambda: "step ran" in grid.output(customer.address, job_id), "the job's step", 60.0, 0.1)
+    assert "supervisor: no token" in grid.output(customer.address, job_id)
+    assert in_slurm(grid, "nested") == []
+
+
+def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
+    grid: Grid, customer: Account, slurm_id: int, grid_settings: Path
+) -> None:
+    grid_settings.write_text(grid_settings.read_text() + "nested_jobs = yes\n")
+    assert tried(grid, customer, "sbatch", "--hold", "--job-name=allowed", "--wrap=true").returncode == 0
+    slurm_of(grid).run("scancel", *in_slurm(grid, "allowed"))
+    stranger = grid.new_customer()
+    assert b"supervisor: no token" in tried(grid, stranger, "sbatch", "--wrap=true").stderr
+
+
+# --- what a customer does with a token ------------------------------------------------------------------------------------
+
+
+def test_token__taken_once_also_after_slurmctld_has_begun_anew(grid: Grid, interceptor: Interceptor) -> None:
+    comment = interceptor.comment()
+    taken = interceptor.give(comment)
+    assert taken.isdecimal()
+    assert "supervisor: token used" in interceptor.give(comment)
+    slurm = slurm_of(grid)
+    grid.processes.kill(grid.processes.find("slurmctld"))
+    slurm.start_controller()
+    assert "supervisor: token used" in interceptor.give(comment)
+    slurm.run("scancel", taken)
+
+
+def test_token_of_an_earlier_submission__refused_after_a_later_one(interceptor: Interceptor, grid: Grid) -> None:
+    first, second = interceptor.comment(number=1), interceptor.comment(number=2)
+    taken = interceptor.give(second)
+    assert taken.isdecimal()
+    assert "supervisor: token used" in interceptor.give(first)
+    slurm_of(grid).run("scancel", taken)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--time=600", "--ntasks=6", "--cpus-per-task=8", "--mem-per-cpu=5000", "--gpus=2", "--partition=other", "--job-name=x",
+        "--uid=root", "--comment=supervisor evil:1",
+    ],
+)  # fmt: skip
+def test_token__with_other_than_it_says__refused(interceptor: Interceptor, option: str) -> None:
+    comment = interceptor.comment()
+    if option.startswith("--comment"):
+        comment = option.partition("=")[2] + comment.removeprefix(COMMENT)
+    said = interceptor.give(comment, *([] if option.startswith("--comment") else [option]))
+    assert "supervisor: wrong token" in said or "Invalid" in said or "only permitted by root" in said, said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--array=1-10", "--nodes=2", "--exclusive", "--gres=gpu:1", "--gpus-per-node=1", "--gpus-per-task=1", "--requeue",
+        "--reservation=x", "--qos=x", "--account=x", "--nice=10", "--begin=now+1hour", "--dependency=singleton", "--licenses=x",
+        "--hold", "--nodelist=node1", "--exclude=node1", "--mem=4000", "--mincpus=4", "--ntasks-per-node=1", "--time-min=1",
+        "--threads-per-core=1", "--cores-per-socket=2", "--constraint=x", "--tmp=1", "--contiguous", "--overcommit --nodes=4",
+        "--switches=1", "--cpus-per-gpu=2", "--mem-per-gpu=100", "--wckey=x",
+        "--oversubscribe", "--spread-job --nodes=1-4", "--cpu-freq=high", "--network=x", "--clusters=devgrid",
+    ],
+)  # fmt: skip
+def test_token__with_what_it_does_not_tell__refused(interceptor: Interceptor, option: str) -> None:
+    said = interceptor.submit(*option.split())
+    assert not said.isdecimal(), option
+    assert in_slurm(interceptor.grid, interceptor.job_id) == []
+
+
+@pytest.mark.parametrize("option", ["--core-spec=1", "--deadline=now+2hours"])
+def test_token__with_what_the_script_is_not_shown__gives_no_more(interceptor: Interceptor, option: str) -> None:
+    taken = interceptor.submit(option)
+    if taken.isdecimal():
+        job = shown(interceptor.grid, taken)
+        assert (job["NumCPUs"], job["OverSubscribe"], job["TimeLimit"]) == ("1", "OK", "00:02:00")
+        slurm_of(interceptor.grid).run("scancel", taken)
+
+
+def test_token__with_a_script_that_the_supervisor_would_not_find__refused(interceptor: Interceptor) -> None:
+    said = interceptor.submit(script=b"#!/bin/bash\nsleep 600\n")
+    assert "supervisor: token does not cover script" in said
+
+
+def test_token__expired_or_of_another_customer__refused(grid: Grid, interceptor: Interceptor) -> None:
+    assert "supervisor: token expired" in interceptor.give(interceptor.comment(in_s=-1))
+    comment, interceptor.customer = interceptor.comment(), grid.new_customer()
+    assert "supervisor: wrong token" in interceptor.give(comment)
+
+
+def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
+    taken = slurm_of(grid).run("sbatch", "--parsable", "--wrap=true", "--output=/dev/null").stdout.strip()
+    assert taken.isdecimal()
+
+
+# --- what a customer does to a job ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id: int, change: str) -> None:
+    before = shown(grid, slurm_id)
+    done = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
+    assert done.returncode != 0
+    assert b"Access/permission denied" in done.stderr
+    assert shown(grid, slurm_id) | {"RunTime": ""} == before | {"RunTime": ""}
+
+
+@pytest.mark.parametrize("what", ["requeue", "requeuehold", "hold", "suspend", "top"])
+def test_owner_requeues_or_holds_his_job__refused(grid: Grid, customer: Account, slurm_id: int, what: str) -> None:
+    before = shown(grid, slurm_id)
+    assert tried(grid, customer, "scontrol", what, str(slurm_id)).returncode != 0
+    after = shown(grid, slurm_id)
+    for unchanged in ("JobState", "Restarts", "Priority", "Requeue", "SubmitTime"):
+        assert after[unchanged] == before[unchanged], unchanged
+
+
+def test_owner_cancels_his_job__allowed(grid: Grid, customer: Account) -> None:
+    job = running(grid, grid.submit_script(customer, SLEEPS))
+    assert tried(grid, customer, "scancel", str(job)).returncode == 0
+    wait_until(lambda: shown(grid, job)["JobState"] == "CANCELLED", "the job to end", 30.0, 0.1)
+
+
+# --- a supervisor whose key is not slurmctld's -----------------------------------------------------------------------------
+
+
+def test_wrong_key_at_slurmctld__job_waits_and_the_operator_is_called(grid: Grid, customer: Account) -> None:
+    file = slurm_of(grid).layout.folder / "supervisor-submit.key"
+    ours = file.read_text()
+    try:
+        file.write_text("0" * 64 + "\n")
+        job_id = grid.submit_script(customer, "#!/bin/bash\n")
+        wait_until(lambda: refused(grid, job_id), "the submission to be refused", 60.0, 0.1)
+        assert rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state in ("READY", "SUBMITTING")
+        fails_for_long(grid, job_id)
+        wait_until(lambda: "supervisor: " in alarm(grid), "the alarm", 90.0, 0.2)
+    finally:
+        file.write_text("1" * 64 + "\n" + ours)  # as while a key is being changed
+    wait_until(lambda: in_slurm(grid, job_id) != [], "the submission", 60.0, 0.1)
+    file.write_text(ours)
+    wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
+
+
+def refused(grid: Grid, job_id: str) -> bool:
+    effects = rows(grid, "SELECT last_error FROM effects WHERE job_id = :id AND kind = 'submit'", id=job_id)
+    return any("SLURM_SUBMIT_KEY" in (effect.last_error or "") for effect in effects)
+
+
+def fails_for_long(grid: Grid, job_id: str) -> None:
+    """As after the five minutes after which the operator is called."""
+    change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(change), {"id": job_id})
+
+
+def alarm(grid: Grid) -> str:
+    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_late'")
+    return str(found[0].details) if found else ""

@@ -1,0 +1,49 @@
+"""Without job_submit.lua: the operator hears of jobs that customers submit themselves, and of tokens that stay in comments."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.ends import own_job, running
+from tests.watching import rows, slurm_of
+
+KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be there
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    started = Grid.start(block_time_s=0.25, overrides={"SWEEP_EVERY_S": "2", "SLURM_SUBMIT_KEY": KEY}, job_submit=False)
+    try:
+        started.fleet.start(flower=False)
+        yield started
+    finally:
+        started.stop()
+
+
+def alarm(grid: Grid, name: str = "foreign_customer_jobs") -> str:
+    found = [row.details for row in rows(grid, "SELECT name, details FROM alarms") if row.name == name]
+    return str(found[0]) if found else ""
+
+
+def test_own_job__is_an_alarm_with_user_and_size_until_it_is_gone(grid: Grid, customer: Account) -> None:
+    ours = running(grid, grid.submit_script(customer, "#!/bin/bash\nsleep 600\n"))
+    foreign = own_job(grid, customer, "sleep 600", "--ntasks=6", "--time=600")
+    wait_until(lambda: alarm(grid) != "", "the alarm", 60.0, 0.2)
+    for words in (f"'{foreign}'", customer.address, "6 CPUs", "limit 600 minutes"):
+        assert words in alarm(grid)
+    assert f"'{ours}'" not in alarm(grid)
+    slurm_of(grid).run("scancel", str(foreign))
+    wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
+
+
+def test_token_that_slurmctld_leaves_in_the_comment__is_an_alarm_while_the_job_lives(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
+    slurm_id = running(grid, job_id)
+    wait_until(lambda: f"{slurm_id}" in alarm(grid, "submit_tokens_unchecked"), "the alarm", 60.0, 0.2)
+    slurm_of(grid).run("scancel", f"--user={customer.address}")
+    wait_until(lambda: alarm(grid, "submit_tokens_unchecked") == "", "the alarm to go off", 60.0, 0.2)

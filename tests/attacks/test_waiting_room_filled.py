@@ -1,0 +1,56 @@
+"""One customer fills CLAIM_MAX_WAITING with jobs that wait, or are held: others are claimed all the same, and the operator
+hears who fills the room when it is full for all.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import id_of, scontrol
+from tests.watching import rows, slurm_of, wait_for
+
+PLACES = 4
+ALL = 4 * PLACES
+PATIENCE_S = 90.0
+FULL = "SELECT details FROM alarms WHERE name = 'claims_full'"
+WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND state = 'QUEUED'"
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
+    running = Grid.start(block_time_s=0.25, nodes=1, overrides=overrides)
+    try:
+        running.fleet.start(flower=False)
+        yield running
+    finally:
+        running.stop()
+
+
+def waiting(grid: Grid, customer: Account) -> int:
+    return int(rows(grid, WAITING, customer=customer.address.lower())[0].number)
+
+
+def test_filled_by_one_customer__others_are_claimed__and_when_it_is_full_the_operator_hears_who_fills_it(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins
+    greedy = grid.new_customer()
+    grid.submit_scripts(greedy, "#!/bin/bash\nsleep 600\n", PLACES + 2)
+    wait_until(lambda: waiting(grid, greedy) >= PLACES, "the room to be filled", PATIENCE_S, 0.1)
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
+    id_of(grid, job_id)
+    grid.submit_scripts(greedy, "#!/bin/bash\nsleep 600\n", ALL)
+    wait_until(lambda: waiting(grid, greedy) > ALL, "all of one customer's jobs to be claimed", PATIENCE_S, 0.1)
+    for _ in range(PLACES - 1):  # each takes a share, and the last one finds none
+        grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
+    wait_until(lambda: bool(rows(grid, FULL)), "the operator to be called", PATIENCE_S, 0.2)
+    (alarm,) = rows(grid, FULL)
+    assert greedy.address.lower() in alarm.details["customers"]
+    slurm_of(grid).run("scancel", f"--user={greedy.address.lower()}")
+    wait_until(lambda: not rows(grid, FULL), "the alarm to be over", PATIENCE_S, 0.2)

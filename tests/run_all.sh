@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# What `make test` runs: PYTEST WORKERS. Files side by side, then the tests that want a quiet machine, one at a time. The
+# status is 0 when both are green; the last lines say what each came to.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+pytest=$1 workers=$2 logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+run() {
+    local name=$1
+    shift
+    "$pytest" --slowest-files 10 "$@" | tee "$logs/$name"
+}
+
+# in order: the files of chaos and e2e take longest
+run beside -m "not quiet_machine" -n "$workers" --dist loadfile --no-loadscope-reorder
+beside=$?
+run alone -m quiet_machine tests/integration tests/e2e tests/chaos tests/attacks
+alone=$?
+echo "side by side: $(tail -n 1 "$logs/beside" | tr -d '=')"
+echo "one at a time: $(tail -n 1 "$logs/alone" | tr -d '=')"
+exit $((beside != 0 ? beside : alone))

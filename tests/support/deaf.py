@@ -1,0 +1,28 @@
+"""For `celery worker -I tests.support.deaf`: a worker that takes nothing more from its queue, once the file is in its HOME.
+
+It still answers pings. Workers refuse the broadcast that once did this.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from celery.signals import worker_ready
+
+FILE = "be-deaf"
+QUEUE = "main.default"
+
+
+def watch(sender: Any, **_: Any) -> None:
+    """Wait for the file beside the worker's own work."""
+    threading.Thread(target=_cancel, args=(sender, Path.home() / FILE), daemon=True).start()
+
+
+worker_ready.connect(watch, weak=False)
+
+
+def _cancel(consumer: Any, file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.05)  # nothing tells when a file appears
+    consumer.call_soon(consumer.cancel_task_queue, QUEUE)

@@ -1,0 +1,85 @@
+"""What pytest learns of this project: how slow the machine is, which tests need SLURM or a quiet machine, what took longest.
+
+Registered by tests/conftest.py; works with and without pytest-xdist.
+"""
+
+import sys
+from collections import defaultdict
+from functools import cache
+from operator import itemgetter
+from types import ModuleType
+from typing import Any
+
+import pytest
+import pytest_timeout
+
+from devgrid.machine import deadline, slowness
+
+STARTS_SLURM = {("devgrid.grid", "Grid"), ("devgrid.slurm", "Slurm"), ("tests.submitting", "World")}
+HANGS = 2.0  # a test that takes so many times its time-out hangs; waits inside of it end before, and say for what
+
+_seconds_of_file: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slowest-files", type=int, default=0, metavar="N", help="print the N files that took longest")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slurm: a SLURM runs for it; set at the collection")
+    config.addinivalue_line("markers", "slow: `make test-fast` leaves it out")
+    config.addinivalue_line(
+        "markers",
+        "quiet_machine: has a bound that holds where nothing else runs; `make test` runs it after the others, alone",
+    )
+
+
+def pytest_report_header() -> str:
+    return f"machine: {slowness():.1f} times as slow as a quiet one; waits may last that much longer"
+
+
+# --- which tests need SLURM ---------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and any(_starts_slurm(module) for module in _modules_of(item)):
+            item.add_marker("slurm")
+
+
+def _modules_of(item: pytest.Function) -> set[ModuleType]:
+    """The test's own file and those that its fixtures come from."""
+    fixtures = [fixture for found in item._fixtureinfo.name2fixturedefs.values() for fixture in found]
+    return {item.module, *(sys.modules[fixture.func.__module__] for fixture in fixtures)}
+
+
+@cache
+def _starts_slurm(module: ModuleType) -> bool:
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    return any((one.__module__, one.__qualname__) in STARTS_SLURM for one in classes)
+
+
+# --- tests that hang ----------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    longer = settings._replace(timeout=deadline(settings.timeout * HANGS))
+    done: bool = pytest_timeout.pytest_timeout_set_timer(item, longer)
+    return done
+
+
+# --- what took longest --------------------------------------------------------------------------------------------------
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    number = config.getoption("--slowest-files")
+    if number:
+        terminalreporter.section(f"the {number} slowest files")
+        for file, seconds in sorted(_seconds_of_file.items(), key=itemgetter(1), reverse=True)[:number]:
+            terminalreporter.line(f"{seconds:7.1f} s  {file}")

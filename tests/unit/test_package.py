@@ -1,0 +1,116 @@
+"""What the distribution declares: its dependencies, and the locks that are made from them."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from supervisor_tasks.embedded import postgres_package
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")
+MODULES = ("celeryconfig", "flowerconfig")
+DECLARED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+RUNTIME = [Requirement(line) for line in DECLARED["project"]["dependencies"]]
+DEV = [Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["dev"]]
+# The oldest and the newest Python that the locks are for, and Debian 12's.
+PYTHONS = ("3.11.0", "3.11.2", "3.12.0", "3.13.0")
+
+
+def pins(lock: str) -> dict[str, list[Requirement]]:
+    """The pinned requirements of a lock by name; a name may have one for each of several environments."""
+    found: dict[str, list[Requirement]] = {}
+    for line in (REPOSITORY / lock).read_text().splitlines():
+        if not line.startswith((" ", "#")):
+            pin = Requirement(line.removesuffix("\\"))
+            found.setdefault(canonicalize_name(pin.name), []).append(pin)
+    return found
+
+
+def applying(pinned: list[Requirement], python: str) -> list[Requirement]:
+    environment = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+    return [pin for pin in pinned if pin.marker is None or pin.marker.evaluate(environment)]
+
+
+def version(pin: Requirement) -> Version:
+    (specifier,) = pin.specifier
+    assert specifier.operator == "=="
+    return Version(specifier.version)
+
+
+def imported() -> Iterator[tuple[str, Path]]:
+    """The top-level names that the packages of the wheel import, and where."""
+    files = [file for name in PACKAGES for file in (REPOSITORY / name).rglob("*.py")]
+    for file in [*files, *(REPOSITORY / f"{module}.py" for module in MODULES)]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.partition(".")[0], file) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module.partition(".")[0], file
+
+
+def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
+    ours = {*PACKAGES, *MODULES, *sys.stdlib_module_names}
+    declared = {canonicalize_name(requirement.name) for requirement in RUNTIME}
+    providers = packages_distributions()
+    for name, file in imported():
+        if name not in ours:
+            provided_by = {canonicalize_name(distribution) for distribution in providers.get(name, [])}
+            assert provided_by & declared, (
+                f"{file.relative_to(REPOSITORY)} imports {name}, of {provided_by or 'nothing'}"
+            )
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    ("lock", "wanted"), [("requirements.txt", RUNTIME), ("requirements-dev.txt", [*RUNTIME, *DEV])]
+)
+def test_lock__each_python__has_one_version_that_is_declared(lock: str, wanted: list[Requirement], python: str) -> None:
+    pinned = pins(lock)
+    for requirement in wanted:
+        chosen = applying(pinned[canonicalize_name(requirement.name)], python)
+        needed = bool(applying([requirement], python))
+        assert len(chosen) == needed, f"{requirement} for Python {python}"
+        assert all(requirement.specifier.contains(version(pin)) for pin in chosen)
+
+
+def test_lock__python_before_3_11_3__has_what_redis_wants_there() -> None:
+    """pip refuses a lock that lacks it: "all requirements must have their versions pinned"."""
+    pinned = pins("requirements.txt")["async-timeout"]
+    assert len(applying(pinned, "3.11.2")) == 1
+    assert applying(pinned, "3.11.3") == []
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_lock__each_python__has_the_package_that_postgres_is_taken_from(python: str) -> None:
+    major, minor, _ = python.split(".")
+    name = canonicalize_name(postgres_package((int(major), int(minor))))
+    assert len(applying(pins("requirements.txt")[name], python)) == 1
+
+
+def test_lock__for_development__has_the_versions_of_the_other() -> None:
+    everything = {name: {version(pin) for pin in pinned} for name, pinned in pins("requirements-dev.txt").items()}
+    for name, pinned in pins("requirements.txt").items():
+        assert everything[name] == {version(pin) for pin in pinned}
+
+
+@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-dev.txt"])
+def test_lock__names_no_registry_and_has_hashes(lock: str) -> None:
+    text = (REPOSITORY / lock).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    assert all(line.endswith("\\") for line in text.splitlines() if not line.startswith(" "))
+
+
+def test_build__generates_code_with_the_pinned_protoc() -> None:
+    """Code of a newer protoc refuses to be imported beside the protobuf of the lock."""
+    (tools,) = [Requirement(line) for line in DECLARED["build-system"]["requires"] if "grpcio-tools" in line]
+    (pinned,) = pins("requirements-dev.txt")["grpcio-tools"]
+    assert str(tools.specifier) == str(pinned.specifier)
