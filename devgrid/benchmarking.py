@@ -8,8 +8,8 @@ from pathlib import Path
 
 from devgrid.grid import Grid
 from devgrid.process import answers, free_port
+from devgrid.users import BENCHMARK_USER
 
-RUNNER = "benchmark"
 NODES = 2
 GPUS_PER_NODE = 1  # so HPL has one rank a node
 MPI = {"btl": "self,tcp", "btl_tcp_if_include": "lo", "mpi_yield_when_idle": "1"}
@@ -17,10 +17,10 @@ MPI = {"btl": "self,tcp", "btl_tcp_if_include": "lo", "mpi_yield_when_idle": "1"
 
 def prepare(grid: Grid) -> None:
     """Before its fleet is started: settings and what they name."""
-    grid.users.add(RUNNER)
+    grid.users.add(BENCHMARK_USER)
     grid.environment |= {
         "BENCHMARK_DISABLE": "false",
-        "BENCHMARK_RUN_AS": RUNNER,
+        "BENCHMARK_RUN_AS": BENCHMARK_USER,
         "BENCHMARK_MODE": "native",
         "BENCHMARK_TIME_LIMIT": "10m",
         "BENCHMARK_ENVIRONMENT": " ".join(f"OMPI_MCA_{name}={value}" for name, value in MPI.items()),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devgrid.process import Processes, answers, free_port
-from devgrid.users import admin
+from devgrid.users import BENCHMARK_USER, admin
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -69,7 +69,8 @@ def authorized_keys_command(supervisor: str, authority: Path, key: Path | None =
     """The project's own AuthorizedKeysCommand, for a supervisor at host:port with a certificate of that authority."""
     program = [sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_keys.py")]
     proving = [] if key is None else ["--key", str(key)]
-    return [*program, "--supervisor", supervisor, "--ca", str(authority), *proving, "--allow", admin(), "%u"]
+    allowed = [word for user in (admin(), BENCHMARK_USER) for word in ("--allow", user)]
+    return [*program, "--supervisor", supervisor, "--ca", str(authority), *proving, *allowed, "%u"]
 
 
 def _with(options: Sequence[str], config: str) -> str:

@@ -14,6 +14,7 @@ from devgrid.process import StartError
 
 LIBRARY = "libnss_wrapper.so"
 FIRST_UID = 200_000
+BENCHMARK_USER = "benchmark"
 SAFE_SHELL = "/bin/sh"  # reads no start-up file when sshd runs a command, whether it is dash or bash
 
 

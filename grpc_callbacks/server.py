@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 
 from grpc_callbacks.bell import Bell
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
-from grpc_callbacks.connections import CALLS_OF_A_PEER, Connection, UnreadCalls
+from grpc_callbacks.connections import CALLS_OF_A_PEER, MOST_OF_A_PEER, Connection, UnreadCalls
 from grpc_callbacks.front import Front, allow_open_files
 from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError, NoSuchJobError
 from grpc_callbacks.private_sockets import SocketFolder
@@ -34,12 +34,17 @@ REPORTER_ASKS = "plugins.reporter"  # as which service; nobody else asks for the
 SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_ASKS)
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
+STREAMS = 16  # of a connection; a gRPC client holds further calls back until one of them ends
 OPTIONS = (
     ("grpc.max_receive_message_length", 4096),  # a callback has 150 bytes at most
     ("grpc.max_metadata_size", 4096),
     ("grpc.absolute_max_metadata_size", 8192),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message unpacks to a great one
-    ("grpc.max_concurrent_streams", 40),  # gRPC fails calls of clients that go beyond it in a burst
+    ("grpc.max_concurrent_streams", STREAMS),
+    # Begun and not yet handed to a handler. Above the first number gRPC cancels calls at random, a good caller's among them
+    # (1,000 by itself): more than a peer can begin (its connections x streams), and UnreadCalls bounds them then.
+    ("grpc.server.max_pending_requests", 2 * MOST_OF_A_PEER * STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", 4 * MOST_OF_A_PEER * STREAMS),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.max_connection_age_ms", 3_600_000),  # a call that never finishes ends with its connection
