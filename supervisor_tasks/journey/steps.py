@@ -10,12 +10,12 @@ from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.events import Event, SubmitNotFound, SubmitRejected, Submitted, SubmitUnclear
 from supervisor_tasks.job import Address, Job, Kind
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.extend_time_limit import top_up
+from supervisor_tasks.jobs.fetch_script import fetch
+from supervisor_tasks.jobs.notify_customer import tell_user
+from supervisor_tasks.jobs.submit import submit
 from supervisor_tasks.journey import drain
-from supervisor_tasks.journey.cancel import cancel
-from supervisor_tasks.journey.fetch import fetch
-from supervisor_tasks.journey.submit import submit
-from supervisor_tasks.journey.tell_user import tell_user
-from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import LeaseLostError, OpenEffect
 from supervisor_tasks.ledger.store import Change

@@ -21,7 +21,7 @@ from supervisor_tasks.channels import Channels
 from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Kind, State
 from supervisor_tasks.jobdefs import JobDefinitions
-from supervisor_tasks.journey.fetch import REFUSED_FOR_S, REFUSED_TRIES
+from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
 from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site

@@ -27,10 +27,10 @@ from supervisor_tasks.events import (
     SubmitStarted,
 )
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.cancel import cancel
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.extend_time_limit import top_up
+from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.journey.steps import carry_out
-from supervisor_tasks.journey.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
-from supervisor_tasks.journey.top_up import top_up
 from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.effects import ALONE_WITHIN_S, LEASE_S, OpenEffect, Trouble
 from supervisor_tasks.ledger.operator import Switch

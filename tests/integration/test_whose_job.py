@@ -9,8 +9,8 @@ import pytest
 from devgrid.process import wait_until
 from supervisor_tasks.events import SubmitStarted, Submitted
 from supervisor_tasks.job import JobId, SlurmId, State
-from supervisor_tasks.journey.cancel import cancel
-from supervisor_tasks.journey.top_up import top_up
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.extend_time_limit import top_up
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site

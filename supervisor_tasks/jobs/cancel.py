@@ -6,8 +6,8 @@ end that too. So SLURM's record is recognised first, and scancel is told whose j
 
 from supervisor_tasks.events import Carried, Event
 from supervisor_tasks.job import Job, Kind
+from supervisor_tasks.jobs.submit import find, require_settled
 from supervisor_tasks.journey.known_slurm import require_known
-from supervisor_tasks.journey.submit import find, require_settled
 from supervisor_tasks.journey.witness import record_of
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.states import Phase
