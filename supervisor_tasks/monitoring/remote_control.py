@@ -4,6 +4,9 @@ Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the po
 these, and a program that can write to Redis could stop the fleet with one message. Flower needs the questions.
 """
 
+import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
 from celery.worker.control import Panel
@@ -15,13 +18,45 @@ ANSWERED = (
     *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
     *("enable_events", "heartbeat"),
 )
+# The loggers that write a traceback, with the caller's own words, for each message that is refused.
+LOGGERS = ("kombu.pidbox", "celery.worker.pidbox")
+PERIOD_S = 10.0
+SHOWN = 200  # characters of a line
+
+
+class OneLine(logging.Filter):
+    """Lets one line of a logger through in each period, without its traceback and cut to SHOWN characters. The next line tells
+    how many were left out.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._written_s = float("-inf")
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written. A message below a warning is no refusal and passes."""
+        if record.levelno < logging.WARNING:
+            return True
+        if self._now_s() - self._written_s < PERIOD_S:
+            self._left_out += 1
+            return False
+        left_out, self._written_s, self._left_out = self._left_out, self._now_s(), 0
+        said = record.getMessage().partition("\n")[0][:SHOWN]
+        record.msg, record.args = "control message refused: %s; %d more were not logged", (said, left_out)
+        record.exc_info = record.exc_text = record.stack_info = None
+        return True
 
 
 def keep_questions_only() -> None:
-    """Have the workers of this process refuse every other command. They log "No such control command"."""
+    """Have the workers of this process refuse every other command, with one bounded line of the log in each period."""
     for name in [name for name in Panel.data if name not in ANSWERED]:
         del Panel.data[name]
     Panel.register(name="hello", type="inspect", visible=False)(_hello)
+    one_line = OneLine()
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(one_line)
 
 
 def _hello(state: Any, from_node: str, revoked: object = None, **_: object) -> dict[str, Any] | None:

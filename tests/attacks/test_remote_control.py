@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from devgrid.process import Processes, answers, free_port, wait_until
 from devgrid.state import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks import embedded
+from supervisor_tasks.monitoring.remote_control import PERIOD_S
 from supervisor_tasks.settings import load
 
 PATIENCE_S = 60.0
@@ -99,6 +101,27 @@ def test_commands_that_change_a_worker__broadcast__are_refused(worker: Celery, f
     assert before["revoked"] == []
     assert fleet.find("worker").pid == pid
     does_its_work(worker, "main.default")
+
+
+def test_commands_that_are_refused__a_hundred_times__are_a_few_short_lines_in_the_log(
+    worker: Celery, fleet: Fleet
+) -> None:
+    log = fleet.processes.logs / "worker.log"
+    written = log.stat().st_size
+    began_s = time.monotonic()
+    for _ in range(100):
+        worker.control.broadcast("shutdown")
+        worker.control.broadcast("shut\nERROR down" * 1000)
+        worker.control.broadcast("ping", arguments={"unknown": "x" * 10_000})
+    assert state_of(worker)["pool"] > 0  # the worker has read all messages before this question
+    with log.open("rb") as file:
+        file.seek(written)
+        lines = file.read().decode().splitlines()
+    assert not [line for line in lines if "Traceback" in line]
+    refused = [line for line in lines if "refused" in line or "KeyError" in line or "pidbox" in line]
+    assert len(refused) <= 1 + (time.monotonic() - began_s) / PERIOD_S
+    assert "control message refused" in log.read_text()
+    assert max(map(len, lines), default=0) < 1000
 
 
 def test_pickle__in_a_message__is_refused_and_runs_nothing(worker: Celery, fleet: Fleet, tmp_path: Path) -> None:
