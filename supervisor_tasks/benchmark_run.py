@@ -16,6 +16,8 @@ from supervisor_tasks.job import SlurmId
 MOST_OUTPUT = 10_000_000  # bytes that are read of a job's output, its last ones
 NICE = 10_000  # below the jobs of customers
 STANDS_STILL_S = 15 * 60.0  # without a step that succeeded; then the operator is called
+REFUSED_S = 60.0  # without a login as the user; then the operator is called
+LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
 CLEAN_GIVEN_UP_S = 15 * 60.0  # after the job's end; a file that stays is no reason to keep a run from its end
 PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
@@ -159,6 +161,11 @@ def stands_still(troubled_s: float, *, impossible: bool) -> bool:
     with these settings and nodes it never will.
     """
     return impossible or troubled_s >= STANDS_STILL_S
+
+
+def login_again_in_s(refused_for_s: float) -> float:
+    """How long after a refused login the next one is tried: ever longer, as only the site can mend what is wrong."""
+    return min(max(refused_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
 
 
 def gives_up_cleaning(run: Run, one: Measurement) -> bool:

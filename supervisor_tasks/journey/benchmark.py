@@ -28,12 +28,14 @@ from supervisor_tasks.benchmark_end import (
 from supervisor_tasks.benchmark_plan import jobs_of
 from supervisor_tasks.benchmark_run import (
     CLEAN_AGAIN_S,
+    REFUSED_S,
     Change,
     Measurement,
     Run,
     Stage,
     Step,
     gives_up_cleaning,
+    login_again_in_s,
     next_step,
     stands_still,
 )
@@ -46,17 +48,23 @@ from supervisor_tasks.journey.sight import ProviderUnknownError
 from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.rows import storable
-from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED, PROVIDER
+from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED, PROVIDER
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.output import Seen, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.recognise import was_rejected
-from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
 from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
 OUTPUT_AGAIN_S = 2.0
 DISABLED = "BENCHMARK_DISABLE is set"
+LOGIN_TRIED = "benchmark login tried"  # a tick
+LOG_IN_OR_END = (Step.SUBMIT, Step.READ, Step.SKIP, Step.FINISH)  # after these the user was let in, or need not be
+LET_IN = (
+    "let this user log in with the supervisor's key (`--allow` of plugins/authorized_keys.py), or set BENCHMARK_RUN_AS to"
+    " another one; `supervisor benchmark cancel` ends the run"
+)
 
 
 class ImpossibleRunError(TransientError):
@@ -77,13 +85,17 @@ def _step(site: Site) -> bool:
         site.ledger.benchmarks.cancel(DISABLED)
         return True
     found = next_step(run, site.ledger.benchmarks.measurements(run))
-    if found is None:
+    if found is None or (found[0].asks_slurm and _login_waits(site, found[1])):
         return False
     try:
         _do(site, run, *found)
     except Exception as error:  # a mistake of ours stops the run too
+        if isinstance(error, LoginRefusedError) and error.user == _user(site, found[1]):
+            _refused(site, run, error)
         _troubled(site, run, error)
         raise
+    if found[0] in LOG_IN_OR_END:
+        _let_in(site)
     _goes_on(site)
     return True
 
@@ -132,6 +144,38 @@ def _troubled(site: Site, run: Run, error: Exception) -> None:
     if stands_still(troubled_s, impossible=isinstance(error, ImpossibleRunError)):
         advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
         site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=why, advice=advice)
+
+
+def _refused(site: Site, run: Run, error: LoginRefusedError) -> None:
+    """Keep that the login node does not let the user in, and since when; call the operator after a minute of that."""
+    site.ledger.ticks.leave(LOGIN_TRIED)
+    site.ledger.sweeps.learn(BENCHMARK_REFUSED, error.user)
+    _, for_s = site.ledger.sweeps.fact(BENCHMARK_REFUSED) or ("", 0.0)
+    if for_s >= REFUSED_S:
+        about = {"run": run.id, "user": error.user, "reason": storable(str(error))[:500], "for_s": round(for_s)}
+        site.ledger.alarms.on(AlarmName.BENCHMARK_USER_REFUSED, **about, advice=LET_IN)
+
+
+def _login_waits(site: Site, one: Measurement | None) -> bool:
+    """Whether the next login as the user, who was refused, is not to be tried yet."""
+    refused, tried_s = site.ledger.sweeps.fact(BENCHMARK_REFUSED), site.ledger.ticks.age_s(LOGIN_TRIED)
+    if refused is None or tried_s is None or refused[0] != _user(site, one):
+        return False
+    return tried_s < login_again_in_s(refused[1])
+
+
+def _user(site: Site, one: Measurement | None) -> str:
+    """The user that a step about this measurement logs in as."""
+    jobs = site.benchmarking.jobs
+    return jobs.user if one is None else jobs.owner(one)
+
+
+def _let_in(site: Site) -> None:
+    """The login node lets the user in again, or no login is needed any more."""
+    refused = site.ledger.sweeps.fact(BENCHMARK_REFUSED)
+    if refused is not None:
+        site.ledger.alarms.off(AlarmName.BENCHMARK_USER_REFUSED)
+        site.ledger.sweeps.forget(BENCHMARK_REFUSED, refused[0])
 
 
 def _goes_on(site: Site) -> None:

@@ -58,6 +58,7 @@ class AlarmName(StrEnum):
     REGISTRATION_REFUSED = "registration_refused"
     BENCHMARK_STANDS_STILL = "benchmark_stands_still"
     BENCHMARK_FAILED = "benchmark_failed"
+    BENCHMARK_USER_REFUSED = "benchmark_user_refused"  # the login node does not let BENCHMARK_RUN_AS in
     BENCHMARK_WAITS = "benchmark_waits"  # long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
 

@@ -30,6 +30,7 @@ SLURM_SILENT = (
 )
 BENCHMARK_TROUBLED = "benchmark run without a step that succeeded"  # the run's number
 BENCHMARK_ERROR = "benchmark run's last error"
+BENCHMARK_REFUSED = "benchmark user refused"  # the login node has not let this user in since then
 SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
 SLURM_SEEN = "slurm seen"  # another one, which was found in its place
 SLURM_REMEMBERS = "slurm remembers what ended"  # for so many seconds: MinJobAge

@@ -62,6 +62,14 @@ class SshUnavailableError(TransientError):
     """The login node cannot be reached or does not let us in; nothing was run, again later."""
 
 
+class LoginRefusedError(SshUnavailableError):
+    """The login node answers and does not let this user in. A retry helps once the site lets the user in."""
+
+    def __init__(self, user: str, why: str) -> None:
+        super().__init__(why)
+        self.user = user
+
+
 class SshBusyError(SshUnavailableError):
     """Other threads have all there is; nothing was run, again later."""
 
@@ -259,7 +267,7 @@ class Ssh:
             if not sites_own:
                 login.require_not_silent(user)
             yield
-        except SshBusyError:
+        except (SshBusyError, LoginRefusedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
             if makes_anew and not sites_own and self._hung(user, begun_s):
@@ -387,7 +395,10 @@ class Ssh:
                 connection.open()
                 opened.pop_all()
         except BROKEN as error:
-            raise SshUnavailableError(f"cannot log in to {self._host}:{self._port} as {user}: {error}") from error
+            why = f"cannot log in to {self._host}:{self._port} as {user}: {error}"
+            if isinstance(error, paramiko.AuthenticationException):
+                raise LoginRefusedError(user, why) from error
+            raise SshUnavailableError(why) from error
         return connection
 
     def _connection(self, user: str, sock: socket.socket) -> Connection:

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from benchmarks.plan import Plan
 from benchmarks.suite import SUITE
 from devgrid.machine import deadline
 from devgrid.process import wait_until
+from devgrid.sshd import Sshd
 from devgrid.users import admin
 from supervisor_tasks.benchmark_run import NICE, Stage
 from supervisor_tasks.cli import main
+from supervisor_tasks.journey.benchmark import LOGIN_TRIED
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.operator import AlarmName, Switch
-from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
+from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.specs import Specs
 from tests.benchmarking import (
@@ -455,6 +458,43 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: Wo
     world.slurm.users.add(ANOTHER)
     until_done(measuring(site, site.slurm.cluster, ["endless"], user=ANOTHER))
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+
+
+def test_user_who_is_not_let_in__is_tried_ever_less_often_and_the_operator_is_called(world: World) -> None:
+    allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
+    command = ["/bin/sh", "-c", allows_others, "%u"]
+    refusing = Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")
+    cluster = world.cluster(sshd=refusing)
+    site = measuring(world.site(cluster), cluster, ["good"])
+    number = site.ledger.benchmarks.ask("a test")
+    until_stage(site, "good", "WAITING")
+    wait_until(lambda: f"as {RUNNER}" in tick(site), "a refused login", PATIENCE_S, TICK_S)
+    ends_s, refused = time.monotonic() + 10.0, 0
+    while time.monotonic() < ends_s:
+        refused += bool(tick(site))
+        time.sleep(TICK_S)
+    assert 1 <= refused <= 5
+    assert alarms(site) == []
+    an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
+    with world.engine.begin() as connection:
+        connection.execute(text(an_hour_passes), {"name": BENCHMARK_REFUSED})
+        connection.execute(
+            text("UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
+        )
+    assert f"as {RUNNER}" in tick(site)
+    assert tick(site) == ""
+    assert results(site)["good"]["stage"] == "WAITING"
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.BENCHMARK_USER_REFUSED
+    assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)
+    assert "Authentication failed" in alarm.details["reason"]
+    with world.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
+        )
+    after = a_site(world, "good")
+    assert until_done(after)["state"] == "DONE"
+    assert after.ledger.alarms.all() == []
 
 
 def test_plan__shows_what_a_run_would_submit_and_submits_nothing(world: World) -> None:
