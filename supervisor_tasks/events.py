@@ -117,6 +117,13 @@ class SlurmStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRunsTold:
+    """The hooks told the seconds of each run before the present one, at its end."""
+
+    ends_s: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MoreThanPaid:
     """SLURM gives the job, or is about to give it, more than was paid for. `limit_only`: nothing but time, which SLURM takes
     back also while the job runs. What a job has that `waits` can be put back; one that has `ended` keeps its end.
@@ -271,6 +278,7 @@ Event = (
     | Recognised
     | SlurmWaiting
     | SlurmStarted
+    | EarlierRunsTold
     | MoreThanPaid
     | SlurmEnded
     | CancelRequested

@@ -16,6 +16,7 @@ from supervisor_tasks.events import (
     Carried,
     ChainSaw,
     Claimed,
+    EarlierRunsTold,
     Event,
     LimitApplied,
     MoreThanPaid,
@@ -55,7 +56,7 @@ from supervisor_tasks.job import (
     finished,
     unfit,
 )
-from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, seen
+from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, seen, with_ends
 from supervisor_tasks.reorganised import claimed_again, reorganised
 
 REQUEUEABLE = "its owner could have had SLURM run it once more after its end (Requeue=1)"
@@ -217,6 +218,13 @@ def _slurm_started(job: Job, event: SlurmStarted) -> Next:
         running = replace(_with_run(job, event.run), looks=job.looks + 1)
         return _stopped_in_time(running, look(replace(running, looks=job.looks)))
     return job, ()
+
+
+def _earlier_runs_told(job: Job, event: EarlierRunsTold) -> Next:
+    if job.state not in (State.QUEUED, State.RUNNING):
+        return job, ()
+    known = replace(job, runs=with_ends(job.runs, event.ends_s))
+    return known, limit_to_apply(known) if known != job else ()
 
 
 def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -> Job:
@@ -407,6 +415,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     Recognised: _recognised,
     SlurmWaiting: _slurm_waiting,
     SlurmStarted: _slurm_started,
+    EarlierRunsTold: _earlier_runs_told,
     MoreThanPaid: _more_than_paid,
     SlurmEnded: _slurm_ended,
     CancelRequested: _cancel_requested,

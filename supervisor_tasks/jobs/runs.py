@@ -6,7 +6,9 @@ submission, for each later one the requeue, which is also the end of the run bef
 never counted twice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from supervisor_tasks.billing import SECONDS_PER_MINUTE
 
@@ -55,6 +57,23 @@ def seen(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
     if sighting.submit_s == last.submit_s:
         return (*runs[:-1], _seen_again(last, sighting))
     return (*runs[:-1], _over(last, sighting), _run(sighting))
+
+
+def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
+    """The runs with the seconds of each earlier one as the hooks told them at its end (`ends_s`, in order). What looks saw
+    whole stays; of what they did not, the hooks cannot tell more than the time that there was.
+    """
+    told = [
+        _with_end(run, ends_s[run.restarts : following.restarts], following.restarts - run.restarts)
+        for run, following in pairwise(runs)
+    ]
+    return (*told, *runs[-1:])
+
+
+def _with_end(run: Run, ends_s: Sequence[int], requeues: int) -> Run:
+    if run.exact or len(ends_s) != requeues:
+        return run
+    return replace(run, elapsed_s=min(sum(ends_s), run.elapsed_s), exact=True)
 
 
 def earlier_s(runs: Runs) -> int:

@@ -10,6 +10,7 @@ import structlog
 from supervisor_tasks.events import CalledBack, Event, MoreThanPaid, Recognised, SlurmEnded, SlurmStarted, SlurmWaiting
 from supervisor_tasks.job import Job, JobId, Kind, Outcome, SlurmId
 from supervisor_tasks.jobs.oversize import call_operator, oversized
+from supervisor_tasks.jobs.run_callbacks import runs_told
 from supervisor_tasks.jobs.runs import is_exact
 from supervisor_tasks.jobs.runs import seen as runs_after
 from supervisor_tasks.journey.denied import deny
@@ -91,7 +92,10 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
     puzzles = _puzzles(site, sights)
     now_s = _now_s(site, sights.values())
     recognised = _recognised(site, jobs.values(), sights, now_s)
-    sights |= _runs_asked(site, jobs, sights, {effect.job_id: effect.attempts for effect in effects})
+    attempts = {effect.job_id: effect.attempts for effect in effects}
+    sights |= _runs_asked(site, jobs, sights, attempts)
+    told, untold = runs_told(site, jobs, sights, attempts)
+    sights |= untold
     unclear = dict[str, list[OpenEffect]]()
     bigger = oversized(site, jobs.values(), sights)
     changes = [change for change in bigger if isinstance(change.event, MoreThanPaid) and change.event.ended]
@@ -104,7 +108,7 @@ def _see(site: Site, effects: Sequence[OpenEffect]) -> None:
         if job.job_id in denied:
             changes.append(Change(job.job_id, denied[job.job_id], done=effect))
             continue
-        changes += [recognised[job.job_id]] if job.job_id in recognised else []
+        changes += [known[job.job_id] for known in (recognised, told) if job.job_id in known]
         if (why := puzzles.get(job.job_id)) is not None and sight.seen is not None:
             park(site.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
             continue

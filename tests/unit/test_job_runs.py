@@ -8,6 +8,7 @@ from supervisor_tasks.events import (
     CalledBack,
     CancelRequested,
     ChainSaw,
+    EarlierRunsTold,
     LimitApplied,
     MoreThanPaid,
     OperatorForgot,
@@ -69,6 +70,15 @@ def test_ended__after_a_requeue__all_runs_are_billed() -> None:
     job = then(run_again(75)[0], SlurmEnded(Outcome(status=ChainStatus.FINISHED, elapsed_s=70)))
     assert job.outcome is not None
     assert (job.outcome.elapsed_s, job.outcome.minutes) == (145, 2)
+
+
+def test_earlier_run_that_no_look_saw__told_by_the_hooks__leaves_more_for_the_next_one() -> None:
+    unseen = Recognised(ID, T + 500, replace(requeued(500), restarts=1), T)
+    job = then(lived(*TO_RUNNING)[0], unseen)
+    assert (job.earlier_s, job.run_limit_min) == (500, 2)
+    told, effects = step(then(job, LimitApplied(2)), EarlierRunsTold((130,)))
+    assert (told.earlier_s, told.run_limit_min, effects) == (130, 8, (Effect(Kind.TOP_UP),))
+    assert step(told, EarlierRunsTold((130,))) == (told, ())
 
 
 def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> None:

@@ -13,6 +13,7 @@ from supervisor_tasks.jobs.runs import (
     left_min,
     seen,
     used_s,
+    with_ends,
 )
 
 T = 1_000_000
@@ -109,3 +110,27 @@ def test_is_used_up__two_runs_of_two_paid_minutes(first: int, second: int, used_
 )
 def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(earlier: int, last: int, billed: int) -> None:
     assert billed_s(2, earlier, last) == billed
+
+
+@pytest.mark.parametrize(
+    ("sightings", "ends_s", "earlier", "exact"),
+    [
+        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [20], 20, True, id="a run that no look saw"),
+        pytest.param([waiting(T + 75, T + 76, 2)], [20, 30], 50, True, id="two runs before the first look"),
+        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [90], 65, True, id="longer than there was time"),
+        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 2)], [20], 65, False, id="an end is missing"),
+        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [], 65, False, id="nothing was told"),
+        pytest.param([running(T, T, T + 9), waiting(T + 75, T + 76, 1)], [20], 75, True, id="a run that looks saw"),
+        pytest.param(
+            [running(T, T, T + 9), waiting(T + 75, T + 80, 1), waiting(T + 175, T + 176, 2)],
+            *([75, 40], 115, True),
+            id="the second of two",
+        ),
+    ],
+)
+def test_with_ends__what_hooks_told__counts_where_no_look_saw_a_run(
+    sightings: list[Sighting], ends_s: list[int], earlier: int, exact: bool
+) -> None:
+    runs = with_ends(looked(*sightings, since_s=T), ends_s)
+    assert (earlier_s(runs), is_exact(runs)) == (earlier, exact)
+    assert runs[-1] == looked(*sightings, since_s=T)[-1]
