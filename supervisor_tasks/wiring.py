@@ -39,8 +39,8 @@ from supervisor_tasks.journey.watch_tellers import watch_tellers
 from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.offer import far_off
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import USUAL_PRICES, Settings
@@ -100,7 +100,7 @@ class Work:
     def _introduce(self) -> None:
         if not self._introduced:
             provider = self._site.chain.contract.provider
-            if self._site.ledger.sweeps.learn(PROVIDER, provider):
+            if self._site.ledger.facts.set(PROVIDER, provider):
                 self._site.ledger.sweeps.ask(f"the provider is {provider}")
             self._introduced = True
 

@@ -24,7 +24,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.benchmark import benchmark
 from supervisor_tasks.journey.check_slurm import ANSWERED
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.settings import load
 from supervisor_tasks.site import BenchmarkSide, Site
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
@@ -92,7 +92,7 @@ def _plan(specs: Specs, nonce: str) -> Plan:
 
 def measuring(site: Site, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> Site:
     """The site of a worker of the benchmark queue, with these benchmarks."""
-    site.ledger.sweeps.learn(PROVIDER, PROVIDER_ADDRESS)
+    site.ledger.facts.set(PROVIDER, PROVIDER_ADDRESS)
     suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
     return replace(site, benchmark_side=BenchmarkSide(BenchmarkJobs(cluster, user), suite, _plan))
 

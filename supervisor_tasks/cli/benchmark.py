@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
-from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_TROUBLED
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_TROUBLED
 from supervisor_tasks.settings import Need, load_or_exit
 
 NO_RUN = "0" * 16  # stands where a run has its own number
@@ -180,8 +180,8 @@ def _run_number(desk: Desk, run_id: int | None) -> int:
 
 def _last_error(desk: Desk, number: int) -> str:
     """Why the run makes no step at the moment."""
-    troubled, error = desk.ledger.sweeps.fact(BENCHMARK_TROUBLED), desk.ledger.sweeps.fact(BENCHMARK_ERROR)
-    return error[0] if troubled is not None and error is not None and troubled[0] == str(number) else ""
+    facts = desk.ledger.facts
+    return (facts.get(BENCHMARK_ERROR) or "") if facts.get(BENCHMARK_TROUBLED) == str(number) else ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from supervisor_tasks.cli.desk import JSON, Desk
+from supervisor_tasks.ledger.facts import Fact
 from supervisor_tasks.ledger.provider import RUN_WANTED, WANTED, Registrations
 
 REASON = click.option("--reason", default="the operator", show_default=True)
@@ -22,7 +23,7 @@ def provider(context: click.Context, as_json: bool) -> None:
 
 
 def _show(desk: Desk, as_json: bool) -> None:
-    registrations = Registrations(desk.sweeps)
+    registrations = Registrations(desk.ledger.facts)
     known, told = registrations.standing(), registrations.told()
     if known is None or told is None:
         raise click.ClickException("found nothing yet; expected a worker of the chain queue to have looked: start one")
@@ -85,8 +86,8 @@ def measure(desk: Desk, reason: str) -> None:
     _ask(desk, RUN_WANTED, reason)
 
 
-def _ask(desk: Desk, what: str, reason: str) -> None:
-    Registrations(desk.sweeps).ask(what, reason)
+def _ask(desk: Desk, what: Fact[str], reason: str) -> None:
+    Registrations(desk.ledger.facts).ask(what, reason)
     click.echo("asked; `supervisor provider` tells what comes of it")
 
 

@@ -4,8 +4,8 @@ import click
 
 from supervisor_tasks.cli.desk import WITHOUT_QUESTION, Desk, ask
 from supervisor_tasks.ledger import word
+from supervisor_tasks.ledger.facts import SLURM_IS, SLURM_SEEN
 from supervisor_tasks.ledger.operator import Switch
-from supervisor_tasks.ledger.sweeps import SLURM_IS, SLURM_SEEN
 
 
 @click.group()
@@ -27,12 +27,12 @@ def hold(desk: Desk, reason: str) -> None:
 @click.pass_obj
 def accept(desk: Desk, yes: bool) -> None:
     """Take SLURM as it is: what it does not know any more is lost, and jobs are given to it again."""
-    known, seen = desk.sweeps.fact(SLURM_IS), desk.sweeps.fact(SLURM_SEEN)
+    known, seen = desk.ledger.facts.get(SLURM_IS), desk.ledger.facts.get(SLURM_SEEN)
     held = desk.ledger.switches.is_set(Switch.SUBMISSIONS_HELD)
     if seen is None and not held:
         raise click.ClickException("found no other SLURM, and submissions are not held; there is nothing to accept")
     if seen is not None:
-        ask(yes, f"The cluster was {known[0] if known else 'unknown'}, and is now {seen[0]}. Is that right?")
+        ask(yes, f"The cluster was {known or 'unknown'}, and is now {seen}. Is that right?")
     else:
         ask(yes, "Jobs that SLURM has forgotten, and that never ran, are submitted again. Is its memory lost for good?")
     word.accept_slurm(desk.ledger)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
+from supervisor_tasks.ledger.facts import PROVIDER, REWIND
 from supervisor_tasks.ledger.operator import Switch
-from supervisor_tasks.ledger.sweeps import PROVIDER, REWIND
 from supervisor_tasks.ledger.tellers import forget_reporter
 
 POLL_S = 0.2
@@ -93,10 +93,10 @@ def _require_dead(desk: Desk, mark: bytes, sure: bool) -> None:
     from supervisor_tasks.chain.endpoints import Endpoints  # web3, for which every other command would wait
     from supervisor_tasks.journey.other_fleet import signs_of_life
 
-    provider = desk.sweeps.fact(PROVIDER)
+    provider = desk.ledger.facts.get(PROVIDER)
     rpc = Endpoints(desk.settings.rpc_urls, desk.settings.chain_id)
     ledger = desk.ledger
-    signs = signs_of_life(ledger.engine, ledger.cluster, rpc, provider[0] if provider else "", mark)
+    signs = signs_of_life(ledger.engine, ledger.cluster, rpc, provider or "", mark)
     for sign in signs:
         click.echo(f"{mark.hex()}: {sign}", err=True)
     if signs and not sure:
@@ -123,7 +123,7 @@ def rewind(desk: Desk, to_block: int | None, yes: bool) -> None:
     if refusal is not None:
         raise click.ClickException(refusal)
     ask(yes, f"Take back what was read of the chain above {target}?")
-    desk.sweeps.learn(REWIND, "" if to_block is None else str(to_block))
+    desk.ledger.facts.set(REWIND, to_block)
     click.echo("asked; `supervisor alarms` and the log of the chain queue's worker tell what came of it")
 
 

@@ -15,6 +15,7 @@ from supervisor_tasks.chain.contract import Contract, Happened
 from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.rpc import RpcError
 from supervisor_tasks.events import CancelRequested, Claimed, ToppedUp
+from supervisor_tasks.ledger.facts import TEXT, Fact, Stored
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 AGREEING = 2  # endpoints
 PATIENCE_S = 30.0  # with endpoints that do not answer
 DISAGREE_S = 60.0  # a node may be behind for less
-DISAGREE = "endpoints disagree about"  # the fact: a transaction
+DISAGREE = Fact("condition.endpoints_disagree", TEXT)  # the hash of the first transaction about which they do
 ADVICE = (
     "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 )
@@ -84,12 +85,12 @@ def _tell(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str,
     """The operator is called when endpoints that answer have disagreed about one transaction for long."""
     if not missing or len(shown) < AGREEING:
         return
-    known = ledger.sweeps.fact(DISAGREE)
-    if known is None or known[0] not in missing:
-        ledger.sweeps.learn(DISAGREE, min(missing))
-        known = min(missing), 0.0
-    doubted, for_s = known
-    if for_s >= DISAGREE_S:
+    known = ledger.facts.read(DISAGREE)
+    if known is None or known.value not in missing:
+        ledger.facts.set(DISAGREE, min(missing))
+        known = Stored(min(missing), 0.0)
+    doubted = known.value
+    if known.age_s >= DISAGREE_S:
         ledger.alarms.on(
             AlarmName.ENDPOINTS_DISAGREE,
             transactions=len(missing),

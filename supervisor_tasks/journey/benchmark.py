@@ -46,9 +46,9 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.journey.sight import ProviderUnknownError
 from supervisor_tasks.ledger.benchmarks import Verdict
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED, PROVIDER
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.rows import storable
-from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED, PROVIDER
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.output import Seen, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.recognise import was_rejected
@@ -136,12 +136,12 @@ def _begin(site: Site, run: Run) -> None:
 
 def _troubled(site: Site, run: Run, error: Exception) -> None:
     """Keep why no step is made, and since when; call the operator if that is for long."""
-    sweeps = site.ledger.sweeps
+    facts = site.ledger.facts
     why = storable(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
-    sweeps.learn(BENCHMARK_ERROR, why)
-    sweeps.learn(BENCHMARK_TROUBLED, str(run.id))
-    _, troubled_s = sweeps.fact(BENCHMARK_TROUBLED) or ("", 0.0)
-    if stands_still(troubled_s, impossible=isinstance(error, ImpossibleRunError)):
+    facts.set(BENCHMARK_ERROR, why)
+    facts.set(BENCHMARK_TROUBLED, str(run.id))
+    troubled = facts.read(BENCHMARK_TROUBLED)
+    if stands_still(troubled.age_s if troubled else 0.0, impossible=isinstance(error, ImpossibleRunError)):
         advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
         site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=why, advice=advice)
 
@@ -149,8 +149,9 @@ def _troubled(site: Site, run: Run, error: Exception) -> None:
 def _refused(site: Site, run: Run, error: LoginRefusedError) -> None:
     """Keep that the login node does not let the user in, and since when; call the operator after a minute of that."""
     site.ledger.ticks.leave(LOGIN_TRIED)
-    site.ledger.sweeps.learn(BENCHMARK_REFUSED, error.user)
-    _, for_s = site.ledger.sweeps.fact(BENCHMARK_REFUSED) or ("", 0.0)
+    site.ledger.facts.set(BENCHMARK_REFUSED, error.user)
+    refused = site.ledger.facts.read(BENCHMARK_REFUSED)
+    for_s = refused.age_s if refused else 0.0
     if for_s >= REFUSED_S:
         about = {"run": run.id, "user": error.user, "reason": storable(str(error))[:500], "for_s": round(for_s)}
         site.ledger.alarms.on(AlarmName.BENCHMARK_USER_REFUSED, **about, advice=LET_IN)
@@ -158,10 +159,10 @@ def _refused(site: Site, run: Run, error: LoginRefusedError) -> None:
 
 def _login_waits(site: Site, one: Measurement | None) -> bool:
     """Whether the next login as the user, who was refused, is not to be tried yet."""
-    refused, tried_s = site.ledger.sweeps.fact(BENCHMARK_REFUSED), site.ledger.ticks.age_s(LOGIN_TRIED)
-    if refused is None or tried_s is None or refused[0] != _user(site, one):
+    refused, tried_s = site.ledger.facts.read(BENCHMARK_REFUSED), site.ledger.ticks.age_s(LOGIN_TRIED)
+    if refused is None or tried_s is None or refused.value != _user(site, one):
         return False
-    return tried_s < login_again_in_s(refused[1])
+    return tried_s < login_again_in_s(refused.age_s)
 
 
 def _user(site: Site, one: Measurement | None) -> str:
@@ -172,17 +173,17 @@ def _user(site: Site, one: Measurement | None) -> str:
 
 def _let_in(site: Site) -> None:
     """The login node lets the user in again, or no login is needed any more."""
-    refused = site.ledger.sweeps.fact(BENCHMARK_REFUSED)
+    refused = site.ledger.facts.get(BENCHMARK_REFUSED)
     if refused is not None:
         site.ledger.alarms.off(AlarmName.BENCHMARK_USER_REFUSED)
-        site.ledger.sweeps.forget(BENCHMARK_REFUSED, refused[0])
+        site.ledger.facts.clear_if(BENCHMARK_REFUSED, refused)
 
 
 def _goes_on(site: Site) -> None:
-    troubled = site.ledger.sweeps.fact(BENCHMARK_TROUBLED)
+    troubled = site.ledger.facts.get(BENCHMARK_TROUBLED)
     if troubled is not None:
         site.ledger.alarms.off(AlarmName.BENCHMARK_STANDS_STILL)
-        site.ledger.sweeps.forget(BENCHMARK_TROUBLED, troubled[0])
+        site.ledger.facts.clear_if(BENCHMARK_TROUBLED, troubled)
 
 
 def _finish(site: Site, run: Run) -> None:
@@ -354,10 +355,10 @@ def _cancel(site: Site, one: Measurement, slurm_id: SlurmId) -> str:
 
 
 def _names_begin(site: Site) -> str:
-    known = site.ledger.sweeps.fact(PROVIDER)
+    known = site.ledger.facts.get(PROVIDER)
     if known is None:
         raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
-    return benchmark_run.name_beginning(known[0], site.ledger.cluster)
+    return benchmark_run.name_beginning(known, site.ledger.cluster)
 
 
 # --- writing down -------------------------------------------------------------------------------------------------------

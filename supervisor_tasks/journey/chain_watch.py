@@ -1,6 +1,5 @@
 """What the operator is called for about the chain and the wallet."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,13 +11,13 @@ from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import WalletEmptyError
 from supervisor_tasks.journey import vain_claims
+from supervisor_tasks.ledger.facts import ENDPOINTS, TEXT, Fact
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.sweeps import ENDPOINTS
 from supervisor_tasks.site import Site
 
 ANSWERED = "chain"  # the tick that is there when the chain has answered
 SILENT_S = 60.0  # a node that is started anew is no alarm
-OLDEST_OPEN = "oldest open transaction"  # the fact that all others wait behind it
+OLDEST_OPEN = Fact("condition.transaction_stuck", TEXT)  # its id: all others wait behind it
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
 AWAY_S = 180.0  # one of several endpoints; the others do its work
@@ -55,7 +54,7 @@ def _silent(site: Site, error: str) -> None:
     if silent_s is None or silent_s > SILENT_S:
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING, silent_s=shown_s, error=error[:500])
-        ledger.sweeps.learn(OLDEST_OPEN, "")  # it is the chain that stands still
+        ledger.facts.set(OLDEST_OPEN, "")  # it is the chain that stands still
     _watch_endpoints(site)
 
 
@@ -83,9 +82,8 @@ def _watch_endpoints(site: Site) -> None:
 
 def _tell_health(site: Site, health: Mapping[str, Health]) -> None:
     """For the metrics, whose process asks no node."""
-    told, known = json.dumps(health), site.ledger.sweeps.fact(ENDPOINTS)
-    if known is None or known[0] != told:
-        site.ledger.sweeps.learn(ENDPOINTS, told)
+    if site.ledger.facts.get(ENDPOINTS) != health:
+        site.ledger.facts.set(ENDPOINTS, dict(health))
 
 
 def _watch_away(site: Site, away: Mapping[str, tuple[float, str]]) -> None:
@@ -122,7 +120,7 @@ def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:
 def _watch_oldest(site: Site, alarmed: bool) -> None:
     """A transaction that stays open for long stands for something that is wrong, whatever it is."""
     oldest = site.chain.wallet.book.oldest_open()
-    site.ledger.sweeps.learn(OLDEST_OPEN, "" if oldest is None else str(oldest.id))
+    site.ledger.facts.set(OLDEST_OPEN, "" if oldest is None else str(oldest.id))
     if oldest is None:
         site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
         return
@@ -140,8 +138,8 @@ def calm(site: Site) -> None:
 
 def _stands_still_s(site: Site, oldest: OldestOpen | None) -> float:
     """For how long this has been the oldest open one while the chain answered."""
-    known = site.ledger.sweeps.fact(OLDEST_OPEN)
-    return known[1] if oldest is not None and known is not None and known[0] == str(oldest.id) else 0.0
+    known = site.ledger.facts.read(OLDEST_OPEN)
+    return known.age_s if oldest is not None and known is not None and known.value == str(oldest.id) else 0.0
 
 
 def _asked_wei(details: dict[str, Any]) -> int:

@@ -9,17 +9,17 @@ from supervisor_tasks.jobs.oversize import forget_when_quiet
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_benchmarks
+from supervisor_tasks.ledger.facts import FLAG, INT, SLURM_REMEMBERS, Fact, Stored
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.provider import NODES
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
 ANSWERED = "slurm"  # the tick that is there while SLURM answers
-MISSED = "SLURM is missed, tries"  # the fact that so many tries since the last answer, or since a start, were in vain
-SEEN = "SLURM has answered since the start"  # a fact: yes or no
+FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer, or since a start
+SEEN = Fact("slurm.answered_since_start", FLAG)
 CHECK_EVERY_S = 20.0  # while it answers
 KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
 SILENT_S = 60.0  # slurmctld may be started anew: it is missed, and soon back; the operator is called after that
@@ -38,9 +38,9 @@ def slurm_works(ledger: Ledger) -> bool:
 
 def count_anew(ledger: Ledger) -> None:
     """A worker starts: SLURM is asked at once, its tries are counted anew, and old benchmarks are looked for."""
-    ledger.sweeps.learn(MISSED, "0")
-    ledger.sweeps.learn(SEEN, "no")
-    ledger.sweeps.learn(OLD_BENCHMARKS, "wanted")
+    ledger.facts.set(FAILED_TRIES, 0)
+    ledger.facts.set(SEEN, False)
+    ledger.facts.set(OLD_BENCHMARKS, True)
 
 
 def check_slurm(site: Site) -> None:
@@ -68,22 +68,11 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 
 
 def _due(site: Site) -> bool:
-    answered_s, seen = site.ledger.ticks.age_s(ANSWERED), _seen(site.ledger)
+    answered_s, seen = site.ledger.ticks.age_s(ANSWERED), site.ledger.facts.get(SEEN) or False
     if answered_s is not None and seen:
         return answered_s >= CHECK_EVERY_S
-    tries, tried_s = _tries(site.ledger)
-    return tried_s >= next_try_s(tries, seen, site.slurm.try_every_s)
-
-
-def _seen(ledger: Ledger) -> bool:
-    fact = ledger.sweeps.fact(SEEN)
-    return fact is not None and fact[0] == "yes"
-
-
-def _tries(ledger: Ledger) -> tuple[int, float]:
-    """How many tries in a row were in vain, and how long ago the last one was."""
-    value, age_s = ledger.sweeps.fact(MISSED) or ("0", 0.0)
-    return int(value), age_s
+    failed = site.ledger.facts.read(FAILED_TRIES) or Stored(0, 0.0)
+    return failed.age_s >= next_try_s(failed.value, seen, site.slurm.try_every_s)
 
 
 def _check(site: Site) -> bool:
@@ -104,8 +93,8 @@ def _check(site: Site) -> bool:
     ledger.ticks.leave(ANSWERED)
     if ledger.ticks.age_s(NODES) is None:
         site.sweep.wake("look_at_nodes")  # its nodes may be others now
-    ledger.sweeps.learn(MISSED, "0")
-    ledger.sweeps.learn(SEEN, "yes")
+    ledger.facts.set(FAILED_TRIES, 0)
+    ledger.facts.set(SEEN, True)
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
     learn_start(ledger, controller, silent_s, now_s)
     _learn_memory(site, controller.min_job_age_s)
@@ -121,22 +110,22 @@ def _learn_memory(site: Site, min_job_age_s: int) -> None:
     """Without accounting sweeps are as frequent as slurmctld is forgetful: the next one is not to be as late as the last one
     thought.
     """
-    sweeps, known = site.ledger.sweeps, site.ledger.sweeps.fact(SLURM_REMEMBERS)
-    if known is not None and known[0] == str(min_job_age_s):
+    ledger = site.ledger
+    if ledger.facts.get(SLURM_REMEMBERS) == min_job_age_s:
         return
     if site.slurm.cluster.paths.sacct is None:
-        sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: who dies in between has not learnt it
+        ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: who dies in between has not learnt it
         if 0 < min_job_age_s < SENSIBLE_AGE_S:
             log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)
-    sweeps.learn(SLURM_REMEMBERS, str(min_job_age_s))
+    ledger.facts.set(SLURM_REMEMBERS, min_job_age_s)
 
 
 def _missed(ledger: Ledger, error: TransientError) -> None:
     ledger.ticks.remove(ANSWERED)
     ledger.ticks.remove(NODES)
-    tries = _tries(ledger)[0] + 1
-    ledger.sweeps.learn(MISSED, str(tries))
+    tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
+    ledger.facts.set(FAILED_TRIES, tries)
     silent_s = ledger.ticks.age_s("check_slurm")
-    if is_alarming(tries, _seen(ledger), silent_s):
+    if is_alarming(tries, ledger.facts.get(SEEN) or False, silent_s):
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, tries=tries, error=str(error)[:500])

@@ -52,7 +52,7 @@ def _claim(site: Site) -> bool:
 
 def _hear_of_registration(site: Site, permission: Permission) -> None:
     """Whoever registers looks at once when the grid has approved, removed, banned."""
-    facts = Registrations(site.ledger.sweeps)
+    facts = Registrations(site.ledger.facts)
     if facts.learn_permission(permission.valid, permission.waiting, permission.banned) and site.offer_side is not None:
         site.offer_side.wake()
 

@@ -12,9 +12,9 @@ from supervisor_tasks.job import Address, JobId
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import by_whom
 from supervisor_tasks.journey.scan import STREAM
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.site import Site
 from supervisor_tasks.view import View, claimed
 
@@ -25,7 +25,7 @@ HISTORY_AT_ONCE_S = 20.0  # between sweeps
 
 def is_left(site: Site) -> bool:
     """Whether older claims are to be read still."""
-    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.sweeps.fact(PROVIDER)
+    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.facts.get(PROVIDER)
     return provider is not None and read is not None and read[0] > site.sweep.start_block
 
 
@@ -33,8 +33,8 @@ def read_on(site: Site) -> bool:
     """Read older claims as long as there is time and none of them matters: for the first that does, a sweep is asked for, which
     reads it again. SLURM is asked for nothing.
     """
-    ledger, provider = site.ledger, site.ledger.sweeps.fact(PROVIDER)
-    contract = site.sweep.contract_of(Address(provider[0] if provider else ""))
+    ledger, provider = site.ledger, site.ledger.facts.get(PROVIDER)
+    contract = site.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
     while is_left(site) and time.monotonic() < until_s and not ledger.sweeps.due():
         claims, others, first = read(site, contract)

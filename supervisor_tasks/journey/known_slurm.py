@@ -5,9 +5,9 @@ of another cluster, or of none of ours, knows nothing of our jobs, and whatever 
 import time
 
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.ledger.facts import SLURM_BOOT, SLURM_IS, SLURM_SEEN, SLURM_START, SlurmStart
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_BOOT, SLURM_IS, SLURM_SEEN, SLURM_SILENT
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.which import Which
@@ -35,20 +35,18 @@ def require_known(site: Site) -> None:
 
 def recognise(site: Site, controller: Controller) -> None:
     """Compare a slurmctld that answered with what the ledger knows; the first one is learnt. Raises AnotherSlurmError."""
-    sweeps, found = site.ledger.sweeps, controller.which
-    known = sweeps.fact(SLURM_IS)
-    if known is not None and not found.is_the_same_as(Which.told(known[0])):
-        sweeps.learn(SLURM_SEEN, str(found))
+    facts, found = site.ledger.facts, controller.which
+    known = facts.get(SLURM_IS)
+    if known is not None and not found.is_the_same_as(Which.told(known)):
+        facts.set(SLURM_SEEN, str(found))
         address = site.slurm.cluster.ssh.address
         advice = "look at SLURM_SSH_ADDRESS; if the cluster is what it should be, `supervisor slurm accept`"
-        site.ledger.alarms.on(
-            AlarmName.SLURM_IS_ANOTHER, at=address, found=str(found), expected=known[0], advice=advice
-        )
+        site.ledger.alarms.on(AlarmName.SLURM_IS_ANOTHER, at=address, found=str(found), expected=known, advice=advice)
         site.slurm.met.at_s = float("-inf")
-        raise AnotherSlurmError(f"found the SLURM cluster {found} at {address}; expected {known[0]}")
-    sweeps.learn(SLURM_IS, str(found))
-    if (seen := sweeps.fact(SLURM_SEEN)) is not None:
-        sweeps.forget(SLURM_SEEN, seen[0])
+        raise AnotherSlurmError(f"found the SLURM cluster {found} at {address}; expected {known}")
+    facts.set(SLURM_IS, str(found))
+    if (seen := facts.get(SLURM_SEEN)) is not None:
+        facts.clear_if(SLURM_SEEN, seen)
     site.ledger.alarms.off(AlarmName.SLURM_IS_ANOTHER)
     site.slurm.met.at_s = time.monotonic()
 
@@ -58,13 +56,12 @@ def learn_start(ledger: Ledger, controller: Controller, silent_s: float, now_s: 
     sweep is to look what it has forgotten. `now_s` is the site's time. The first comes last: without the others nothing is
     taken for granted of what slurmctld had saved, and it is no news any more, for which nobody would ask for a sweep.
     """
-    booted = controller.booted
-    known, silent = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(SLURM_SILENT)
-    if is_to_be_learnt(booted, known and known[0], silent and silent[0]):
-        ledger.sweeps.learn(SLURM_SILENT, f"{booted} {silent_s:.0f} {first_id(controller, now_s)}")
-    if known is None or known[0] != booted:
+    booted, known = controller.booted, ledger.facts.get(SLURM_BOOT)
+    if is_to_be_learnt(booted, known, ledger.facts.get(SLURM_START)):
+        ledger.facts.set(SLURM_START, SlurmStart(booted, float(round(silent_s)), first_id(controller, now_s)))
+    if known != booted:
         ledger.sweeps.ask(f"slurmctld runs since {booted}")
-    ledger.sweeps.learn(SLURM_BOOT, booted)
+    ledger.facts.set(SLURM_BOOT, booted)
 
 
 def first_id(controller: Controller, now_s: float) -> int:
@@ -73,9 +70,9 @@ def first_id(controller: Controller, now_s: float) -> int:
     return controller.next_id if abs(now_s - booted_s) <= JUST_STARTED_S else 0
 
 
-def is_to_be_learnt(booted: str, known: str | None, silent: str | None) -> bool:
-    """Whether the silence before a start of slurmctld is to be written down: of a new one, or where nothing is known of any."""
-    return known != booted or silent is None
+def is_to_be_learnt(booted: str, known: str | None, start: SlurmStart | None) -> bool:
+    """Whether the silence before a start of slurmctld must be written down: of a new start, or where none is known."""
+    return known != booted or start is None
 
 
 def require_not_held(ledger: Ledger) -> None:

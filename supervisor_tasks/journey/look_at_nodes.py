@@ -28,7 +28,7 @@ def look_at_nodes(site: Site) -> None:
 
 def _look(site: Site) -> bool:
     require_known(site)
-    book = Registrations(site.ledger.sweeps)
+    book = Registrations(site.ledger.facts)
     try:
         specs = site.slurm.nodes.specs()
     except TransientError as error:

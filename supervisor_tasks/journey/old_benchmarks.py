@@ -4,7 +4,7 @@ import structlog
 
 from supervisor_tasks.benchmark_run import is_named, name_beginning
 from supervisor_tasks.ledger.benchmarks import Benchmarks
-from supervisor_tasks.ledger.sweeps import PROVIDER
+from supervisor_tasks.ledger.facts import FLAG, PROVIDER, Fact
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.listing import Listed
@@ -13,7 +13,7 @@ from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
-OLD_BENCHMARKS = "old benchmarks"  # the fact that they are wanted to be cancelled: a worker has started
+OLD_BENCHMARKS = Fact("benchmark.old_wanted", FLAG)  # a worker has started: they must be cancelled
 
 
 def cancel_old_benchmarks(site: Site) -> None:
@@ -22,10 +22,10 @@ def cancel_old_benchmarks(site: Site) -> None:
     we are, it is left for later. Raises SlurmUnavailableError or SshUnavailableError.
     """
     ledger, slurm = site.ledger, site.slurm
-    wanted, provider = ledger.sweeps.fact(OLD_BENCHMARKS), ledger.sweeps.fact(PROVIDER)
+    wanted, provider = ledger.facts.get(OLD_BENCHMARKS), ledger.facts.get(PROVIDER)
     if wanted is None or provider is None:
         return
-    beginning, book = name_beginning(provider[0], ledger.cluster), Benchmarks(ledger.engine, ledger.cluster)
+    beginning, book = name_beginning(provider, ledger.cluster), Benchmarks(ledger.engine, ledger.cluster)
     users = book.users() | {slurm.benchmark_user}
     found = [
         job
@@ -37,7 +37,7 @@ def cancel_old_benchmarks(site: Site) -> None:
     for job in found:
         if job.name not in keep:
             _cancel(slurm.cluster, job)
-    ledger.sweeps.forget(OLD_BENCHMARKS, wanted[0])
+    ledger.facts.clear(OLD_BENCHMARKS)
 
 
 def _cancel(cluster: Cluster, job: Listed) -> None:

@@ -56,7 +56,7 @@ def register(site: Site) -> None:
 
 
 def _register(site: Site) -> bool:
-    book = Registrations(site.ledger.sweeps)
+    book = Registrations(site.ledger.facts)
     seen = _situation(site, book)
     situation = _measure(site, book, replace(seen, memory=remembered(seen)))
     book.keep(situation.memory)

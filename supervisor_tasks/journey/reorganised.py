@@ -9,10 +9,10 @@ from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.events import Reorganised
 from supervisor_tasks.job import JobId
+from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.ledger.sweeps import REWIND
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -56,14 +56,14 @@ def end_doubts(site: Site, head: int) -> None:
 
 def rewind_as_asked(site: Site) -> None:
     """Do what the operator asked for by a fact in the ledger; what cannot be done is told, and asked for no more."""
-    asked = site.ledger.sweeps.fact(REWIND)
+    asked = site.ledger.facts.read(REWIND)
     if asked is None:
         return
     try:
-        log.warning("chain_rewound", to_block=rewind(site, int(asked[0]) if asked[0] else None))
+        log.warning("chain_rewound", to_block=rewind(site, asked.value))
     except RewindError as error:
         log.error("rewind_refused", error=str(error))
-    site.ledger.sweeps.forget(REWIND, asked[0])
+    site.ledger.facts.clear_if(REWIND, asked.value)
 
 
 def rewind(site: Site, to_block: int | None = None) -> int:

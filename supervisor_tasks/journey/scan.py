@@ -16,6 +16,7 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
+from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 
 STREAM = "contract"
 SHOWN = 500  # characters of an error in an alarm
-STANDS_STILL = "the scan stands still at"  # the fact; no block: it does not
+STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # at this block; empty: it does not
 STILL_S = 180.0  # a node that is behind, or shows no logs, for so long will not mend by itself
 
 
@@ -49,7 +50,7 @@ def _scan(site: Site) -> bool:
     except SupervisorError as error:
         _stand_still(site, AlarmName.SCAN_STANDS_STILL, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN])
         raise
-    ledger.sweeps.learn(STANDS_STILL, "")
+    ledger.facts.set(STANDS_STILL, "")
     ledger.alarms.off(AlarmName.SCAN_STANDS_STILL)
     return more
 
@@ -57,10 +58,10 @@ def _scan(site: Site) -> bool:
 def _stand_still(site: Site, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
     """The chain goes on and nothing is read. When that lasts, somebody has to look at the node."""
     ledger = site.ledger
-    ledger.sweeps.learn(STANDS_STILL, str(read_up_to))
-    known = ledger.sweeps.fact(STANDS_STILL)
-    if known is not None and known[1] > STILL_S:
-        about = {"read_up_to": read_up_to, "for_s": round(known[1]), **seen}
+    ledger.facts.set(STANDS_STILL, str(read_up_to))
+    known = ledger.facts.read(STANDS_STILL)
+    if known is not None and known.age_s > STILL_S:
+        about = {"read_up_to": read_up_to, "for_s": round(known.age_s), **seen}
         ledger.alarms.on(alarm, **about, advice="the chain's events are not read: look at the node")
 
 

@@ -18,10 +18,11 @@ from supervisor_tasks.journey.known_slurm import require_known
 from supervisor_tasks.journey.plausible_callbacks import plausible_ids
 from supervisor_tasks.journey.witness import look_at
 from supervisor_tasks.known import Known
+from supervisor_tasks.ledger.facts import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_START, SlurmStart
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.ledger.sweeps import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT, SLURM_SILENT, Begun
+from supervisor_tasks.ledger.sweeps import Begun
 from supervisor_tasks.ledger.tellers import in_touch_s
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.commands import comment
@@ -89,15 +90,15 @@ class ProviderUnknownError(TransientError):
 def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
     """What there is to see, and how far back claims have been read. The ledger comes first."""
     ledger, cluster, side = site.ledger, site.slurm.cluster, site.sweep
-    boot, provider = ledger.sweeps.fact(SLURM_BOOT), ledger.sweeps.fact(PROVIDER)
+    boot, provider = ledger.facts.read(SLURM_BOOT), ledger.facts.get(PROVIDER)
     with report.timed("ledger"):
         view = View(
-            provider=Address(provider[0] if provider else ""),
+            provider=Address(provider or ""),
             comment=comment(cluster.public_address),
             jobs=ledger.sweeps.hot(cluster.partition, compares_sizes=cluster.compares_sizes),
             suspects=begun.suspects,
             grace_s=side.grace_s,
-            steady_s=boot[1] if boot else 0.0,
+            steady_s=boot.age_s if boot else 0.0,
             in_touch_s=float("inf") if cluster.paths.sacct else in_touch_s(ledger.ticks.ages_s()),
         )
     with report.asking("slurm"):
@@ -108,7 +109,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
     with report.asking("chain"):
         view, read_since = _look_at_chain(site, view, report)
     if view.slurm is not None:
-        view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger)[2])
+        view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger).first_id)
     if view.slurm is not None and unlisted(view):
         report.more = True  # those that are missing are asked for at the next sweep: a few commands at each
         view = replace(view, remembered=None)
@@ -118,7 +119,7 @@ def look(site: Site, begun: Begun, report: Report) -> tuple[View, int | None]:
         with report.asking("lost jobs"):
             view = replace(view, asked=_ask(site, view))
         with report.asking("traces"):
-            view = replace(view, traces=_traces(site, view, boot[0] if boot else "", report))
+            view = replace(view, traces=_traces(site, view, boot.value if boot else "", report))
         view = replace(view, told=_told(ledger, view))
     return view, read_since
 
@@ -189,24 +190,19 @@ def _saved(ledger: Ledger, view: View, begun: Begun) -> frozenset[JobId]:
     ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
     if not ids:
         return frozenset()
-    boot, (booted, silent_s, _) = ledger.sweeps.fact(SLURM_BOOT), _start(ledger)
+    boot, start = ledger.facts.read(SLURM_BOOT), _start(ledger)
     until_s = float("inf")  # nothing is known of the start: then nothing is taken for unsaved
-    if boot is not None and boot[0] == booted:
-        until_s = begun.at.timestamp() - boot[1] - silent_s - SAVED_WITHIN_S
-    accepted = ledger.sweeps.fact(SLURM_ACCEPTED)
-    since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted[1]
+    if boot is not None and boot.value == start.booted:
+        until_s = begun.at.timestamp() - boot.age_s - start.silent_s - SAVED_WITHIN_S
+    accepted = ledger.facts.read(SLURM_ACCEPTED)
+    since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted.age_s
     given = ledger.journal.submissions(ids)
     absent = {job.job_id for job in missing(view)} & given.keys()
     return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
 
 
-def _start(ledger: Ledger) -> tuple[str, float, int]:
-    """What is known of slurmctld's last start: which it is, the silence before it, and the id that it began with, or 0."""
-    known = ledger.sweeps.fact(SLURM_SILENT)
-    if known is None:
-        return "", 0.0, 0
-    booted, silent_s, *first_id = known[0].split()  # an older ledger wrote no id down
-    return booted, float(silent_s), int(first_id[0]) if first_id else 0
+def _start(ledger: Ledger) -> SlurmStart:
+    return ledger.facts.get(SLURM_START) or SlurmStart()
 
 
 def _ask(site: Site, view: View) -> dict[JobId, Seen | None]:

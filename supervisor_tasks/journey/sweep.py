@@ -20,10 +20,10 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.foreign_jobs import alarm_of_foreign_jobs, alarm_of_shown_tokens
 from supervisor_tasks.journey.scan import STREAM
 from supervisor_tasks.journey.sight import SHOWN_TEXT, SILENT_AT_MOST, Report, look
+from supervisor_tasks.ledger.facts import SLURM_REMEMBERS
 from supervisor_tasks.ledger.leases import one_at_a_time
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_REMEMBERS
 from supervisor_tasks.queues import SWEEP_ASKED_EVERY_S
 from supervisor_tasks.site import Site
 from supervisor_tasks.view import Found, View, foreign
@@ -209,8 +209,8 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
 
 
 def _every_s(site: Site) -> float:
-    remembers = site.ledger.sweeps.fact(SLURM_REMEMBERS) if site.slurm.cluster.paths.sacct is None else None
-    return interval_s(site.sweep.every_s, float(remembers[0]) if remembers else 0.0)
+    remembers_s = site.ledger.facts.get(SLURM_REMEMBERS) if site.slurm.cluster.paths.sacct is None else None
+    return interval_s(site.sweep.every_s, remembers_s or 0.0)
 
 
 def _told(site: Site, report: Report, view: View, findings: Sequence[Finding]) -> dict[str, Any]:

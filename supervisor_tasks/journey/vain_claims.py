@@ -11,10 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from supervisor_tasks.chain.book import Mined
 from supervisor_tasks.chain.estimates import RevertedError
+from supervisor_tasks.ledger.facts import INT, TEXT, Fact
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
+REVERTED = {purpose: Fact(f"claims.reverted.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES}  # in a row
+REFUSED = {
+    purpose: Fact(f"condition.refused.{purpose.replace('-', '_')}", TEXT) for purpose in PURPOSES
+}  # by the estimate
 MOST_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 LONGEST_WAIT_S = 60.0
 ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
@@ -56,7 +61,7 @@ def count(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, Reverte
 
 def would_revert(ledger: Ledger, purpose: str, error: str) -> bool:
     """A claim was refused at the estimate; True when it is the first one."""
-    first = ledger.sweeps.learn(_estimate(purpose), "refused")
+    first = ledger.facts.set(REFUSED[purpose], "")
     for_s = _refused_s(ledger, purpose)
     if for_s >= ESTIMATED_S:
         about = {"estimated": True, "for_s": round(for_s), "error": error, "seen_s": round(time.time())}
@@ -66,9 +71,8 @@ def would_revert(ledger: Ledger, purpose: str, error: str) -> bool:
 
 def would_not_revert(ledger: Ledger, purpose: str) -> None:
     """A claim has passed the estimate, or none waits."""
-    known = ledger.sweeps.fact(_estimate(purpose))
-    if known is not None:
-        ledger.sweeps.forget(_estimate(purpose), known[0])
+    if ledger.facts.get(REFUSED[purpose]) is not None:
+        ledger.facts.clear(REFUSED[purpose])
         _calm(ledger)
 
 
@@ -82,13 +86,13 @@ def _calm(ledger: Ledger) -> None:
 def _succeeded(ledger: Ledger, purpose: str) -> None:
     in_a_row, _ = _reverted(ledger, purpose)
     if in_a_row:
-        ledger.sweeps.forget(_fact(purpose), str(in_a_row))
+        ledger.facts.clear_if(REVERTED[purpose], in_a_row)
         _calm(ledger)
 
 
 def _in_vain(ledger: Ledger, purpose: str, error: str) -> None:
     in_a_row = _reverted(ledger, purpose)[0] + 1
-    ledger.sweeps.learn(_fact(purpose), str(in_a_row))
+    ledger.facts.set(REVERTED[purpose], in_a_row)
     if in_a_row >= MOST_REVERTED:
         about = {"in_a_row": in_a_row, "error": error, "next_in_s": wait_s(in_a_row), "seen_s": round(time.time())}
         ledger.alarms.on(AlarmName.CLAIMS_REVERT, purpose=purpose, **about, advice=ADVICE)
@@ -96,19 +100,11 @@ def _in_vain(ledger: Ledger, purpose: str, error: str) -> None:
 
 def _reverted(ledger: Ledger, purpose: str) -> tuple[int, float]:
     """How many in a row, and how many seconds ago the last was."""
-    known = ledger.sweeps.fact(_fact(purpose))
-    return (0, 0.0) if known is None or known[1] > QUIET_S else (int(known[0]), known[1])
+    known = ledger.facts.read(REVERTED[purpose])
+    return (0, 0.0) if known is None or known.age_s > QUIET_S else (known.value, known.age_s)
 
 
 def _refused_s(ledger: Ledger, purpose: str) -> float:
     """For how many seconds claims of a kind have been refused at the estimate."""
-    known = ledger.sweeps.fact(_estimate(purpose))
-    return 0.0 if known is None else known[1]
-
-
-def _estimate(purpose: str) -> str:
-    return f"refused at the estimate: {purpose}"
-
-
-def _fact(purpose: str) -> str:
-    return f"in vain: {purpose}"
+    known = ledger.facts.read(REFUSED[purpose])
+    return 0.0 if known is None else known.age_s

@@ -2,11 +2,12 @@
 while. A fleet that comes back after an outage gives them the time to come back too.
 """
 
+from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away
 
-MISSED = "who tells of ends is missed"  # the fact
+MISSED = Fact("condition.callbacks_away", TEXT)
 MISSED_S = 60.0
 ADVICE = {
     CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
@@ -18,14 +19,14 @@ ADVICE = {
 def watch_tellers(ledger: Ledger) -> None:
     """Call the operator for who is missed, until he is heard again."""
     missed = away(ledger.ticks.ages_s())
-    known = ledger.sweeps.fact(MISSED)
+    known = ledger.facts.read(MISSED)
     if not missed:
         if known is not None:
-            ledger.sweeps.forget(MISSED, known[0])
+            ledger.facts.clear(MISSED)
         ledger.alarms.off(AlarmName.CALLBACKS_AWAY)
     elif known is None:
-        ledger.sweeps.learn(MISSED, "")
-    elif known[1] > MISSED_S:
+        ledger.facts.set(MISSED, "")
+    elif known.age_s > MISSED_S:
         ledger.alarms.on(
             AlarmName.CALLBACKS_AWAY,
             silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},

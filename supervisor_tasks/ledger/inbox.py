@@ -9,13 +9,14 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import Callback, FactRow
+from supervisor_tasks.ledger.facts import FACTS, INT, Fact
+from supervisor_tasks.ledger.models import Callback
 from supervisor_tasks.ledger.ticks import Ticks
 
 CALLBACKS = Callback.metadata.tables["callbacks"]
-FACTS = FactRow.metadata.tables["facts"]
 
-STRANGE_FORGOTTEN = "strange callbacks forgotten"  # a tick, and the fact up to which id they were looked at
+STRANGE_FORGOTTEN = "strange callbacks forgotten"  # the tick
+STRANGE_LOOKED_AT = Fact("callbacks.strange_looked_at", INT)  # up to this id
 FORGET_EVERY_S = 600.0
 STRANGE_KEPT_S = 2700.0  # with the time between two looks, less than an hour
 MOST = 1000  # that are read at a time
@@ -124,14 +125,14 @@ class Inbox:
         if ago_s is not None and ago_s < FORGET_EVERY_S:
             return 0
         with self._engine.begin() as connection:
-            looked_at = FACTS.c.cluster == self._cluster, FACTS.c.name == STRANGE_FORGOTTEN
+            looked_at = FACTS.c.cluster == self._cluster, FACTS.c.name == STRANGE_LOOKED_AT.name
             behind = int(connection.scalar(select(FACTS.c.value).where(*looked_at)) or 0)
             where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
             young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
             gone = connection.execute(_STRANGE, where | {"young": young}).rowcount
             connection.execute(_NO_LONGER_STRANGE, where)
             last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
-            known = insert(FACTS).values(cluster=self._cluster, name=STRANGE_FORGOTTEN, value=str(last_id))
+            known = insert(FACTS).values(cluster=self._cluster, name=STRANGE_LOOKED_AT.name, value=str(last_id))
             value = {"value": known.excluded.value}
             connection.execute(known.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
         self._ticks.leave(STRANGE_FORGOTTEN)

@@ -2,7 +2,6 @@
 nothing.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,9 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.ledger.facts import ENDPOINTS, Facts
 from supervisor_tasks.ledger.operator import Alarm, Alarms, Switch, Switches
 from supervisor_tasks.ledger.provider import STANDING
-from supervisor_tasks.ledger.sweeps import ENDPOINTS, Sweeps, Swept
+from supervisor_tasks.ledger.sweeps import Sweeps, Swept
 from supervisor_tasks.registration import Standing
 
 Row = dict[str, Any]
@@ -78,6 +78,7 @@ class Overview:
 
     def snapshot(self) -> Snapshot:
         """How it stands."""
+        facts = Facts(self._engine, self._cluster)
         last_sweep = next(iter(Sweeps(self._engine, self._cluster).last()), None)
         with self._engine.connect() as connection:
             unread = self._rows(connection, _UNREAD)
@@ -94,8 +95,8 @@ class Overview:
                 cursors={row["stream"]: row["block_number"] for row in self._rows(connection, _CURSORS)},
                 ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
                 alarms=Alarms(self._engine, self._cluster).all(),
-                standing=next((Standing(row["value"]) for row in self._rows(connection, _STANDING)), None),
-                endpoints=next((json.loads(row["value"]) for row in self._rows(connection, _ENDPOINTS)), {}),
+                standing=facts.get(STANDING),
+                endpoints=facts.get(ENDPOINTS) or {},
                 drained=Switches(self._engine, self._cluster).is_set(Switch.DRAINED),
                 held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_HELD),
                 last_sweep=last_sweep,
@@ -184,10 +185,6 @@ _CURSORS = "SELECT stream, block_number FROM cursors WHERE cluster = :cluster OR
 _TICKS = """
     SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s
     FROM ticks WHERE cluster = :cluster ORDER BY name"""
-
-_STANDING = f"SELECT value FROM facts WHERE cluster = :cluster AND name = '{STANDING}'"  # noqa: S608  our own word
-
-_ENDPOINTS = f"SELECT value FROM facts WHERE cluster = :cluster AND name = '{ENDPOINTS}'"  # noqa: S608  our own word
 
 _JOB_LIST = """
     SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, elapsed_s, created_at, updated_at,

@@ -17,6 +17,7 @@ from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.effects import COUNTDOWN_S, Effects, OpenEffect, WakeUp, Wanted
+from supervisor_tasks.ledger.facts import Facts
 from supervisor_tasks.ledger.inbox import Inbox
 from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.ledger.leases import Holder
@@ -65,6 +66,7 @@ class Ledger:
         self.cursors = Cursors(engine, cluster)
         self.alarms = Alarms(engine, cluster)
         self.switches = Switches(engine, cluster)
+        self.facts = Facts(engine, cluster)
         self.sweeps = Sweeps(engine, cluster)
         self.benchmarks = Benchmarks(engine, cluster)
         self.others = Others(engine, cluster)

@@ -1,12 +1,11 @@
-"""What the sweep reads and writes: many jobs at once without their scripts, its reports, its doubts, and a few facts."""
+"""What the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, case, delete, func, select, text
+from sqlalchemy import Engine, bindparam, case, delete, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from supervisor_tasks.job import GREATEST_LIMIT_MIN, Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
@@ -14,29 +13,15 @@ from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.runs import Run, Runs, left_min
 from supervisor_tasks.known import Known, earlier_limits
 from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import FactRow, SweepRow
+from supervisor_tasks.ledger.facts import FACTS, TEXT, Fact
+from supervisor_tasks.ledger.models import SweepRow
 from supervisor_tasks.ledger.rows import storable_json
 
 SWEEPS = SweepRow.metadata.tables["sweeps"]
-FACTS = FactRow.metadata.tables["facts"]
 
 KEPT = 500  # reports: five days, or hours where there is no accounting and slurmctld is forgetful
 STALE_S = 60.0  # what nobody touched for so long should have been worked on
-PROVIDER = "provider"  # the fact that this address is ours
-ENDPOINTS = "rpc endpoints"  # their health by name, as JSON
-SLURM_BOOT = "slurmctld runs since"
-SLURM_SILENT = (
-    "slurmctld silent before"  # a start of slurmctld, the seconds of silence that ended when it was found, its first id
-)
-BENCHMARK_TROUBLED = "benchmark run without a step that succeeded"  # the run's number
-BENCHMARK_ERROR = "benchmark run's last error"
-BENCHMARK_REFUSED = "benchmark user refused"  # the login node has not let this user in since then
-SLURM_IS = "slurm is"  # the cluster that has the ledger's jobs
-SLURM_SEEN = "slurm seen"  # another one, which was found in its place
-SLURM_REMEMBERS = "slurm remembers what ended"  # for so many seconds: MinJobAge
-SLURM_ACCEPTED = "slurm accepted"  # the fact that the operator took what SLURM had forgotten up to then for forgotten
-REWIND = "rewind wanted"  # the fact that the operator wants the chain read again from that block on, or from the last in common
-WANTED = "sweep wanted"  # the fact that somebody asks for a sweep, and why
+WANTED = Fact("sweep.wanted", TEXT)  # why a sweep is asked for
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
@@ -117,7 +102,7 @@ class Sweeps:
 
     def ask(self, why: str) -> None:
         """Have a sweep made soon, which names all who asked. Asking twice is asking once, but not of one that has begun."""
-        row = insert(FACTS).values(cluster=self._cluster, name=WANTED, value=why, since=func.clock_timestamp())
+        row = insert(FACTS).values(cluster=self._cluster, name=WANTED.name, value=why, since=func.clock_timestamp())
         known = FACTS.c.value.contains(why, autoescape=True)
         value = case((known, FACTS.c.value), else_=FACTS.c.value + "; " + why)
         more = row.on_conflict_do_update(
@@ -129,11 +114,11 @@ class Sweeps:
     def due(self) -> bool:
         """Whether somebody has asked for a sweep, or the last one is long enough ago."""
         with asking(self._engine) as connection:
-            return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED}))
+            return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": WANTED.name}))
 
     def begin(self, why: str) -> Begun:
         """Begin one, which names whoever asked. That is forgotten when it is kept: whoever makes it may die of it."""
-        wish = select(FACTS.c.value, FACTS.c.since).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED)
+        wish = select(FACTS.c.value, FACTS.c.since).where(FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED.name)
         last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
         with self._engine.begin() as connection:
             asked, asked_at = connection.execute(wish).one_or_none() or (None, None)
@@ -151,7 +136,7 @@ class Sweeps:
             report=bindparam("report", type_=JSONB),
             suspects={name: now_s - age_s for name, age_s in suspects.items()},
         )
-        wish = FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED, FACTS.c.since == begun.asked_at
+        wish = FACTS.c.cluster == self._cluster, FACTS.c.name == WANTED.name, FACTS.c.since == begun.asked_at
         served = delete(FACTS).where(*wish)
         with self._engine.begin() as connection:
             connection.execute(row, {"report": storable_json(report)})
@@ -184,33 +169,6 @@ class Sweeps:
         with asking(self._engine) as connection:
             row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
         return {name: int(number) for name, number in row.items()}
-
-    # --- facts ------------------------------------------------------------------------------------------------------
-
-    def learn(self, name: str, value: str) -> bool:
-        """Write a fact down; True when it was another one, or none, before."""
-        row = insert(FACTS).values(cluster=self._cluster, name=name, value=value)
-        changed = row.on_conflict_do_update(
-            index_elements=["cluster", "name"],
-            set_={"value": value, "since": func.now()},
-            where=FACTS.c.value != value,
-        ).returning(FACTS.c.name)
-        with self._engine.begin() as connection:
-            return connection.scalar(changed) is not None
-
-    def forget(self, name: str, value: str, connection: Connection | None = None) -> None:
-        """A fact is none any more, unless it is another one by now; with a connection as part of its transaction."""
-        this = FACTS.c.cluster == self._cluster, FACTS.c.name == name, FACTS.c.value == value
-        with self._engine.begin() if connection is None else nullcontext(connection) as mine:
-            mine.execute(delete(FACTS).where(*this))
-
-    def fact(self, name: str) -> tuple[str, float] | None:
-        """A fact, and for how many seconds it has been so."""
-        age_s = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
-        query = select(FACTS.c.value, age_s).where(FACTS.c.cluster == self._cluster, FACTS.c.name == name)
-        with asking(self._engine) as connection:
-            row = connection.execute(query).first()
-        return None if row is None else (row.value, float(row.age_s))
 
 
 def _runs(row: Any) -> Runs:

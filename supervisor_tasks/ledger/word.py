@@ -6,9 +6,9 @@ from collections.abc import Collection
 from supervisor_tasks.events import OperatorForgot, SlurmLost
 from supervisor_tasks.job import JobId, SlurmId
 from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger.facts import SLURM_ACCEPTED, SLURM_IS, SLURM_SEEN
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_ACCEPTED, SLURM_IS, SLURM_SEEN
 
 ACCEPTED = "the operator accepted SLURM as it is"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
@@ -39,11 +39,11 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
 
 def accept_slurm(ledger: Ledger) -> None:
     """SLURM is what was found in its place, and what it has forgotten up to now is lost: submissions go on."""
-    seen = ledger.sweeps.fact(SLURM_SEEN)
+    seen = ledger.facts.get(SLURM_SEEN)
     if seen is not None:
-        ledger.sweeps.learn(SLURM_IS, seen[0])
-        ledger.sweeps.forget(SLURM_SEEN, seen[0])
-    ledger.sweeps.learn(SLURM_ACCEPTED, secrets.token_hex(8))  # another value each time: it is the moment that counts
+        ledger.facts.set(SLURM_IS, seen)
+        ledger.facts.clear_if(SLURM_SEEN, seen)
+    ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))  # another value each time: it is the moment that counts
     ledger.switches.unset(Switch.SUBMISSIONS_HELD)
     for alarm in (AlarmName.SLURM_IS_ANOTHER, AlarmName.SLURM_FORGOT):
         ledger.alarms.off(alarm)

@@ -138,7 +138,7 @@ def a_while_passes(grid: Grid, job_ids: list[str]) -> None:
     with ledger(grid) as engine, engine.begin() as connection:
         earlier = text("UPDATE events SET at = at - interval '10 minutes' WHERE job_id = ANY(:job_ids)")
         connection.execute(earlier, {"job_ids": job_ids})
-        connection.execute(text("UPDATE facts SET since = since - interval '1 hour' WHERE name = 'slurm accepted'"))
+        connection.execute(text("UPDATE facts SET since = since - interval '1 hour' WHERE name = 'slurm.accepted'"))
 
 
 def test_slurm__started_without_its_state__everything_waits_for_the_operators_word(

@@ -192,7 +192,9 @@ def panic(grid: Grid, job_id: str) -> None:
 
 def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
     wait_until(lambda: last_sweep(grid) > 0, "the first sweep", 60.0)
-    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider'")), "the provider's name", 60.0)
+    wait_until(
+        lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")), "the provider's name", 60.0
+    )
     report = sweep_that_sees_all(grid)
     assert (report["found"], report["on_chain"]) == ({}, 0)
     assert set(report["seconds"]) >= {"ledger", "slurm", "chain"}
@@ -472,7 +474,7 @@ def lose_state(grid: Grid) -> None:
     shutil.rmtree(slurm.layout.folder / "state")
     (slurm.layout.folder / "state").mkdir()
     slurm.start_controller()
-    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider'")), "the worker", 60.0)
+    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")), "the worker", 60.0)
 
 
 def until_found(grid: Grid, job_id: str, kind: str) -> None:

@@ -10,7 +10,7 @@ from supervisor_tasks.benchmark_run import Change, Planned, RunState, Stage
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
-from supervisor_tasks.ledger.sweeps import Sweeps
+from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
 from supervisor_tasks.offer import Machine as GridMachine
 from supervisor_tasks.offer import machines_digest
 from tests.ledgers import emptied, migrated
@@ -177,11 +177,11 @@ def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: Bench
 
 
 def test_ask__what_is_done_with_it__is_done_only_with_it(benchmarks: Benchmarks, engine: Engine) -> None:
-    facts = Sweeps(engine, "here")
-    facts.learn("wanted", "a run")
+    facts, wanted = Facts(engine, "here"), Fact("test.wanted", TEXT)
+    facts.set(wanted, "a run")
 
     def served(connection: Connection) -> None:
-        facts.forget("wanted", "a run", connection)
+        facts.clear_if(wanted, "a run", connection)
 
     def dies(connection: Connection) -> None:
         served(connection)
@@ -190,13 +190,13 @@ def test_ask__what_is_done_with_it__is_done_only_with_it(benchmarks: Benchmarks,
     with pytest.raises(RuntimeError):
         benchmarks.ask("a test", also=dies)
     assert benchmarks.under_way() is None
-    assert facts.fact("wanted") is not None
+    assert facts.get(wanted) is not None
     assert benchmarks.ask("another") is not None
     assert benchmarks.ask("a test", also=served) is None
-    assert facts.fact("wanted") is not None
+    assert facts.get(wanted) is not None
     benchmarks.cancel("enough")
     run = benchmarks.under_way()
     assert run is not None
     benchmarks.finish(run)
     assert benchmarks.ask("a test", also=served) is not None
-    assert facts.fact("wanted") is None
+    assert facts.get(wanted) is None

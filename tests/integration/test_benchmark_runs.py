@@ -23,8 +23,8 @@ from supervisor_tasks.benchmark_run import NICE, Stage
 from supervisor_tasks.cli import main
 from supervisor_tasks.journey.benchmark import LOGIN_TRIED
 from supervisor_tasks.ledger.benchmarks import Benchmarks
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED
 from supervisor_tasks.ledger.operator import AlarmName, Switch
-from supervisor_tasks.ledger.sweeps import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.specs import Specs
 from tests.benchmarking import (
@@ -153,7 +153,7 @@ def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_p
     site.ledger.switches.set(Switch.SUBMISSIONS_HELD)
     assert "held" in tick(site)
     assert site.ledger.alarms.all() == []
-    assert site.ledger.sweeps.fact(BENCHMARK_TROUBLED)[0] == str(number)  # type: ignore[index]
+    assert site.ledger.facts.get(BENCHMARK_TROUBLED) == str(number)
     site.ledger.switches.unset(Switch.SUBMISSIONS_HELD)
     assert "cannot be planned" in tick(impossible)
     assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STANDS_STILL]
@@ -414,7 +414,7 @@ def test_error_that_nobody_foresaw__is_shown_and_calls_the_operator(world: World
     site.ledger.benchmarks.ask("a test")
     with pytest.raises(KeyError):
         tick(wrong)
-    assert site.ledger.sweeps.fact(BENCHMARK_ERROR)[0] == "KeyError('a mistake of ours')"  # type: ignore[index]
+    assert site.ledger.facts.get(BENCHMARK_ERROR) == "KeyError('a mistake of ours')"
     with world.engine.begin() as connection:
         connection.execute(text("UPDATE facts SET since = since - interval '16 minutes'"))
     with pytest.raises(KeyError):
@@ -477,7 +477,7 @@ def test_user_who_is_not_let_in__is_tried_ever_less_often_and_the_operator_is_ca
     assert alarms(site) == []
     an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
     with world.engine.begin() as connection:
-        connection.execute(text(an_hour_passes), {"name": BENCHMARK_REFUSED})
+        connection.execute(text(an_hour_passes), {"name": BENCHMARK_REFUSED.name})
         connection.execute(
             text("UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
         )

@@ -21,11 +21,12 @@ from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, Sta
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.ledger.facts import REWIND, Facts
 from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import REWIND, WANTED, Sweeps
+from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
 from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away, leave_signs
 from supervisor_tasks.queues import periods_s
 from supervisor_tasks.registration import Standing
@@ -383,7 +384,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     bring_to_queued(ledger, 1)
     park_one(ledger)
     tick_all(ledger)
-    Registrations(ledger.sweeps).learn_standing(Standing.WAITING)
+    Registrations(ledger.facts).learn_standing(Standing.WAITING)
     begun = ledger.sweeps.begin("blind")
     ledger.sweeps.keep(begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {})
     _, environment = servers
@@ -420,15 +421,15 @@ def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledge
 
 
 def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
-    sweeps = Sweeps(ledger.engine, "here")
+    sweeps, facts = Sweeps(ledger.engine, "here"), Facts(ledger.engine, "here")
     assert "expected one" in run("sweep", "--wait-s", "0", status=1).stderr
     with ThreadPoolExecutor(1) as pool:
 
         def sweep_when_asked() -> None:
-            wait_until(lambda: sweeps.fact(WANTED) is not None, "somebody to ask", 60.0)
+            wait_until(lambda: facts.get(WANTED) is not None, "somebody to ask", 60.0)
             sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
 
-        sweeps.forget(WANTED, "the operator")  # what the first command asked for
+        facts.clear(WANTED)  # what the first command asked for
         swept = pool.submit(sweep_when_asked)
         report = said(run("sweep", "--json"))[0]["report"]
         swept.result()
@@ -464,11 +465,11 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
     with ledger.engine.begin() as connection:
         Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
     assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
-    assert ledger.sweeps.fact(REWIND) is None
+    assert ledger.facts.read(REWIND) is None
     run("chain", "rewind", "--to-block", "70", "--yes")
-    asked = ledger.sweeps.fact(REWIND)
+    asked = ledger.facts.read(REWIND)
     assert asked is not None
-    assert asked[0] == "70"
+    assert asked.value == 70
 
 
 def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_asked_for(
@@ -481,7 +482,7 @@ def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_as
     assert "the chain cannot be looked at" in refused.stderr
     assert "expected no sign of life" in refused.stderr
     run("take-over", mark.hex(), "--yes-it-is-dead", typed="n\n", status=1)
-    assert (ledger.others.taken(), ledger.sweeps.fact(WANTED)) == (set(), None)
+    assert (ledger.others.taken(), ledger.facts.get(WANTED)) == (set(), None)
     run("take-over", f"0x{mark.hex().upper()}", "--yes", "--yes-it-is-dead")
-    assert (ledger.others.taken(), ledger.sweeps.fact(WANTED) is not None) == ({mark}, True)
+    assert (ledger.others.taken(), ledger.facts.get(WANTED) is not None) == ({mark}, True)
     run("take-over", mark.hex(), "--yes", status=1)

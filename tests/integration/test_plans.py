@@ -24,7 +24,7 @@ from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
-from supervisor_tasks.ledger.inbox import STRANGE_FORGOTTEN
+from supervisor_tasks.ledger.inbox import STRANGE_LOOKED_AT
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
 from tests.load.million import HOT, SETTLED, fill
@@ -173,7 +173,7 @@ def forget_strange(ledger: Ledger) -> None:
     """An hour after the last time, with a million callbacks that were looked at then."""
     old = "UPDATE callbacks SET read_at = now() - interval '2 days' WHERE id > :looked_at AND id <= :looked_at + 500"
     looked_at = "INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, CAST(:looked_at AS text))"
-    execute(ledger, old, looked_at, cluster=CLUSTER, name=STRANGE_FORGOTTEN, looked_at=SETTLED - BATCH)
+    execute(ledger, old, looked_at, cluster=CLUSTER, name=STRANGE_LOOKED_AT.name, looked_at=SETTLED - BATCH)
     ledger.inbox.forget_strange()
 
 

@@ -25,8 +25,8 @@ from supervisor_tasks.job import State
 from supervisor_tasks.journey import history
 from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.scan import STREAM, scan
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.site import Site, SweepSide
 from tests.integration.wallets import CUSTOMERS, Fleet, databases, empty, scheduled_jobs
 
@@ -236,7 +236,7 @@ def test_history__node_refuses_long_ranges__older_claims_are_read(
     scan(site)
     contract = site.chain.contract
     site = replace(site, sweep_side=SweepSide(lambda _: contract, lambda _: None, 900.0, 60.0, start_block))
-    site.ledger.sweeps.learn(PROVIDER, provider.address)
+    site.ledger.facts.set(PROVIDER, provider.address)
     found, left = set[str](), True
     while left:
         claims, _, first = history.read(site, contract)

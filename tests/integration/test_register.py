@@ -60,7 +60,7 @@ class Play:
     facts: Registrations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.facts = Registrations(self.ledger.sweeps)
+        self.facts = Registrations(self.ledger.facts)
 
     def restart(self, **settings: str) -> None:
         self.work.close()
@@ -132,7 +132,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
     app = Celery("test", broker="memory://")
     work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
-    Registrations(ledger.sweeps).learn_hardware(MACHINES)
+    Registrations(ledger.facts).learn_hardware(MACHINES)
     ledger.ticks.leave("slurm", NODES_SEEN)
     found = Play(chain, provider, ledger, settings, app, work, engine)
     found.work.scan()

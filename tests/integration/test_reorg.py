@@ -20,9 +20,9 @@ from supervisor_tasks.events import (
     Submitted,
 )
 from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, SlurmId, State
+from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import REWIND
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.wiring import Work, build
@@ -302,7 +302,7 @@ def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_
     play.work.scan()
     assert play.job(job_id) == before
     assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
-    play.ledger.sweeps.learn(REWIND, "")
+    play.ledger.facts.set(REWIND, None)
     play.work.scan()
     assert play.ledger.alarms.all() == []
     assert play.job(job_id).state is State.ENDED
@@ -470,15 +470,15 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     common = alarm.details["last_common_block"]
     assert common < alarm.details["read_up_to"]  # an empty block may come again as it was
     for refused in (
-        str(common + 1),
-        "0",
+        common + 1,
+        0,
     ):  # above the fork there is nothing in common; below what is kept, nothing to compare
-        play.ledger.sweeps.learn(REWIND, refused)
+        play.ledger.facts.set(REWIND, refused)
         play.work.scan()
-        assert play.ledger.sweeps.fact(REWIND) is None
+        assert play.ledger.facts.read(REWIND) is None
         assert play.job(job_id) == before
         assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
-    play.ledger.sweeps.learn(REWIND, "")
+    play.ledger.facts.set(REWIND, None)
     play.work.scan()
     assert play.ledger.alarms.all() == []
     play.follow()

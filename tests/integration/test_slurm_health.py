@@ -15,12 +15,12 @@ from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.cli import main
 from supervisor_tasks.job import Address
-from supervisor_tasks.journey.check_slurm import ANSWERED, MISSED, TRIES, check_slurm, count_anew, slurm_works
+from supervisor_tasks.journey.check_slurm import ANSWERED, FAILED_TRIES, TRIES, check_slurm, count_anew, slurm_works
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
 from supervisor_tasks.ledger.benchmarks import Benchmarks
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.provider import NODES, Registrations
-from supervisor_tasks.ledger.sweeps import PROVIDER
 from supervisor_tasks.registration import Standing
 from supervisor_tasks.site import Site, SweepSide
 from supervisor_tasks.slurm.nodes import Nodes
@@ -149,7 +149,7 @@ def specs_or_none(nodes: Nodes) -> Specs | None:
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     world: World, site: Site, woken: list[str]
 ) -> None:
-    book = Registrations(site.ledger.sweeps)
+    book = Registrations(site.ledger.facts)
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     assert site.ledger.ticks.age_s(NODES) is not None
     assert book.hardware()[0]
@@ -169,7 +169,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
 
     wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
     assert alarmed_after == TRIES
-    assert site.ledger.sweeps.fact(MISSED)[0] == str(TRIES + 1)  # type: ignore[index]
+    assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
     assert not slurm_works(site.ledger)
     assert site.ledger.ticks.age_s(NODES) is None
     since_s = book.hardware()[1]
@@ -182,7 +182,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
 
     wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
     assert not alarms(site)
-    assert site.ledger.sweeps.fact(MISSED)[0] == "0"  # type: ignore[index]
+    assert site.ledger.facts.get(FAILED_TRIES) == 0
     assert woken[-1] == "look_at_nodes"
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     assert book.hardware()[1] < since_s, "how long the nodes have been these begins anew"
@@ -222,7 +222,7 @@ def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_i
     world: World, site: Site
 ) -> None:
     offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
-    book = Registrations(site.ledger.sweeps)
+    book = Registrations(site.ledger.facts)
     book.learn_standing(Standing.UNREGISTERED)
     book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
     check_slurm(site)
@@ -287,7 +287,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     count_anew(site.ledger)
     check_slurm(site)
     assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
-    site.ledger.sweeps.learn(PROVIDER, "0x" + "3" * 40)
+    site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
     count_anew(site.ledger)
     check_slurm(site)
     gone = {*old, held}

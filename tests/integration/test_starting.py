@@ -19,9 +19,10 @@ from devgrid.machine import deadline
 from devgrid.process import Processes, wait_until
 from devgrid.state import new_state_folder, private_processes
 from supervisor_tasks import embedded
-from supervisor_tasks.journey.check_slurm import MISSED, SEEN
+from supervisor_tasks.journey.check_slurm import FAILED_TRIES, SEEN
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
-from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
+from supervisor_tasks.ledger.facts import Facts
+from supervisor_tasks.ledger.sweeps import WANTED
 from supervisor_tasks.ledger.ticks import Ticks
 from supervisor_tasks.wiring import AT_START
 
@@ -150,22 +151,23 @@ def test_worker__broker_takes_no_message_at_its_start__the_ledger_knows_what_the
 ) -> None:
     another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another"})
 
-    def known(fact: str) -> str:
-        return (Sweeps(engine, "another").fact(fact) or ("", 0.0))[0]
+    facts = Facts(engine, "another")
 
     with Redis(unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
         broker.acl_setuser("default", enabled=True, commands=["-lpush"])
         another.start_worker("another", "-Q", "another.chain")
         try:
             wait_until(lambda: lost_wake_ups(processes) == AT_START, "all messages to be lost", PATIENCE_S, 0.1)
-            assert known(WANTED) == ""
+            assert facts.get(WANTED) is None
             broker.acl_setuser("default", enabled=True, commands=["+lpush"])
             another.start_beat("clock")
-            wait_until(lambda: "a worker has started" in known(WANTED), "a sweep to be asked for", PATIENCE_S, 0.1)
+            wait_until(
+                lambda: "a worker has started" in (facts.get(WANTED) or ""), "a sweep to be asked for", PATIENCE_S, 0.1
+            )
         finally:
             for name in ("another", "clock"):
                 processes.kill(processes.find(name))
-    assert [known(name) for name in (MISSED, SEEN, OLD_BENCHMARKS)] == ["0", "no", "wanted"]
+    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(OLD_BENCHMARKS)) == (0, False, True)
 
 
 def lost_wake_ups(processes: Processes) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -23,10 +24,10 @@ from supervisor_tasks.journey.known_slurm import learn_start
 from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
 from supervisor_tasks.ledger import sweeps as module
 from supervisor_tasks.ledger import word
+from supervisor_tasks.ledger.facts import SLURM_BOOT, Fact, Facts
 from supervisor_tasks.ledger.operator import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.sweeps import SLURM_BOOT, Sweeps
 from supervisor_tasks.ledger.tellers import AWAY_S, CALLBACKS, REPORTER, in_touch_s, leave_signs
 from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.listing import Listed
@@ -99,16 +100,16 @@ def test_asked_for_while_one_is_made__is_made_once_more(ledger: Ledger, why: str
 def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_known(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweeps, learn = ledger.sweeps, Sweeps.learn
+    sweeps, set_fact = ledger.sweeps, Facts.set
     controller = Controller("1700000000", False, Which("main", "6817", ("host",)), 5)
 
-    def killed_before(these: Sweeps, name: str, value: str) -> bool:
-        if name == SLURM_BOOT:
+    def killed_before(these: Facts, fact: Fact[Any], value: object) -> bool:
+        if fact is SLURM_BOOT:
             raise KeyboardInterrupt
-        return learn(these, name, value)
+        return set_fact(these, fact, value)
 
     sweeps.keep(sweeps.begin(""), REPORT, {})
-    monkeypatch.setattr(Sweeps, "learn", killed_before)
+    monkeypatch.setattr(Facts, "set", killed_before)
     with pytest.raises(KeyboardInterrupt):
         learn_start(ledger, controller, 0.0, 1700000000.0)
     monkeypatch.undo()
@@ -181,17 +182,6 @@ def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None
     assert ledger.switches.reason(held) == "the operator"
     ledger.switches.unset(held, "the operator")
     assert ledger.switches.reason(held) is None
-
-
-def test_facts__learnt_again__keep_their_age_and_say_whether_they_are_new(ledger: Ledger) -> None:
-    assert ledger.sweeps.learn("slurmctld", "a")
-    execute(ledger, "UPDATE facts SET since = since - interval '100 s'")
-    assert not ledger.sweeps.learn("slurmctld", "a")
-    value, age_s = ledger.sweeps.fact("slurmctld") or ("", 0.0)
-    assert (value, age_s >= 100.0) == ("a", True)
-    assert ledger.sweeps.learn("slurmctld", "b")
-    assert (ledger.sweeps.fact("slurmctld") or ("", 100.0))[1] < 50.0
-    assert ledger.sweeps.fact("nothing") is None
 
 
 def test_stale__what_nobody_touched__is_counted(ledger: Ledger) -> None:

@@ -228,7 +228,7 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
         assert fleet.site.ledger.jobs([running])[running].cancel_requested
         claim(fleet.site)
         assert fleet.alarms() == set()
-        execute(fleet, "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'refused%'")
+        execute(fleet, "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'condition.refused.%'")
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
         assert (alarm.name, alarm.details["purpose"]) == (AlarmName.CLAIMS_REVERT, "claim")

@@ -23,7 +23,8 @@ from supervisor_tasks.chain.rpc import Call, Rpc
 from supervisor_tasks.job import ChainStatus, JobId
 from supervisor_tasks.journey.known_slurm import learn_start
 from supervisor_tasks.journey.scan import STREAM
-from supervisor_tasks.ledger.sweeps import PROVIDER, Swept
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.sweeps import Swept
 from supervisor_tasks.queues import Queue
 from supervisor_tasks.settings import Need, load
 from supervisor_tasks.slurm.listing import FIELDS
@@ -181,7 +182,7 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
     try:
         ledger = work._site.ledger
         emptied(ledger.engine)
-        ledger.sweeps.learn(PROVIDER, provider)
+        ledger.facts.set(PROVIDER, provider)
         cluster = work._site.slurm.cluster
         learn_start(ledger, cluster.controller(), 0.0, cluster.now_s())
         where = {
@@ -315,7 +316,7 @@ def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, st
 def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: int) -> None:
     """Running jobs that are being witnessed."""
     ledger = work._site.ledger
-    ledger.sweeps.learn(PROVIDER, provider)
+    ledger.facts.set(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, STREAM, head, "")

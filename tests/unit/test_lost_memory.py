@@ -8,6 +8,7 @@ from supervisor_tasks.job import ChainStatus, Job, State
 from supervisor_tasks.jobs.submit import require_never_ran
 from supervisor_tasks.journey.known_slurm import JUST_STARTED_S, first_id, is_to_be_learnt
 from supervisor_tasks.journey.sweep import FORGOT, lifts
+from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.life import advance
 from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.output import Answer, next_id
@@ -25,9 +26,9 @@ def test_lifts__the_sweeps_own_hold__and_not_the_operators() -> None:
 
 def test_is_to_be_learnt__a_new_start__or_one_whose_silence_is_not_known() -> None:
     assert is_to_be_learnt("100", None, None)
-    assert is_to_be_learnt("200", "100", "100 20")
+    assert is_to_be_learnt("200", "100", SlurmStart("100", 20.0))
     assert is_to_be_learnt("100", "100", None)
-    assert not is_to_be_learnt("100", "100", "100 20")
+    assert not is_to_be_learnt("100", "100", SlurmStart("100", 20.0))
 
 
 def after(*events: Event) -> Job:
