@@ -1,10 +1,10 @@
 """Submit: SLURM has the job, exactly once.
 
 Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
-has a few seconds to run sbatch; later it will not (slurm/once.py). Whoever finds a job in that state does not know whether
-SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that was sent
-can arrive any more. What the ledger does not know to have claimed (journey/ours.py), another one may have submitted, or it has
-forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
+has a few seconds to run sbatch; later it will not (guarded_command.py). Whoever finds a job in that state does not know
+whether SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that
+was sent can arrive any more. What the ledger does not know to have claimed (journey/ours.py), another one may have submitted,
+or it has forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Benchmark: the cluster is measured, one benchmark after the other, each as one SLURM job.
 
 A tick does what can be done at once and returns; nobody waits for a job. Before sbatch is called, SUBMITTING is committed,
-and the login node then has a few seconds to run it (slurm/once.py). Whoever finds a benchmark in that state looks for its job
-by its name, and submits again only when nothing that was sent can arrive any more. While SLURM does not answer, everything
+and the login node then has a few seconds to run it (guarded_command.py). Whoever finds a benchmark in that state looks for its
+job by its name, and submits again only when nothing that was sent can arrive any more. While SLURM does not answer, everything
 waits.
 """
 

@@ -10,8 +10,8 @@ from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.accounting import accounted_jobs, sacct_named
 from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster, new_mark
+from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.listing import Listed
-from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
 

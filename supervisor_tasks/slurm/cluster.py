@@ -10,7 +10,7 @@ from supervisor_tasks.crash import Point, around
 from supervisor_tasks.effects import IN_TIME_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
-from supervisor_tasks.slurm import commands, once
+from supervisor_tasks.slurm import commands, guarded_command
 from supervisor_tasks.slurm.accounting import (
     accounted_jobs,
     histories,
@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.accounting import (
     submitted_as,
 )
 from supervisor_tasks.slurm.commands import script_mark
+from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.homes import Homes, home_seen, look
 from supervisor_tasks.slurm.identity import Record, Sight, Wanted, accounted_record, listed_record, recognise_all
 from supervisor_tasks.slurm.listing import (
@@ -31,7 +32,6 @@ from supervisor_tasks.slurm.listing import (
     squeue_format,
     squeue_json,
 )
-from supervisor_tasks.slurm.once import LoginClock
 from supervisor_tasks.slurm.output import (
     MAX_SLURM_ID,
     MIN_JOB_AGE_S,
@@ -203,21 +203,21 @@ class Cluster:
         """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
         until_login_s, mark = clock.at(begun_s + IN_TIME_S), new_mark()
         if our_clock_s() >= begun_s + IN_TIME_S:
-            raise once.TooLateError("this worker stood still; nothing was sent")
+            raise guarded_command.TooLateError("this worker stood still; nothing was sent")
         with around(Point.SBATCH):
-            guarded = once.guarded(argv, script, until_login_s, clock.slurm_conf, self.environment_file)
-            marked = once.marked(mark, script)
+            guarded = guarded_command.guarded(argv, script, until_login_s, clock.slurm_conf, self.environment_file)
+            marked = guarded_command.marked(mark, script)
             answer = self.ssh.run_in_turn(
                 user,
                 guarded,
                 marked,
-                once.ANSWERED_AFTER_S,
+                guarded_command.ANSWERED_AFTER_S,
                 other=self.admin,
-                came_late=lambda answer: once.came_late(answer, mark),
+                came_late=lambda answer: guarded_command.came_late(answer, mark),
             )
         try:
-            return submitted_id(once.guards_answer(answer, mark), self.bounds.max_id)
-        except once.TooLateError:
+            return submitted_id(guarded_command.guards_answer(answer, mark), self.bounds.max_id)
+        except guarded_command.TooLateError:
             self.ssh.forget_clock(user)  # or it is wrong by now
             raise
 

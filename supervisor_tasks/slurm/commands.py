@@ -62,7 +62,7 @@ def comment(public_address: str) -> str:
 def batch_script(job_id: JobId, script: str) -> bytes:
     """The script as sbatch reads it: with a line by which the job is recognised whatever its owner calls it, and a command
     before the body, which ends the search for #SBATCH lines, so that the customer's own change nothing of what was paid for.
-    Those of the environment are taken out by slurm/once.py.
+    Those of the environment are taken out by slurm/guarded_command.py.
 
     A shell takes the command `true`. A script for another interpreter stands behind a shell script that writes it to a file,
     opens that, removes it, and becomes the interpreter: process, signals and exit status are the script's own. The file is in

@@ -27,8 +27,8 @@ from fabric import Config, Connection
 
 from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S, MARGIN_S
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
-from supervisor_tasks.slurm.once import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.output import Answer
 
 CONNECT_TIMEOUT_S = 10.0

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.slurm.once import (
+from supervisor_tasks.slurm.guarded_command import (
     LoginClock,
     TooLateError,
     ask_clock,
