@@ -10,7 +10,7 @@ from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.accounting import accounted_jobs, sacct_named
 from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster, new_mark
-from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
 from supervisor_tasks.slurm.states import Phase
@@ -40,7 +40,7 @@ class BenchmarkJobs:
     def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
         """Hand a benchmark to SLURM, soon after `begun_s` or not at all; raises what `Cluster.hand_over` does."""
         argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
-        return self.cluster.hand_over(self.user, argv, batch_script(one), clock, begun_s)
+        return self.cluster.hand_over(self.user, Order(argv, batch_script(one)), clock, begun_s)
 
     def owner(self, one: Measurement) -> str:
         """Whose job it is, or will be."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from supervisor_tasks.crash import Point, around
+from supervisor_tasks.crash import Point, after, around, before
 from supervisor_tasks.effects import IN_TIME_S, settled_after_s
-from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.job import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
 from supervisor_tasks.slurm.accounting import (
@@ -20,7 +20,7 @@ from supervisor_tasks.slurm.accounting import (
     submitted_as,
 )
 from supervisor_tasks.slurm.commands import script_mark
-from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes, home_seen, look
 from supervisor_tasks.slurm.identity import Record, Sight, Wanted, accounted_record, listed_record, recognise_all
 from supervisor_tasks.slurm.listing import (
@@ -173,15 +173,36 @@ class Cluster:
         """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
         SlurmRejectedError, a TransientError (nothing was taken), or OutcomeUnknownError (look before doing anything).
         """
+        return self.hand_over(user, self._order(user, job_id, request, clock.at(begun_s)), clock, begun_s)
+
+    def submit_batch(
+        self,
+        user: Address,
+        requests: Sequence[tuple[JobId, Request]],
+        clock: LoginClock,
+        begun_s: float,
+        answered: Callable[[JobId, SlurmId | Exception], None],
+    ) -> None:
+        """Hand jobs of one customer to SLURM, one after the other, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all.
+        `answered` is called once for each, in this thread, as soon as its answer is there, with its id or what `submit` would
+        raise of it. Raises only what `answered` raises: then the rest is not told, and may be with SLURM.
+        """
+        begun_login_s = clock.at(begun_s)
+        orders = [self._order(user, job_id, request, begun_login_s) for job_id, request in requests]
+        self._hand_over_all(
+            user, orders, clock, begun_s, lambda number, outcome: answered(requests[number][0], outcome)
+        )
+
+    def _order(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> Order:
         argv = commands.sbatch(
             self.paths.sbatch,
             job_id,
             request.definition,
             limit_min=request.limit_min,
             partition=self.partition,
-            comment=self._comment(user, job_id, request, clock.at(begun_s)),
+            comment=self._comment(user, job_id, request, begun_login_s),
         )
-        return self.hand_over(user, argv, commands.batch_script(job_id, request.script), clock, begun_s)
+        return Order(argv, commands.batch_script(job_id, request.script))
 
     def _comment(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> str:
         comment = commands.comment(self.public_address)
@@ -199,27 +220,63 @@ class Cluster:
         )
         return with_token(submission, self.submit_key)
 
-    def hand_over(self, user: str, argv: Sequence[str], script: bytes, clock: LoginClock, begun_s: float) -> SlurmId:
+    def hand_over(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId:
         """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
-        until_login_s, mark = clock.at(begun_s + IN_TIME_S), new_mark()
-        if our_clock_s() >= begun_s + IN_TIME_S:
-            raise guarded_command.TooLateError("this worker stood still; nothing was sent")
-        with around(Point.SBATCH):
-            guarded = guarded_command.guarded(argv, script, until_login_s, clock.slurm_conf, self.environment_file)
-            marked = guarded_command.marked(mark, script)
-            answer = self.ssh.run_in_turn(
-                user,
-                guarded,
-                marked,
-                guarded_command.ANSWERED_AFTER_S,
-                other=self.admin,
-                came_late=lambda answer: guarded_command.came_late(answer, mark),
-            )
-        try:
-            return submitted_id(guarded_command.guards_answer(answer, mark), self.bounds.max_id)
-        except guarded_command.TooLateError:
+        outcomes = list[SlurmId | Exception]()
+        self._hand_over_all(user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome))
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def _hand_over_all(
+        self,
+        user: str,
+        orders: Sequence[Order],
+        clock: LoginClock,
+        begun_s: float,
+        answered: Callable[[int, SlurmId | Exception], None],
+    ) -> None:
+        mark = new_mark()
+
+        def heard(number: int, answer: Answer) -> None:
+            after(Point.SBATCH)
+            answered(number, self._outcome(answer))
+
+        answers = guarded_command.Answers(mark, len(orders), heard, our_clock_s)
+        unanswered = self._run_guarded(user, orders, clock.slurm_conf, clock.at(begun_s + IN_TIME_S), begun_s, answers)
+        if answers.came_late:
             self.ssh.forget_clock(user)  # or it is wrong by now
-            raise
+        for number in range(answers.told, len(orders)):
+            answered(number, unanswered)
+
+    def _run_guarded(
+        self,
+        user: str,
+        orders: Sequence[Order],
+        slurm_conf: str,
+        until_login_s: int,
+        begun_s: float,
+        answers: guarded_command.Answers,
+    ) -> Exception:
+        """Run these; returns why those that have no answer then have none."""
+        if our_clock_s() >= begun_s + IN_TIME_S:
+            return guarded_command.TooLateError("this worker stood still; nothing was sent")
+        argv = guarded_command.guarded(len(orders), until_login_s, slurm_conf, self.environment_file)
+        stdin = guarded_command.framed(answers.mark, orders)
+        before(Point.SBATCH)
+        try:
+            status = self.ssh.stream_in_turn(
+                user, argv, stdin, guarded_command.ANSWERED_AFTER_S, answers, other=self.admin
+            )
+        except (TransientError, OutcomeUnknownError) as error:
+            return error
+        return answers.ended(status)
+
+    def _outcome(self, answer: Answer) -> SlurmId | Exception:
+        try:
+            return submitted_id(answer, self.bounds.max_id)
+        except SupervisorError as error:
+            return error
 
     def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[Seen]:
         """All that slurmctld has of our job, whatever its owner calls it. `explained` says which SLURM jobs, by id and time,

@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from typing import Protocol
 
 import paramiko
 from fabric import Config, Connection
@@ -90,6 +91,54 @@ class TooMuchError(OSError):
     """A command printed more than we keep."""
 
 
+class Listener(Protocol):
+    """What takes a command's output as it comes."""
+
+    @property
+    def waits_for_stderr(self) -> bool:
+        """Whether standard error is what it needs next."""
+
+    def stdout(self, piece: bytes) -> None:
+        """More of standard output."""
+
+    def stderr(self, piece: bytes) -> None:
+        """More of standard error."""
+
+
+class TurnListener(Listener, Protocol):
+    """The same of a customer's command."""
+
+    @property
+    def first_s(self) -> float | None:
+        """When its first answer was there (`our_clock_s`)."""
+
+    @property
+    def came_late(self) -> bool:
+        """Whether it was begun too late to do anything."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """All that a command prints."""
+
+    out: bytearray = field(default_factory=bytearray)
+    complaints: bytearray = field(default_factory=bytearray)
+    waits_for_stderr: bool = False
+
+    def stdout(self, piece: bytes) -> None:
+        self.out += piece
+        _require_at_most(MOST_OUTPUT, self.out)
+
+    def stderr(self, piece: bytes) -> None:
+        self.complaints += piece
+        _require_at_most(MOST_COMPLAINTS, self.complaints)
+
+
+def _require_at_most(most: int, kept: bytearray) -> None:
+    if len(kept) > most:
+        raise TooMuchError(f"the command printed more than {most} bytes")
+
+
 @dataclass(slots=True)
 class _Line:
     """A connection and the right to open channels on it."""
@@ -153,13 +202,21 @@ class Ssh:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
         SshCutError when nobody knows.
         """
+        kept = _Kept()
+        status = self.stream(user, argv, stdin, timeout_s, kept)
+        return Answer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
+
+    def stream(self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: Listener) -> int:
+        """The same; `listener` is given the output as it comes. Returns the command's status. What the listener raises ends
+        the reading and is passed on, but for an OSError, which counts as a cut.
+        """
         with self._using(user) as line, self._soon(line.channels, f"run a command as {user}"):
             channel = self._open_channel(user, line)
             try:
                 with _cut_after(channel, timeout_s + CUT_LATER_S):
-                    answer = _run(channel, _command(argv, len(stdin)), stdin, timeout_s)
+                    status = _run(channel, _command(argv, len(stdin)), stdin, timeout_s, listener)
                 self._login(user).answered_s = our_clock_s()
-                return answer
+                return status
             except BROKEN as error:
                 self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
@@ -167,32 +224,26 @@ class Ssh:
                 with suppress(*BROKEN):  # it tells the other end
                     channel.close()
 
-    def run_in_turn(
-        self,
-        user: str,
-        argv: Sequence[str],
-        stdin: bytes,
-        timeout_s: float,
-        other: str,
-        came_late: Callable[[Answer], bool],
-    ) -> Answer:
-        """The same of a customer: two at once at most. A command that was cut off, or whose answer says that it `came_late`,
-        while the login node carries out a command of the `other` user, shows a login that hangs.
+    def stream_in_turn(
+        self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: TurnListener, other: str
+    ) -> int:
+        """The same of a customer: two at once at most. A command that was cut off, or that `came_late`, while the login node
+        carries out a command of the `other` user, shows a login that hangs; one whose first answer takes long, a slow one.
         """
         silence = self._login(user).silence
         with self._a_turn(user):
             begun_s = our_clock_s()
             try:
-                with self._timed(silence):
-                    answer = self.run(user, argv, stdin, timeout_s)
+                with self._timed(silence, listener):
+                    status = self.stream(user, argv, stdin, timeout_s, listener)
             except SshCutError:
                 self._judge(user, begun_s, other)
                 raise
-            if came_late(answer) or our_clock_s() - begun_s >= LATE_S:
+            if listener.came_late or our_clock_s() - begun_s >= LATE_S:
                 self._judge(user, begun_s, other)
             else:
                 silence.carried_out()
-        return answer
+        return status
 
     def _judge(self, user: str, begun_s: float, other: str) -> None:
         """Whether a user's command took so long by the user's own login; the `other` user, who is the site's own, is asked."""
@@ -296,12 +347,13 @@ class Ssh:
             yield
 
     @contextmanager
-    def _timed(self, silence: LoginSilence) -> Iterator[None]:
+    def _timed(self, silence: LoginSilence, listener: TurnListener) -> Iterator[None]:
         begun_s = our_clock_s()
         try:
             yield
         finally:
-            silence.took(our_clock_s() - begun_s, our_clock_s())
+            ended_s = our_clock_s()
+            silence.took((listener.first_s or ended_s) - begun_s, ended_s)
 
     def _hung(self, user: str, begun_s: float) -> bool:
         """Whether a user's login that did not answer since then is alone with that: a login node that stands still answers
@@ -471,33 +523,47 @@ def _command(argv: Sequence[str], stdin_bytes: int) -> str:
     return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
 
 
-def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:
+def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: Listener) -> int:
     deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
-    if stdin:
-        channel.sendall(stdin)
-    stdout = _read(channel, channel.recv, MOST_OUTPUT, deadline_s)
-    # What is not read is not sent on: complaints take no more memory than the channel's window until here.
-    stderr = _read(channel, channel.recv_stderr, MOST_COMPLAINTS, deadline_s)
+    _send(channel, stdin, listener)
+    _listen(channel, listener, deadline_s)
     if not channel.status_event.wait(max(deadline_s - time.monotonic(), 0)):
         raise TimeoutError(f"the command did not end within {timeout_s:g} s")
     if channel.exit_status < 0:
         raise EOFError("the command's end was not seen")
-    return Answer(channel.exit_status, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+    return channel.exit_status
 
 
-def _read(channel: paramiko.Channel, receive: Callable[[int], bytes], most: int, deadline_s: float) -> bytes:
-    """All that comes until then."""
-    data = bytearray()
-    while True:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the command did not end in time")
-        channel.settimeout(left_s)
-        piece = receive(CHUNK)
+def _send(channel: paramiko.Channel, stdin: bytes, listener: Listener) -> None:
+    """All of it; what comes back meanwhile is taken."""
+    sent = 0
+    while sent < len(stdin):
+        piece = channel.send(stdin[sent : sent + CHUNK])
         if not piece:
-            return bytes(data)
-        data += piece
-        if len(data) > most:
-            raise TooMuchError(f"the command printed more than {most} bytes")
+            raise EOFError("the other end takes no more input")
+        sent += piece
+        if channel.recv_ready():
+            listener.stdout(channel.recv(CHUNK))
+
+
+def _listen(channel: paramiko.Channel, listener: Listener, deadline_s: float) -> None:
+    """All that comes until then. What is not read is not sent on: errors that do not matter yet take no more memory than the
+    channel's window.
+    """
+    while piece := _receive(channel, channel.recv, deadline_s):
+        listener.stdout(piece)
+        while listener.waits_for_stderr and (piece := _receive(channel, channel.recv_stderr, deadline_s)):
+            listener.stderr(piece)
+    while piece := _receive(channel, channel.recv_stderr, deadline_s):
+        listener.stderr(piece)
+
+
+def _receive(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float) -> bytes:
+    """A piece; empty when all has come."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the command did not end in time")
+    channel.settimeout(left_s)
+    return receive(CHUNK)

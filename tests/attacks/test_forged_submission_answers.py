@@ -25,7 +25,7 @@ CANNOT_BE = 4294967295
 PATIENCE_S = 60.0
 IN_SBATCHS_PLACE = """
 case "$BASH_EXECUTION_STRING" in *guard*)
-    IFS= read -r m; id=$(cat ~/id); printf '%s runs\\n%s\\n%s ended 0\\n' "$m" "$id" "$m"; exit 0 ;;
+    IFS= read -r m; id=$(cat ~/id); printf '%s\\n%s\\n%s 0 0\\n' "$m" "$id" "$m"; exit 0 ;;
 esac
 """
 BEHIND_SBATCH = """

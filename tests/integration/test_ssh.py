@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
@@ -22,7 +23,7 @@ from supervisor_tasks.slurm import login_silence
 from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.login_silence import FIRST_S
 from supervisor_tasks.slurm.output import Answer
-from supervisor_tasks.slurm.ssh import SshBusyError, SshCutError, SshUnavailableError, our_clock_s
+from supervisor_tasks.slurm.ssh import Ssh, SshBusyError, SshCutError, SshUnavailableError, our_clock_s
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
 
 THREADS = 16
@@ -141,9 +142,11 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
     ssh, run = login.ssh(login.sshd), module._run
     sshd = login.processes.find("sshd")
 
-    def frozen(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float) -> Answer:
+    def frozen(
+        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: module.Listener
+    ) -> int:
         login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
-        return run(channel, command, stdin, timeout_s)
+        return run(channel, command, stdin, timeout_s, listener)
 
     monkeypatch.setattr(module, "_run", frozen)
     ends: list[BaseException] = []
@@ -291,6 +294,32 @@ def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_ask
     ssh.close()
 
 
+@dataclass
+class Heard:
+    """What a customer's command prints, when its first line was there, and whether it says that it came too late."""
+
+    lines: str = ""
+    first_s: float | None = None
+    waits_for_stderr: bool = False
+
+    @property
+    def came_late(self) -> bool:
+        return self.lines == "late\n"
+
+    def stdout(self, piece: bytes) -> None:
+        self.lines += piece.decode()
+        self.first_s = self.first_s or our_clock_s()
+
+    def stderr(self, piece: bytes) -> None:
+        raise AssertionError(piece)
+
+
+def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
+    heard = Heard()
+    assert ssh.stream_in_turn(user, ["/bin/sh", "-c", command], b"", PATIENCE_S, heard, other) == 0
+    return heard.lines
+
+
 def test_answer_that_came_late_while_others_were_answered__is_a_silence(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,9 +327,8 @@ def test_answer_that_came_late_while_others_were_answered__is_a_silence(
     login.users.add(OTHER)
     ssh = login.ssh(login.sshd)
 
-    def submit(seconds: float) -> Answer:
-        argv = ["/bin/sh", "-c", f"sleep {seconds}; echo late"]
-        return ssh.run_in_turn(CUSTOMER, argv, b"", PATIENCE_S, OTHER, lambda answer: answer.stdout == "late\n")
+    def submit(seconds: float) -> None:
+        submit_in_turn(ssh, CUSTOMER, f"sleep {seconds}; echo late", OTHER)
 
     submit(0.1)  # not by the login
     ssh.clock(CUSTOMER)
@@ -318,8 +346,8 @@ def test_customers_who_were_slow__share_some_places__and_a_quick_one_does_not_ne
     login.users.add(OTHER)
     ssh, held = login.ssh(login.sshd), login.home / "held"
 
-    def submit(user: str, command: str, other: str) -> Answer:
-        return ssh.run_in_turn(user, ["/bin/sh", "-c", command], b"", PATIENCE_S, other, lambda _: False)
+    def submit(user: str, command: str, other: str) -> str:
+        return submit_in_turn(ssh, user, command, other)
 
     submit(CUSTOMER, "sleep 0.6", OTHER)
     with ThreadPoolExecutor(1) as pool:
@@ -327,13 +355,13 @@ def test_customers_who_were_slow__share_some_places__and_a_quick_one_does_not_ne
         slow = pool.submit(submit, CUSTOMER, f"touch {held}.begun; while test -e {held}; do sleep 0.05; done", OTHER)
         try:
             wait_until(Path(f"{held}.begun").exists, "the slow one to begin", PATIENCE_S)
-            assert submit(OTHER, "sleep 0.6; echo here", CUSTOMER).stdout == "here\n"
+            assert submit(OTHER, "sleep 0.6; echo here", CUSTOMER) == "here\n"
             with pytest.raises(SshBusyError, match="slow lately"):
                 submit(OTHER, "echo here", CUSTOMER)
         finally:
             held.unlink()
             slow.result(deadline(PATIENCE_S))
-    assert submit(OTHER, "echo here", CUSTOMER).stdout == "here\n"
+    assert submit(OTHER, "echo here", CUSTOMER) == "here\n"
     ssh.close()
 
 

@@ -1,86 +1,378 @@
-"""The guard in front of sbatch, as any shell runs it: whole, in time, or not at all."""
+"""The guard in front of sbatch, as any shell runs it: each command whole, in time, or not at all."""
 
+import random
 import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S, settled_after_s
-from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.slurm.guarded_command import (
+    MOST_ANSWER,
+    Answers,
+    AnswerTooLongError,
     LoginClock,
+    Order,
     TooLateError,
     ask_clock,
-    came_late,
     clock_told,
+    framed,
     guarded,
-    guards_answer,
-    marked,
 )
 from supervisor_tasks.slurm.output import Answer
 
 MARK = "4f1d0c9ab3"
 SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
+ANY_BYTES = bytes(range(1, 256)) * 40 + b"\xff\xfe\xc3"  # not UTF-8, and no line feed at the end
+SHELLS = ["sh", "bash", "dash"]
+JOB = '#!/bin/sh\ncat >>"$1.script"; echo "of $1" >&2; echo "$1"\n'  # leaves what it was given, and prints both ways
 
 
 def run(
-    shell: str, command: list[str], stdin: bytes, noise: str = "", environment: dict[str, str] | None = None
+    shell: str,
+    command: list[str],
+    stdin: bytes,
+    noise: str = "",
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Answer:
     """As sshd does: the login shell is given one text."""
     argv = [shell, "-c", noise + shlex.join(command)]
-    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=30, env=environment)
-    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=60, env=environment, cwd=folder)
+    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 def in_s(seconds: int) -> int:
     return int(time.time()) + seconds
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str) -> None:
-    answer = guards_answer(run(shell, guarded(["cat"], SCRIPT, in_s(60)), marked(MARK, SCRIPT)), MARK)
-    assert answer.stdout.encode() == SCRIPT
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What a reader makes of all that came, and why the commands without an answer have none."""
+
+    answers: list[Answer]
+    rest: SupervisorError
+    came_late: bool
 
 
-@pytest.mark.parametrize("kept", range(len(marked(MARK, SCRIPT))))
-def test_guarded__cut_anywhere__nothing_is_run(kept: int) -> None:
-    answer = run("sh", guarded(["echo", "ran"], SCRIPT, in_s(60)), marked(MARK, SCRIPT)[:kept])
+def verdicts(printed: Answer, number: int = 1) -> Verdicts:
+    heard = list[Answer]()
+
+    def take(index: int, answer: Answer) -> None:
+        assert index == len(heard)
+        heard.append(answer)
+
+    answers = Answers(MARK, number, take, time.monotonic)
+    answers.stdout(printed.stdout.encode())
+    answers.stderr(printed.stderr.encode())
+    rest = answers.ended(printed.status)
+    assert answers.told == len(heard)
+    return Verdicts(heard, rest, answers.came_late)
+
+
+def only(printed: Answer) -> Answer:
+    """The answer of the only command."""
+    found = verdicts(printed)
+    if not found.answers:
+        raise found.rest
+    return found.answers[0]
+
+
+def guarded_run(
+    argv: Sequence[str],
+    script: bytes = SCRIPT,
+    shell: str = "sh",
+    noise: str = "",
+    environment: dict[str, str] | None = None,
+    seconds: int = 60,
+) -> Answer:
+    """One command behind the guard."""
+    return run(shell, guarded(1, in_s(seconds)), framed(MARK, [Order(argv, script)]), noise, environment)
+
+
+def jobs(number: int, script: bytes = SCRIPT) -> list[Order]:
+    """Commands that leave their scripts in the folder of `run_in`, and print their numbers."""
+    return [Order(["./job", str(job)], script) for job in range(number)]
+
+
+def run_in(folder: Path, stdin: bytes, number: int, shell: str = "sh", seconds: int = 60) -> Verdicts:
+    """So many commands behind the guard, in a folder that has `./job`, with that shell as /bin/sh."""
+    if not (folder / "job").exists():
+        (folder / "job").write_text(JOB)
+        (folder / "job").chmod(0o755)
+        sh_called_so(folder, shell)
+    return verdicts(run(shell, sh_of(folder, guarded(number, in_s(seconds))), stdin, folder=folder), number)
+
+
+def ran(folder: Path) -> dict[int, bytes]:
+    """What the commands were given that ran."""
+    return {int(file.stem): file.read_bytes() for file in folder.glob("*.script")}
+
+
+def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = SCRIPT) -> None:
+    """What ran had its whole script, once; each answer is its own; and what ran is not called certainly not run."""
+    done = ran(folder)
+    assert all(got == script for got in done.values())
+    for number, answer in enumerate(found.answers):
+        assert answer == Answer(0, f"{number}\n", f"of {number}\n")
+        assert number in done
+    if isinstance(found.rest, TransientError):
+        assert not set(range(len(found.answers), expected)) & done.keys()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("script", [SCRIPT, ANY_BYTES, b"", b"\n", MARK.encode(), b"x" * 300_000])
+def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str, script: bytes, tmp_path: Path) -> None:
+    argv = ["sh", "-c", 'cat >"$1/script"', "command", str(tmp_path)]
+    assert only(guarded_run(argv, script, shell)) == Answer(0, "", "")
+    assert (tmp_path / "script").read_bytes() == script
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("number", [1, 2, 50])
+def test_guarded__batch__each_gets_its_script_and_its_words_and_has_its_own_answer(
+    shell: str, number: int, tmp_path: Path
+) -> None:
+    found = run_in(tmp_path, framed(MARK, jobs(number, ANY_BYTES)), number, shell)
+    assert_right(tmp_path, found, number, ANY_BYTES)
+    assert len(found.answers) == number
+
+
+HOSTILE_WORDS = [
+    "",
+    " ",
+    "a b",
+    "$(id)",
+    "`id`",
+    "'",
+    '"',
+    "\\",
+    "!",
+    "*",
+    "~",
+    "-n",
+    "é",
+    "$x",
+    "\t",
+    "a;b",
+    "\\n",
+    "%s",
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_guarded__words_of_the_command__are_given_as_they_are(shell: str) -> None:
+    answer = only(guarded_run(["printf", "%s\\n", *HOSTILE_WORDS], SCRIPT, shell))
+    assert answer.stdout == "".join(f"{word}\n" for word in HOSTILE_WORDS)
+
+
+@pytest.mark.parametrize("word", ["a\nb", "a\0b"])
+def test_framed__word_that_is_more_than_a_line__is_an_error(word: str) -> None:
+    with pytest.raises(ValueError, match="one line"):
+        framed(MARK, [Order(["echo", word], b"")])
+
+
+def test_framed__script_with_nul__is_an_error() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        framed(MARK, [Order(["echo"], b"a\0b")])
+
+
+# --- the input is cut --------------------------------------------------------------------------------------------------------
+
+
+def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
+    """The guard is given the first bytes alone."""
+    found = run_in(folder, framed(MARK, jobs(number))[:kept], number, shell)
+    assert_right(folder, found, number)
+    whole = sum(len(framed(MARK, jobs(one + 1))) <= kept for one in range(number))
+    assert sorted(ran(folder)) == list(range(whole))
+    assert len(found.answers) == whole
+    assert not found.came_late
+    for file in folder.glob("*.script"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("kept", range(len(framed(MARK, [Order(["echo", "ran"], SCRIPT)]))))
+def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
+    answer = run("sh", guarded(1, in_s(60)), framed(MARK, [Order(["echo", "ran"], SCRIPT)])[:kept])
     assert "ran" not in answer.stdout
     with pytest.raises((TransientError, OutcomeUnknownError)):
-        guards_answer(answer, MARK)
+        only(answer)
 
 
-def test_guarded__too_late__nothing_is_run() -> None:
-    answer = run("sh", guarded(["echo", "ran"], SCRIPT, in_s(-1)), marked(MARK, SCRIPT))
-    assert "ran" not in answer.stdout
-    with pytest.raises(TooLateError):
-        guards_answer(answer, MARK)
-    assert came_late(answer, MARK)
-    in_time = run("sh", guarded(["echo", f"{MARK[:5]} late"], SCRIPT, in_s(60)), marked(MARK, SCRIPT))
-    assert not came_late(in_time, MARK)
+def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(tmp_path: Path) -> None:
+    for kept in range(len(framed(MARK, jobs(2)))):
+        cut_input(tmp_path, 2, kept)
 
 
-def test_guarded__command_that_does_not_end__is_ended_in_time_and_nobody_knows_what_it_did() -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(shell: str, tmp_path: Path) -> None:
+    for kept in random.Random(22_05).sample(range(len(framed(MARK, jobs(50)))), 8):
+        cut_input(tmp_path, 50, kept, shell)
+
+
+# --- the output is cut -------------------------------------------------------------------------------------------------------
+
+
+def heard_until(printed: bytes, complaints: bytes, number: int) -> list[Answer]:
+    heard = list[Answer]()
+    answers = Answers(MARK, number, lambda _, answer: heard.append(answer), time.monotonic)
+    answers.stdout(printed)
+    answers.stderr(complaints)
+    assert answers.told == len(heard)
+    return heard
+
+
+def printed(folder: Path, number: int) -> tuple[bytes, bytes]:
+    """What the guard prints of so many commands."""
+    assert len(run_in(folder, framed(MARK, jobs(number)), number).answers) == number
+    answer = run("sh", guarded(number, in_s(60)), framed(MARK, jobs(number)), folder=folder)
+    return answer.stdout.encode(), answer.stderr.encode()
+
+
+@pytest.mark.parametrize("number", [1, 2, 50])
+def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(number: int, tmp_path: Path) -> None:
+    stdout, stderr = printed(tmp_path, number)
+    for kept in range(len(stdout) + 1):
+        whole = stdout[:kept].count(b" 0\n")
+        expected = [Answer(0, f"{one}\n", f"of {one}\n") for one in range(whole)]
+        assert heard_until(stdout[:kept], stderr, number) == expected
+    for kept in range(len(stderr) + 1):
+        whole = max(stderr[:kept].count(MARK.encode() + b"\n") - 1, 0)
+        assert len(heard_until(stdout, stderr[:kept], number)) == whole
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: int, tmp_path: Path) -> None:
+    stdout, stderr = printed(tmp_path, 3)
+    heard = list[Answer]()
+    answers = Answers(MARK, 3, lambda _, answer: heard.append(answer), time.monotonic)
+    for first in range(0, len(stdout), size):
+        answers.stdout(stdout[first : first + size])
+        while answers.waits_for_stderr:
+            piece, stderr = stderr[:size], stderr[size:]
+            assert piece
+            answers.stderr(piece)
+        assert len(heard) == stdout[: first + size].count(b" 0\n")
+    assert [one.stderr for one in heard] == ["of 0\n", "of 1\n", "of 2\n"]
+
+
+def test_answers__more_than_is_kept__nobody_knows() -> None:
+    answers = Answers(MARK, 1, lambda *_: None, time.monotonic)
+    answers.stdout(f"{MARK}\n".encode())
+    with pytest.raises(AnswerTooLongError):
+        answers.stdout(b"x" * (MOST_ANSWER + 1))
+    with pytest.raises(AnswerTooLongError):
+        answers.stderr(b"x" * (MOST_ANSWER + 1))
+
+
+# --- time --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_guarded__too_late__nothing_is_run(shell: str) -> None:
+    found = verdicts(guarded_run(["echo", "ran"], SCRIPT, shell, seconds=-1))
+    assert found.answers == []
+    assert isinstance(found.rest, TooLateError)
+    assert found.came_late
+    assert not verdicts(guarded_run(["echo", f"{MARK} late"])).came_late
+
+
+def test_guarded__command_that_does_not_end__is_ended_in_time_and_the_rest_is_too_late(tmp_path: Path) -> None:
     begun = time.monotonic()
-    answer = guards_answer(run("sh", guarded(["sleep", "60"], b"", in_s(2)), marked(MARK, b"")), MARK)
+    found = run_in(tmp_path, framed(MARK, [Order(["sleep", "60"], b""), *jobs(2)]), 3, seconds=3)
     assert time.monotonic() - begun < 20
-    assert answer.status == 124
+    assert [answer.status for answer in found.answers] == [124]
+    assert isinstance(found.rest, TooLateError)
+    assert not found.came_late
+    assert ran(tmp_path) == {}
+
+
+def test_guarded__command_that_ignores_being_ended__is_killed_before_its_deadline_and_a_little(tmp_path: Path) -> None:
+    stubborn = Order(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], b"")
+    begun = time.monotonic()
+    found = run_in(tmp_path, framed(MARK, [stubborn, *jobs(1)]), 2, seconds=3)
+    assert time.monotonic() - begun < 20
+    assert [answer.status for answer in found.answers] == [137]
+    assert isinstance(found.rest, TooLateError)
+    assert ran(tmp_path) == {}
+
+
+def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp_path: Path) -> None:
+    run_in(tmp_path, b"", 1)
+    stdin, first, pipe = framed(MARK, jobs(2)), len(framed(MARK, jobs(1))), subprocess.PIPE
+    with subprocess.Popen(guarded(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        assert guard.stderr is not None
+        guard.stdin.write(stdin[:first])
+        guard.stdin.flush()
+        lines = b"".join(guard.stdout.readline() for _ in range(3))  # the mark, a number, its answer
+        assert ran(tmp_path).keys() == {0}
+        time.sleep(5.5)  # nothing tells that time has passed but the clock
+        guard.stdin.write(stdin[first:])
+        guard.stdin.close()
+        lines += guard.stdout.read()
+        found = verdicts(Answer(guard.wait(60), lines.decode(), guard.stderr.read().decode()), 2)
+    assert len(found.answers) == 1
+    assert isinstance(found.rest, TooLateError)
+    assert ran(tmp_path).keys() == {0}
+
+
+# --- what is printed ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")])
 def test_guarded__status_and_output_are_the_commands(status: int, stdout: str) -> None:
-    argv = ["sh", "-c", 'printf "$1"; echo why >&2; exit "$2"', "command", stdout, str(status)]
-    answer = guards_answer(run("sh", guarded(argv, SCRIPT, in_s(60)), marked(MARK, SCRIPT)), MARK)
-    assert answer == Answer(status, stdout, "why\n")
+    argv = ["sh", "-c", 'printf "$1"; echo why >&2; exit "$2"', "command", stdout.replace("\n", "\\n"), str(status)]
+    assert only(guarded_run(argv)) == Answer(status, stdout, "why\n")
 
 
-@pytest.mark.parametrize("noise", ["echo welcome; ", "echo 13; ", "printf '7;cluster'; ", "echo runs; echo ended 0; "])
+GARBAGE = [
+    'head -c 100000 /dev/urandom | tr -d "\\0"; head -c 60000 /dev/urandom >&2',
+    "cat >/dev/null; echo 7 0; echo cut; echo late",
+    "exec >&- 2>&-; exit 5",
+    "printf 'no line feed'; printf 'nor here' >&2",
+    "kill -9 $$",
+    "echo x | cat >/dev/null",
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: str, tmp_path: Path) -> None:
+    between = Order(["sh", "-c", garbage], SCRIPT)
+    zero, _, two = jobs(3)
+    found = run_in(tmp_path, framed(MARK, [zero, between, two]), 3)
+    assert found.answers[0] == Answer(0, "0\n", "of 0\n")
+    assert found.answers[2] == Answer(0, "2\n", "of 2\n")
+    assert ran(tmp_path) == {0: SCRIPT, 2: SCRIPT}
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "echo welcome; ",
+        "echo 13; ",
+        "printf '7;cluster'; ",
+        "echo 0 0; echo cut; ",
+        "echo fatal >&2; ",
+        "printf '4f1d0c9ab2 0 0\\n'; printf '4f1d0c9ab2\\n' >&2; ",
+    ],
+)
 def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
-    answer = guards_answer(run("bash", guarded(["echo", "12"], SCRIPT, in_s(60)), marked(MARK, SCRIPT), noise), MARK)
-    assert answer.stdout == "12\n"
+    assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == Answer(0, "12\n", "")
+
+
+def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> None:
+    stdin = framed(MARK, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
+    found = verdicts(run("bash", guarded(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2)
+    assert [answer.stdout for answer in found.answers] == ["12\n", "13\n"]
 
 
 @pytest.mark.parametrize(
@@ -88,26 +380,35 @@ def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
     [
         "",
         "12\n",
-        f"{MARK} runs\n12\n",
-        f"{MARK} runs\n12\n{MARK} ended ",
-        f"{MARK} runs\n12\n{MARK} ended 0",
-        f"{MARK}",
+        f"{MARK}\n",
+        f"{MARK}\n12\n",
+        f"{MARK}\n12\n{MARK} 0 ",
+        f"{MARK}\n12\n{MARK} 0 0",
+        f"{MARK}\n12\n{MARK} 1 0\n",
+        f"12\n{MARK} 0 0\n",
+        f"{MARK} late\n",
+        MARK,
     ],
 )
-def test_guards_answer__end_not_seen__nobody_knows(stdout: str) -> None:
+def test_answers__end_not_seen__nobody_knows(stdout: str) -> None:
     with pytest.raises(OutcomeUnknownError):
-        guards_answer(Answer(0, stdout, ""), MARK)
+        only(Answer(0, stdout, f"{MARK}\n{MARK}\n"))
 
 
-def test_guards_answer__no_sh__nothing_was_run() -> None:
+def test_answers__more_than_were_asked_for__are_not_heard() -> None:
+    printed = Answer(0, f"{MARK}\n1\n{MARK} 0 0\n2\n{MARK} 1 0\n", f"{MARK}\n" * 3)
+    assert [answer.stdout for answer in verdicts(printed, 1).answers] == ["1\n"]
+
+
+def test_answers__no_sh__nothing_was_run() -> None:
     with pytest.raises(TransientError):
-        guards_answer(Answer(127, "", "bash: /bin/sh: No such file"), MARK)
+        only(Answer(127, "", "bash: /bin/sh: No such file"))
 
 
 def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
-    guard = guarded(["sbatch"], SCRIPT, 1)[2]
+    guard = guarded(1, 1)[2]
     assert not set(guard) & set("'!\\\n")
-    assert MARK not in shlex.join(guarded(["sbatch"], SCRIPT, 1))
+    assert MARK not in shlex.join(guarded(1, 1))
 
 
 OPTIONS = {
@@ -129,8 +430,8 @@ KEPT = {
 def environment_of_the_command(
     shell: str, environment: dict[str, str], noise: str = "", slurm_conf: str = ""
 ) -> dict[str, str]:
-    shown = guarded(["/usr/bin/env", "-0"], b"", in_s(60), slurm_conf)
-    answer = guards_answer(run(shell, shown, marked(MARK, b""), noise, environment), MARK)
+    stdin = framed(MARK, [Order(["/usr/bin/env", "-0"], b"")])
+    answer = only(run(shell, guarded(1, in_s(60), slurm_conf), stdin, noise, environment))
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
 
@@ -147,22 +448,29 @@ def test_guarded__slurms_configuration_is_the_admins(slurm_conf: str) -> None:
     assert environment_of_the_command("sh", OPTIONS, slurm_conf=slurm_conf)["SLURM_CONF"] == slurm_conf
 
 
-TOOLS = "awk cat date echo env printf read test timeout wc unset ["
+TOOLS = "awk cat date echo env head printf read test timeout wc unset ["
 
 
-def sh_that_is_bash(folder: Path) -> list[str]:
-    """As on many sites: it takes functions from the environment."""
-    (folder / "sh").symlink_to(shutil.which("bash") or "/bin/bash")
-    argv = guarded(["/usr/bin/env"], b"", in_s(60))
+def sh_called_so(folder: Path, program: str) -> None:
+    """As on the sites where /bin/sh is that program: bash takes functions from the environment."""
+    (folder / "sh").symlink_to(shutil.which(program) or program)
+
+
+def sh_of(folder: Path, argv: list[str]) -> list[str]:
     assert argv[0] == "/bin/sh"
     return [str(folder / "sh"), *argv[1:]]
 
 
+ENVIRONMENT = framed(MARK, [Order(["/usr/bin/env"], b"")])
+
+
 def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
     owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; export -f "$f"; done; '
-    answer = run("bash", sh_that_is_bash(tmp_path), marked(MARK, b""), owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
+    sh_called_so(tmp_path, "bash")
+    command = sh_of(tmp_path, guarded(1, in_s(60)))
+    answer = run("bash", command, ENVIRONMENT, owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
     assert "owned" not in answer.stderr
-    assert not any(name in guards_answer(answer, MARK).stdout for name in OPTIONS)
+    assert not any(name in only(answer).stdout for name in OPTIONS)
 
 
 def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
@@ -170,9 +478,9 @@ def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp
         (tmp_path / tool).write_text("#!/bin/sh\necho owned >&2\n")
         (tmp_path / tool).chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    answer = run("/bin/sh", guarded(["/usr/bin/env"], b"", in_s(60)), marked(MARK, b""), "", {"PATH": path, **OPTIONS})
+    answer = only(run("/bin/sh", guarded(1, in_s(60)), ENVIRONMENT, "", {"PATH": path, **OPTIONS}))
     assert answer.stderr == ""
-    assert f"PATH={path}\n" in guards_answer(answer, MARK).stdout
+    assert f"PATH={path}\n" in answer.stdout
     told = run("/bin/sh", ask_clock(MARK), b"", "", {"PATH": path})
     assert abs(clock_told(told, MARK, 0.0).login_s - time.time()) < 30
 
@@ -202,22 +510,22 @@ def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
 
 
 def test_tools_of_the_guard__are_here() -> None:
-    assert all(shutil.which(tool) for tool in ("sh", "awk", "cat", "env", "wc", "date", "timeout"))
+    assert all(shutil.which(tool) for tool in ("sh", "awk", "date", "head", "timeout"))
 
 
 # --- the site's own environment ---------------------------------------------------------------------------------------------
 
 
 def with_sites_file(file: Path, shell: str = "sh") -> Answer:
-    command = guarded(["/usr/bin/env"], SCRIPT, in_s(60), "/the/admins", str(file))
-    return run(shell, command, marked(MARK, SCRIPT), environment={"PATH": "/usr/bin:/bin"})
+    command = guarded(1, in_s(60), "/the/admins", str(file))
+    return run(shell, command, ENVIRONMENT, environment={"PATH": "/usr/bin:/bin"})
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_sites_file__what_it_exports__the_command_inherits_and_no_option(shell: str, tmp_path: Path) -> None:
     file = tmp_path / "modules.sh"
     file.write_text("export MODULEPATH=/sites PATH=/sites/bin:$PATH SBATCH_GPUS=8\nset -- a b c\necho welcome\ncat\n")
-    lines = guards_answer(with_sites_file(file, shell), MARK).stdout.splitlines()
+    lines = only(with_sites_file(file, shell)).stdout.splitlines()
     assert {"MODULEPATH=/sites", "PATH=/sites/bin:/usr/bin:/bin", "SLURM_CONF=/the/admins"} <= set(lines)
     assert not any(line.startswith("SBATCH_GPUS") for line in lines)
 
@@ -225,4 +533,4 @@ def test_sites_file__what_it_exports__the_command_inherits_and_no_option(shell: 
 def test_sites_file__cannot_be_read__nothing_is_run_and_the_file_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.sh"
     with pytest.raises(TransientError, match=f"SLURM_ENVIRONMENT_FILE.*{missing}"):
-        guards_answer(with_sites_file(missing), MARK)
+        only(with_sites_file(missing))
