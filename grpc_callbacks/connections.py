@@ -1,7 +1,8 @@
 """Which connections are held, and which one is given up when there are too many. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import count
 
@@ -15,7 +16,7 @@ IPV6_NETWORK_BITS = 64  # a machine may take any address of its network
 _ARRIVALS = count()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Connection:
     """A caller's connection. `address` and `port` are the caller's own."""
 
@@ -26,13 +27,13 @@ class Connection:
     answered: bool = False  # a call of it had an answer other than a refusal
     proven: bool = False  # a call of it proved itself
 
-    @property
+    @cached_property
     def peer(self) -> str:
         """The caller, as gRPC writes it."""
         shown = f"[{self.address}]" if self.address.version == 6 else str(self.address)
         return f"ipv{self.address.version}:{shown}:{self.port}"
 
-    @property
+    @cached_property
     def origin(self) -> int | Address:
         """What is counted as one peer: an address, or an IPv6 network of one machine."""
         if isinstance(self.address, IPv6Address):
@@ -52,6 +53,7 @@ class Connections:
         self._most = most
         self._most_of_a_peer = most_of_a_peer
         self._held: defaultdict[int | Address, set[Connection]] = defaultdict(set)
+        self._calls: Counter[int | Address] = Counter()  # of the connections that are held
         self._number = 0
 
     def __len__(self) -> int:
@@ -78,12 +80,27 @@ class Connections:
         if held in peers:
             peers.remove(held)
             self._number -= 1
+            self._calls[held.origin] -= held.calls
         if not peers:
             self._held.pop(held.origin, None)
+            self._calls.pop(held.origin, None)
+
+    def begin_call(self, connection: Connection) -> None:
+        """A call of the connection is under way."""
+        self._count(connection, 1)
+
+    def end_call(self, connection: Connection) -> None:
+        """It has its answer."""
+        self._count(connection, -1)
 
     def calls_of_peer(self, held: Connection) -> int:
-        """How many calls of its peer are under way."""
-        return sum(other.calls for other in self._held.get(held.origin, ()))
+        """How many calls of its peer are under way, on the connections that are held."""
+        return self._calls[held.origin]
+
+    def _count(self, connection: Connection, change: int) -> None:
+        connection.calls += change
+        if connection in self._held.get(connection.origin, ()):
+            self._calls[connection.origin] += change
 
 
 class UnreadCalls:

@@ -33,10 +33,15 @@ TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
 BATCH = 200
 SIGN_EVERY_S = 2.0
 
+# All that is asked here is found by an index. The planner reads a small table as a whole, and keeps doing so for minutes after
+# the table has grown, until autovacuum has counted its rows: a burst of callbacks into an empty ledger cost 1.5 ms each instead
+# of 0.1 ms.
+PLANNER = "-c enable_seqscan=off -c jit=off"
+
 # A database whose host is gone without a word is noticed by the kernel (libpq; no effect on Unix sockets).
 CONNECT = {
     "connect_timeout": TIMEOUT_S,
-    "options": f"-c statement_timeout={TIMEOUT_S * 1000}",
+    "options": f"-c statement_timeout={TIMEOUT_S * 1000} {PLANNER}",
     "tcp_user_timeout": TIMEOUT_S * 1000,
     "keepalives_idle": TIMEOUT_S,
     "keepalives_interval": 1,

@@ -157,11 +157,11 @@ class Services:
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{CALLS_OF_A_PEER} calls of one peer are under way; come again"
             )
         caller = self._admitted(connection, method, raw, context)
-        connection.calls += 1
+        self.front.connections.begin_call(connection)
         try:
             message = await answer(raw, Called(context, connection.peer, caller))
         finally:
-            connection.calls -= 1
+            self.front.connections.end_call(connection)
         connection.answered = True
         return message
 

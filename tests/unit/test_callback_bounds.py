@@ -53,6 +53,21 @@ def test_remove__twice__counts_once() -> None:
     assert len(held) == 0
 
 
+def test_calls_of_peer__counts_those_of_all_its_connections_that_are_held() -> None:
+    held, first, second, other = Connections(), connection(1), connection(1), connection(2)
+    for one in (first, second, other):
+        held.admit(one)
+    for one in (first, second, second, other):
+        held.begin_call(one)
+    assert (held.calls_of_peer(first), held.calls_of_peer(other)) == (3, 1)
+    held.remove(second)
+    assert held.calls_of_peer(first) == 1
+    held.end_call(second)
+    assert held.calls_of_peer(first) == 1
+    held.end_call(first)
+    assert held.calls_of_peer(first) == 0
+
+
 def test_origin__one_ipv6_network__is_one_peer() -> None:
     one, other, far = (Connection(ip_address(text), 1) for text in ("fd00::1", "fd00::2", "fd00:0:0:1::1"))
     assert one.origin == other.origin
