@@ -46,8 +46,8 @@ QUEUE_OF_TASK = {
     "nudge": Queue.DEFAULT,
     "watch": Queue.DEFAULT,
 }
-# A drain takes all that is due: one message does for any number of effects.
-DRAIN_OF_KIND = {Kind.WITNESS: "witness", Kind.REPORT: "report", Kind.REFUSE: "report"}
+# A task takes all that is due: one message does for any number of effects.
+TASK_OF_KIND = {kind: kind.value for kind in Kind} | {Kind.REFUSE: "report"}
 
 
 def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float]:

@@ -7,22 +7,20 @@ from celery import Task, shared_task
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.job import Kind
 from supervisor_tasks.running import current_site, set_up_logging, start_ear, start_site, stop_site
 
 log = structlog.get_logger()
 
-OF_A_STEP = 2  # arguments: the job and the effect
-
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
-    """The edge of all work: logs know the task and the job; somebody who does not answer is no traceback."""
+    """The edge of all work: logs know the task; a part that does not answer is no traceback."""
 
     throws = (TransientError,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Run the task with its name, and its job if it is about one, in the log's context."""
-        about = {"task": self.name.rpartition(".")[2]} | ({"job_id": args[0]} if len(args) == OF_A_STEP else {})
-        with structlog.contextvars.bound_contextvars(**about):
+        """Run the task with its name in the log's context."""
+        with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]):
             try:
                 current_site().begin()
                 self.run(*args, **kwargs)
@@ -50,33 +48,33 @@ def accounts() -> None:
 
 
 @shared_task(base=SupervisorTask)
-def fetch(job_id: str, effect_id: int) -> None:  # noqa: ARG001  Flower shows the job
-    """Fetch a job's script."""
-    current_site().carry_out(effect_id)
+def fetch() -> None:
+    """Fetch the scripts of claimed jobs."""
+    current_site().carry_out(Kind.FETCH)
 
 
 @shared_task(base=SupervisorTask)
-def submit(job_id: str, effect_id: int) -> None:  # noqa: ARG001
-    """Submit a job to SLURM, or find out whether it was."""
-    current_site().carry_out(effect_id)
+def submit() -> None:
+    """Submit jobs to SLURM, or find out whether they were."""
+    current_site().carry_out(Kind.SUBMIT)
 
 
 @shared_task(base=SupervisorTask)
-def cancel(job_id: str, effect_id: int) -> None:  # noqa: ARG001
-    """Cancel a job in SLURM."""
-    current_site().carry_out(effect_id)
+def cancel() -> None:
+    """Cancel jobs in SLURM."""
+    current_site().carry_out(Kind.CANCEL)
 
 
 @shared_task(base=SupervisorTask)
-def top_up(job_id: str, effect_id: int) -> None:  # noqa: ARG001
-    """Give a job its new time limit."""
-    current_site().carry_out(effect_id)
+def top_up() -> None:
+    """Give jobs their new time limits."""
+    current_site().carry_out(Kind.TOP_UP)
 
 
 @shared_task(base=SupervisorTask)
-def tell_user(job_id: str, effect_id: int) -> None:  # noqa: ARG001
-    """Tell a job's owner why."""
-    current_site().carry_out(effect_id)
+def tell_user() -> None:
+    """Tell the owners of jobs why."""
+    current_site().carry_out(Kind.TELL_USER)
 
 
 @shared_task(base=SupervisorTask)

@@ -13,13 +13,13 @@ from kombu.exceptions import OperationalError
 
 from supervisor_tasks.brim import Brim
 from supervisor_tasks.ledger.effects import OpenEffect
-from supervisor_tasks.queues import DRAIN_OF_KIND, TASKS
+from supervisor_tasks.queues import TASK_OF_KIND, TASKS
 
 log = structlog.get_logger()
 
-SHOWN_JOBS = 5
+SHOWN_JOBS = 100  # in a message's arguments, where Flower finds them
 MOST_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many are some megabytes of Redis
-TOGETHER_S = 0.25  # a drain takes all that is due: those who want it woken within that time get one message
+TOGETHER_S = 0.25  # a task takes all that is due: those who want it woken within that time get one message
 
 
 class WakeUps:
@@ -31,18 +31,13 @@ class WakeUps:
         self._turns: dict[str, int] = {}
 
     def effects(self, effects: Sequence[OpenEffect]) -> None:
-        """One message for each step, one for each drain. While the broker is away the first is tried, and a try takes
-        seconds; the clock wakes the others. No second message for what may still wait for a worker: each one more takes
+        """One message for each task, however many effects there are. While the broker is away the first is tried, and a try
+        takes seconds; the clock wakes the others. No second message for what may still wait for a worker: each one more takes
         the workers' time, and the queue would grow with its own length.
         """
         busy = {name for name in {_task(effect) for effect in effects if effect.woken} if self._is_busy(name)}
         wanted = [effect for effect in effects if not (effect.woken and _task(effect) in busy)]
-        steps = [effect for effect in wanted if effect.kind not in DRAIN_OF_KIND]
-        for effect in steps:
-            if not self._send(_task(effect), (effect.job_id, effect.id), effect.due_in_s):
-                return
-        drained = [effect for effect in wanted if effect.kind in DRAIN_OF_KIND]
-        for name, group in groupby(sorted(drained, key=_task), key=_task):
+        for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)
             about = ", ".join(effect.job_id for effect in members[:SHOWN_JOBS])
             more = f" and {len(members) - SHOWN_JOBS} more" if len(members) > SHOWN_JOBS else ""
@@ -50,18 +45,18 @@ class WakeUps:
                 return
 
     def drain(self, name: str) -> None:
-        """Wake a drain."""
-        self._send(name, (), 0.0)
+        """Wake a task."""
+        self._send(name, 0.0)
 
     def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
-        """Wake a drain: at once, or with all others who want it woken at about that time."""
+        """Wake a task: at once, or with all others who want it woken at about that time."""
         if due_in_s > 0:
             now_s = time.monotonic()
             turn = math.ceil((now_s + due_in_s) / TOGETHER_S)
             if self._turns.get(name) == turn:
                 return True
             self._turns[name], due_in_s = turn, turn * TOGETHER_S - now_s
-        return self._send(name, (), due_in_s, shown)
+        return self._send(name, due_in_s, shown)
 
     def _is_busy(self, name: str) -> bool:
         return self._brim.is_busy(self._queue(name))
@@ -70,14 +65,14 @@ class WakeUps:
         queue: str = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name
         return queue
 
-    def _send(self, name: str, args: tuple[object, ...], due_in_s: float, shown: str | None = None) -> bool:
+    def _send(self, name: str, due_in_s: float, shown: str | None = None) -> bool:
         if not self._brim.takes_one_more(self._queue(name)):
             return True  # the clock wakes again what is left when somebody works there
         options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
         if shown is not None:
             options["argsrepr"] = shown
         try:
-            self._app.send_task(f"{TASKS}.{name}", args=args, **options)
+            self._app.send_task(f"{TASKS}.{name}", **options)
         except OperationalError as error:
             log.warning("wake_up_lost", task=name, error=str(error))
             return False
@@ -85,4 +80,4 @@ class WakeUps:
 
 
 def _task(effect: OpenEffect) -> str:
-    return DRAIN_OF_KIND.get(effect.kind, effect.kind.value)
+    return TASK_OF_KIND[effect.kind]

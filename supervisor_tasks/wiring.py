@@ -20,8 +20,9 @@ from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.job import Address
+from supervisor_tasks.job import Address, Kind
 from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.jobs.batch import WAYS, Batch
 from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.benchmark import benchmark
 from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm, count_anew
@@ -32,7 +33,6 @@ from supervisor_tasks.journey.register import register
 from supervisor_tasks.journey.reorganised import rewind_as_asked
 from supervisor_tasks.journey.report import report
 from supervisor_tasks.journey.scan import scan
-from supervisor_tasks.journey.steps import carry_out_in_turn
 from supervisor_tasks.journey.sweep import sweep
 from supervisor_tasks.journey.track import track
 from supervisor_tasks.journey.watch_tellers import watch_tellers
@@ -68,6 +68,7 @@ class Work:
     def __init__(self, site: Site, wake_ups: WakeUps) -> None:
         self._site = site
         self._wake_ups = wake_ups
+        self._batches = {kind: Batch(site, kind) for kind in WAYS}
         self._introduced = False
         self._begun = False
         self._beginning = Lock()
@@ -108,9 +109,9 @@ class Work:
         """Make the customers' accounts."""
         make_accounts(self._site)
 
-    def carry_out(self, effect_id: int) -> None:
-        """Do one step of one job."""
-        carry_out_in_turn(self._site, effect_id, _goes_on)
+    def carry_out(self, kind: Kind) -> None:
+        """Carry out the effects of a kind that are due."""
+        self._batches[kind].run(_goes_on)
 
     def witness(self) -> None:
         """Look at the jobs that are due."""
@@ -168,7 +169,9 @@ class Work:
                 log.info("strange_callbacks_forgotten", callbacks=gone)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Let go of threads and connections."""
+        for batch in self._batches.values():
+            batch.close()
         if self._site.slurm_side is not None:
             self._site.slurm_side.cluster.ssh.close()
         self._site.ledger.holder.close()

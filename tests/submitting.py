@@ -21,7 +21,6 @@ from devgrid.users import Users, admin
 from supervisor_tasks.events import ScriptFetched
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address, Job, JobId, Kind, State
-from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
@@ -30,6 +29,7 @@ from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.nodes import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
+from tests.carrying import carry_out
 from tests.ledgers import claim, job_id, migrated
 
 CUSTOMER = Address("0x" + "2" * 40)

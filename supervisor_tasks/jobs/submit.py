@@ -7,7 +7,8 @@ was sent can arrive any more. What the ledger does not know to have claimed (jou
 or it has forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -23,14 +24,15 @@ from supervisor_tasks.events import (
     Submitted,
     SubmitUnclear,
 )
-from supervisor_tasks.job import ChainStatus, Job, SlurmId, State
+from supervisor_tasks.job import ChainStatus, Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.group import Group, Outcome
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.journey.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.effects import OpenEffect
-from supervisor_tasks.ledger.journal import CutOff
-from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import Request, UndecidedError
+from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.output import AnswerNotUnderstoodError, Seen, SlurmRejectedError
 from supervisor_tasks.slurm.recognise import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -48,37 +50,107 @@ STRANGE_ANSWERS = 3
 CUT_OFF_AT_MOST = 5
 
 
-def submit(site: Site, job: Job, effect: OpenEffect) -> Event:
-    """Submit a job that is ready; look for one of which it is not known whether SLURM has it."""
-    require_known(site)
-    if job.state is State.SUBMITTING:
-        return _look_for(site, job, effect)
-    require_not_held(site.ledger)
-    require_never_ran(job)
-    cluster = site.slurm.cluster
-    cluster.require_own_home(job.customer)  # before any session of the customer's
-    if (known := _earlier_submission(site, job)) is not None:
-        return Adopted(known)
-    script = site.ledger.script(job.job_id)
-    clock = cluster.clock(job.customer)  # nothing begins before the login node lets us in
-    begun_s = our_clock_s()
-    job = site.ledger.record(Change(job.job_id, SubmitStarted(job.limit_min)), held=effect)[job.job_id]
-    if job.state is not State.SUBMITTING or script is None:
-        return SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
-    limit_min = job.applied_limit_min or job.limit_min
-    number = len(site.ledger.journal.ages([job.job_id], SubmitStarted)[job.job_id])
-    request = Request(definition=job.definition, limit_min=limit_min, script=script, number=number)
+def submit(group: Group) -> None:
+    """Submit the jobs that are ready, in one command; then look for those of which it is not known whether SLURM has them."""
+    require_known(group.site)
+    ready = [member for member in group.members if member[0].state is not State.SUBMITTING]
+    sought = [member for member in group.members if member[0].state is State.SUBMITTING]
+    if ready:
+        try:
+            _submit_ready(group, ready)
+        except Exception as error:  # noqa: BLE001  told of those that have no answer; the others are looked for all the same
+            group.failed(error, ready)
+    for place, (job, effect) in enumerate(sought):
+        if place:
+            group.site.ledger.effects.extend([effect for _, effect in sought[place:]])  # a search may take minutes
+        group.answered(_outcome(effect, partial(_look_for, group.site, job, effect)))
+
+
+def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> Outcome:
     try:
-        slurm_id = cluster.submit(job.customer, job.job_id, request, clock, begun_s)
-    except SlurmRejectedError as error:
-        return SubmitRejected(str(error))
-    except OutcomeUnknownError as error:
-        log.warning("submission_unclear", job_id=job.job_id, error=str(error))
-        return SubmitUnclear(str(error), strange=isinstance(error, AnswerNotUnderstoodError))
-    except TransientError as error:
-        site.ledger.record(Change(job.job_id, SubmitNotRun(str(error))), held=effect)
-        raise
-    return Submitted(_only(site, job, slurm_id) if number > 1 and cluster.submit_key else slurm_id)
+        return Outcome(effect, work())
+    except Exception as error:  # noqa: BLE001  told of this effect, and the next is carried out
+        return Outcome(effect, error=error)
+
+
+def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
+    site, cluster = group.site, group.site.slurm.cluster
+    require_not_held(site.ledger)
+    cluster.require_own_home(group.customer)  # before any session of the customer's
+    past = site.ledger.journal.before_submission([job.job_id for job, _ in members])
+    new = [member for member in members if _is_new(group, member, past)]
+    if not new:
+        return
+    scripts = site.ledger.scripts([job.job_id for job, _ in new])
+    clock = cluster.clock(group.customer)  # nothing begins before the login node lets us in
+    begun_s = our_clock_s()
+    started = group.start({effect: SubmitStarted(job.limit_min) for job, effect in new})
+    effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
+    for job, effect in ((started[job.job_id], effect) for job, effect in new if job.job_id in started):
+        if job.state is not State.SUBMITTING or job.job_id not in scripts:
+            stopped = SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
+            group.answered(Outcome(effect, stopped))
+            continue
+        limit_min = job.applied_limit_min or job.limit_min
+        script, number = scripts[job.job_id], 1 + past[job.job_id].begun
+        request = Request(definition=job.definition, limit_min=limit_min, script=script, number=number)
+        effects[job.job_id] = effect
+        requests.append((job.job_id, request))
+    if requests:
+        again = _hand_over(group, effects, requests, clock, begun_s)
+        for job_id, slurm_id in again.items():
+            job = started[job_id]
+            group.answered(_outcome(effects[job_id], lambda: Submitted(_only(site, job, slurm_id))))  # noqa: B023  at once
+
+
+def _is_new(group: Group, member: tuple[Job, OpenEffect], past: Mapping[JobId, Past]) -> bool:
+    """Whether SLURM has not heard of the job before; what it has is adopted."""
+    job, effect = member
+    try:
+        require_never_ran(job)
+        known = _earlier_submission(group.site, job, past[job.job_id])
+    except Exception as error:  # noqa: BLE001  the others of the group are submitted
+        group.answered(Outcome(effect, error=error))
+        return False
+    if known is not None:
+        group.answered(Outcome(effect, Adopted(known)))
+    return known is None
+
+
+def _hand_over(
+    group: Group,
+    effects: Mapping[JobId, OpenEffect],
+    requests: Sequence[tuple[JobId, Request]],
+    clock: LoginClock,
+    begun_s: float,
+) -> dict[JobId, SlurmId]:
+    """Have sbatch run for each. Returns what SLURM took of jobs that it may have twice: they are answered after a look."""
+    cluster, to_look_at = group.site.slurm.cluster, dict[JobId, SlurmId]()
+    again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
+
+    def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
+        if isinstance(answer, int) and job_id in again:
+            to_look_at[job_id] = answer
+        else:
+            group.answered(_heard(effects[job_id], answer))
+
+    cluster.submit_batch(group.customer, requests, clock, begun_s, answered)
+    return to_look_at
+
+
+def _heard(effect: OpenEffect, answer: SlurmId | Exception) -> Outcome:
+    """What sbatch's answer is for the job. An error that is no answer leaves it to be looked for."""
+    match answer:
+        case SlurmRejectedError():
+            return Outcome(effect, SubmitRejected(str(answer)))
+        case OutcomeUnknownError():
+            log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
+            return Outcome(effect, SubmitUnclear(str(answer), strange=isinstance(answer, AnswerNotUnderstoodError)))
+        case TransientError():
+            return Outcome(effect, SubmitNotRun(str(answer)), answer)
+        case Exception():
+            return Outcome(effect, error=answer)
+    return Outcome(effect, Submitted(answer))
 
 
 def find(site: Site, job: Job) -> list[Seen]:
@@ -102,19 +174,19 @@ def _accounted(site: Site, job: Job) -> list[Seen]:
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _earlier_submission(site: Site, job: Job) -> SlurmId | None:
+def _earlier_submission(site: Site, job: Job, past: Past) -> SlurmId | None:
     """What SLURM has, or had, of the job from before the ledger heard of its claim: where it does not know that claim for its
     own, nothing before it; from us, when we gave the job back after its submission had begun. Raises PermanentError when
     SLURM may have had it and has forgotten it, and TransientError while it may still arrive.
     """
-    ago_s = site.ledger.journal.earlier_submission_s(job.job_id)
+    ago_s = past.earlier_s
     if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
-    block = site.ledger.journal.unknown_claim(job.job_id)
-    if block is not None:
-        ago_s = max(ago_s or 0.0, seconds_since(site.sweep.contract_of(job.provider).rpc, block))
+    if past.unknown_claim is not None:
+        rpc = site.sweep.contract_of(job.provider).rpc
+        ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
     return None if ago_s is None else _submitted_since(site, job, ago_s)
 
 

@@ -7,7 +7,7 @@ import structlog
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.effects import TRIES_OF_THE_UNFORESEEN, OpenEffect
+from supervisor_tasks.ledger.effects import PARKED_AFTER, OpenEffect
 from supervisor_tasks.ledger.leases import single_flight
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.store import Ledger
@@ -66,8 +66,8 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
 
 
 def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
-    """What nobody foresaw: the effects are soon due again, and one that failed so alone and again and again is parked."""
-    if len(effects) == 1 and effects[0].unforeseen + 1 >= TRIES_OF_THE_UNFORESEEN:
+    """What was not foreseen: the effects are soon due again, and one that failed so for the third time, alone, is parked."""
+    if len(effects) == 1 and effects[0].unforeseen + 1 >= PARKED_AFTER:
         park(ledger, effects[0], repr(error), error=type(error).__name__, **seen)
     else:
         again_s = wait_s(max(effect.attempts for effect in effects))

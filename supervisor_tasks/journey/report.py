@@ -9,8 +9,7 @@ from supervisor_tasks.chain.estimates import NoEstimateError, RevertedError, Too
 from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import Job, JobId, Kind, path_to_goal
-from supervisor_tasks.journey.drain import drain, given_back_on_failure
-from supervisor_tasks.journey.steps import park
+from supervisor_tasks.journey.drain import drain, given_back_on_failure, park
 from supervisor_tasks.journey.waiting import wait_s
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.store import Change
@@ -55,7 +54,7 @@ def _write(site: Site, effects: Sequence[OpenEffect]) -> None:
     _reconcile(site, jobs, refused)
     for effect, times in hopeless.items():
         wanted = [write.purpose for write in plans[effect]]
-        park(site, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+        park(site.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
 
 
 def _reverted(site: Site, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
@@ -163,4 +162,4 @@ def _reconcile(site: Site, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenE
             site.ledger.effects.postpone([effect], wait_s(effect.attempts), str(error), refused=True)
         else:
             wanted = [step.status.name for step in path_to_goal(before)]
-            park(site, effect, str(error), on_chain=on_chain, wanted=wanted)
+            park(site.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)

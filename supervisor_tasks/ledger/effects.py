@@ -4,7 +4,6 @@ An effect is held by a taking of a process; what another taking has by now, nobo
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from sqlalchemy import Connection, Engine, TextClause
 
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.job import Address, Job, JobId, Kind, closes
+from supervisor_tasks.job import Job, JobId, Kind, closes
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.database import asking
 from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, GONE, TURNS, Holder
@@ -22,28 +21,32 @@ from supervisor_tasks.ledger.rows import storable
 
 log = structlog.get_logger()
 
-# Longer than any step takes, also the longest search for a job in a SLURM that needs all of each command's time-out: who is
+# Longer than any effect takes, also the longest search for a job in a SLURM that needs all of each command's time-out: who is
 # only slow is not parked. The lease of a dead holder is free at once.
 LEASE_S = 420.0
 WAKE_AGAIN_S = 5.0  # a message that had no consequence for so long is taken for lost
 LATE_AFTER_S = 300.0  # an effect that has failed for so long, or so often, is worth a call to the operator
 LATE_AFTER_TRIES = 50
-SUSPECT_AFTER = 2  # failures that nobody foresaw; from then on an effect is carried out alone, to spare the others
-ALONE_WITHIN_S = 30.0  # a suspect waits for the end of what its holder carries out besides, and begins all the same
-ALONE_FOR_S = 60.0  # who has taken a suspect takes nothing besides for so long: one that hangs does not stop a worker
-LOOK_EVERY_S = 0.05
-TRIES_OF_THE_UNFORESEEN = 5  # failures in a row that nobody foresaw; then an effect is parked
+SUSPECT_AFTER = (
+    2  # failures in a row that were not foreseen; from then on an effect is leased alone, to spare the others
+)
+PARKED_AFTER = 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a line of the log
 MOST = 1000  # that are taken at a time
-OF_ONE_CUSTOMER = 2  # submissions that are under way at once, in all workers together
+GROUPS_OF_ONE_CUSTOMER = 2  # of submissions that are under way at once, in all workers together
 COUNTDOWN_S = 2.0  # an effect due later than this is woken by the clock and not by a message
 
 Wanted = dict[tuple[JobId, Kind], float]  # in how many seconds
 
 
 class LeaseLostError(SupervisorError):
-    """Another taking has the effect by now; what was about to be written was not."""
+    """Another taking has the effects by now; what was about to be written was not."""
+
+    def __init__(self, lost: "Sequence[OpenEffect]") -> None:
+        shown = ", ".join(f"{effect.kind} of {effect.job_id}" for effect in lost[:SHOWN_JOBS])
+        super().__init__(f"the leases of {len(lost)} effects are another's now: {shown}")
+        self.lost = frozenset(effect.id for effect in lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,16 @@ class OpenEffect:
     wakes: int
     attempts: int
     due_in_s: float = 0.0
-    unforeseen: int = 0  # failures in a row that nobody foresaw
+    unforeseen: int = 0  # failures in a row that were not foreseen
     holder: int = 0
     taking: int = 0
     woken: bool = False
     refusals: int = 0  # by the contract, with nothing that worked in between
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is carried out alone: what failed unforeseen before may be its doing."""
+        return self.unforeseen >= SUSPECT_AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,78 +96,44 @@ class Effects:
         self._holder = holder
         self.wake = wake
 
-    def lease(self, kinds: Iterable[Kind], effect_id: int | None = None, most: int = MOST) -> list[OpenEffect]:
-        """Take due effects of these kinds (or the one with that id) that nobody works on. They are ours until they
-        are recorded as done, postponed or parked, or until this process ends. Waits until a suspect is all that we hold.
-        A submission is not taken while its customer has OF_ONE_CUSTOMER under way.
+    def lease(self, kinds: Iterable[Kind], most: int = MOST, *, suspects: bool = True) -> list[OpenEffect]:
+        """Take due effects of these kinds that no worker works on; where there are none, one suspect, if that is wanted. They
+        are ours until they are recorded as done, postponed or parked, or until this process ends.
         """
-        parameters = self._taking(kinds) | {"effect_id": effect_id, "most": most}
-        with around(Point.LEASE), self._engine.begin() as connection:
-            if effect_id is None:
-                taken = _effects(connection.execute(outbox.LEASE, parameters))
-            else:
-                connection.execute(outbox.ONE_TAKER, {"turns": TURNS, "effect_id": effect_id})
-                taken = _effects(connection.execute(outbox.LEASE_ONE, parameters))
-        return self._alone(taken)
+        return self._lease(outbox.LEASE, kinds, {"most": most}, suspects)
 
-    def lease_next(self, customer: Address) -> list[OpenEffect]:
-        """Take the submission of this customer that is due and has waited longest, if it is the customer's turn."""
-        of_customer = {"cluster": self._cluster, "customer": customer}
-        parameters = self._taking([Kind.SUBMIT])
-        with around(Point.LEASE), self._engine.begin() as connection:
-            connection.execute(outbox.ONE_TAKER_OF, of_customer | {"turns": TURNS})
-            effect_id = connection.scalar(outbox.NEXT_TURN, of_customer)
-            if effect_id is None:
-                return []
-            chosen = parameters | {"effect_id": effect_id, "most": 1}
-            taken = _effects(connection.execute(outbox.LEASE_ONE, chosen))
-        return self._alone(taken)
+    def lease_groups(self, most_groups: int, of_one: int, *, suspects: bool = True) -> list[OpenEffect]:
+        """Take submissions of as many customers as `most_groups`, `of_one` of each at the most; where there are none, one
+        suspect. A customer has GROUPS_OF_ONE_CUSTOMER under way at once. Who has the fewest, and has waited longest, is first.
+        """
+        groups = {"most_groups": most_groups, "of_one": of_one, "at_once": GROUPS_OF_ONE_CUSTOMER}
+        return self._lease(outbox.LEASE_GROUPS, [Kind.SUBMIT], groups, suspects)
 
-    def wake_next(self, customer: Address) -> None:
-        """Send a message for that submission, behind those that wait."""
-        of_customer = {"cluster": self._cluster, "customer": customer}
-        with self._engine.begin() as connection:
-            effect_id = connection.scalar(outbox.NEXT_TURN, of_customer)
-            following = [] if effect_id is None else _effects(connection.execute(outbox.WOKEN, {"id": effect_id}))
-        if following:
-            self.wake(following)
-
-    def _taking(self, kinds: Iterable[Kind]) -> dict[str, Any]:
-        return {
+    def _lease(
+        self, statement: TextClause, kinds: Iterable[Kind], how_many: dict[str, int], suspects: bool
+    ) -> list[OpenEffect]:
+        parameters = {
             "cluster": self._cluster,
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
             "kinds": [kind.value for kind in kinds],
             "suspect": SUSPECT_AFTER,
-            "alone_s": ALONE_FOR_S,
-            "at_once": OF_ONE_CUSTOMER,
+            **how_many,
         }
+        turn = {"turns": TURNS, "cluster": self._cluster}
+        with around(Point.LEASE), self._engine.begin() as connection:
+            if statement is outbox.LEASE_GROUPS:
+                connection.execute(outbox.ONE_TAKER, turn)
+            leased = taken(connection.execute(statement, parameters))
+            if suspects and not leased and connection.scalar(outbox.HAS_SUSPECTS, parameters):
+                connection.execute(outbox.ONE_TAKER, turn)
+                leased = taken(connection.execute(outbox.LEASE_SUSPECT, parameters))
+        return leased
 
-    def _alone(self, taken: list[OpenEffect]) -> list[OpenEffect]:
-        """Wait until a suspect is all that this process holds."""
-        if taken and taken[0].unforeseen >= SUSPECT_AFTER:
-            try:
-                self._wait_until_alone(taken[0])
-            except GONE as error:
-                self.postpone(taken, 0.0, str(error))
-                raise
-        return taken
-
-    def put_off(self, customer: Address, due_in_s: float) -> None:
-        """Let the submissions of this customer that have not begun wait so long: none of them can be made before."""
-        parameters = {"cluster": self._cluster, "customer": customer, "due_in_s": due_in_s}
+    def extend(self, effects: Sequence[OpenEffect]) -> None:
+        """Have the leases of these, of which the last has not begun yet, last as long as if they were taken now."""
         with self._engine.begin() as connection:
-            connection.execute(outbox.PUT_OFF, parameters)
-
-    def _wait_until_alone(self, suspect: OpenEffect) -> None:
-        """If it kills its worker, that is to count. Where it does not get alone in time, it is carried out uncounted."""
-        deadline_s = time.monotonic() + ALONE_WITHIN_S
-        holding = {"cluster": self._cluster, "holder": suspect.holder, "id": suspect.id}
-        while time.monotonic() < deadline_s:
-            with asking(self._engine) as connection:
-                if connection.scalar(outbox.ALONE, holding):
-                    return
-            time.sleep(LOOK_EVERY_S)  # nobody tells when another thread has done
+            connection.execute(outbox.EXTEND, _takings(effects) | {"lease_s": LEASE_S})
 
     def postpone(
         self,
@@ -187,7 +161,7 @@ class Effects:
         }
         with around(Point.POSTPONE):
             rows = self._give_back(outbox.POSTPONE, parameters)
-        soon = _effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        soon = taken(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
         if soon:
             self.wake(soon)
 
@@ -226,7 +200,7 @@ class Effects:
             "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
         }
         rows = self._give_back(outbox.PARK, parameters)
-        again = _effects(row for row in rows if row.parked_at is None)
+        again = taken(row for row in rows if row.parked_at is None)
         if again:
             self.wake(again)
         return bool(rows) and not again
@@ -235,7 +209,7 @@ class Effects:
         """Let effects that are parked, or that fail again and again, begin anew: that one, those of a job, or all."""
         parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
         with self._engine.begin() as connection:
-            return _effects(connection.execute(outbox.RETRY, parameters))
+            return taken(connection.execute(outbox.RETRY, parameters))
 
     def trouble(self) -> Trouble:
         """The effects that are parked, and those that have failed for long without being parked."""
@@ -254,22 +228,16 @@ class Effects:
         with self._engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
-            parameters = {
-                "cluster": self._cluster,
-                "again_s": WAKE_AGAIN_S,
-                "most": MOST,
-                "at_once": OF_ONE_CUSTOMER,
-            }
+            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
             rows = list(connection.execute(outbox.FORGOTTEN, parameters))
-        return [replace(effect, woken=row.woken) for effect, row in zip(_effects(rows), rows, strict=True)]
+        return [replace(effect, woken=row.woken) for effect, row in zip(taken(rows), rows, strict=True)]
 
     def _free(self, connection: Connection, alive: Sequence[int]) -> None:
         parameters = {
             "cluster": self._cluster,
             "alive": alive,
             "lease_s": LEASE_S,
-            "suspect": SUSPECT_AFTER,
-            "bound": TRIES_OF_THE_UNFORESEEN,
+            "bound": PARKED_AFTER,
             "error": WORKER_ENDED,
         }
         freed = list(connection.execute(outbox.FREE_LEASES, parameters))
@@ -281,11 +249,12 @@ class Effects:
 
     # --- within the transaction of an event -------------------------------------------------------------------------
 
-    def require_held(self, connection: Connection, effect: OpenEffect) -> None:
-        """Raises LeaseLostError unless the taking still holds the effect, which it does until the transaction's end."""
-        taking = {"id": effect.id, "holder": effect.holder, "taking": effect.taking}
-        if connection.execute(outbox.HELD, taking).first() is None:
-            raise LeaseLostError(f"the lease of effect {effect.id} ({effect.kind} of {effect.job_id}) is another's now")
+    def require_held(self, connection: Connection, effects: Sequence[OpenEffect]) -> None:
+        """Raises LeaseLostError unless these takings still hold their effects, which they do until the transaction's end."""
+        held = set(connection.scalars(outbox.HELD, _takings(effects)))
+        lost = [effect for effect in effects if effect.id not in held]
+        if lost:
+            raise LeaseLostError(lost)
 
     def end(
         self, connection: Connection, done: Sequence[tuple[OpenEffect, str | None]], wanted: Wanted
@@ -301,7 +270,7 @@ class Effects:
         rows = list(connection.execute(outbox.END, _takings(effects) | {"dues": dues, "in_vain": in_vain}))
         for row in rows:
             wanted.pop((JobId(row.job_id), Kind(row.kind)), None)
-        return _effects(row for row in rows if row.done_at is None and row.parked_at is None)
+        return taken(row for row in rows if row.done_at is None and row.parked_at is None)
 
     def open(self, connection: Connection, wanted: Wanted) -> list[OpenEffect]:
         """Open effects, or bring forward those that are open; returns those that somebody may take."""
@@ -314,7 +283,7 @@ class Effects:
             "dues": list(wanted.values()),
         }
         rows = connection.execute(outbox.OPEN, parameters)
-        return _effects(row for row in rows if row.lease is None and row.parked_at is None)
+        return taken(row for row in rows if row.lease is None and row.parked_at is None)
 
     def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in what the jobs have become."""
@@ -334,7 +303,8 @@ def _takings(effects: Sequence[OpenEffect]) -> dict[str, Any]:
     }
 
 
-def _effects(rows: Iterable[Any]) -> list[OpenEffect]:
+def taken(rows: Iterable[Any]) -> list[OpenEffect]:
+    """The effects of rows as outbox.py returns them."""
     return [
         OpenEffect(
             row.id,

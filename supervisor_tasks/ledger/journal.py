@@ -13,7 +13,6 @@ from supervisor_tasks.events import (
     SlurmStarted,
     SlurmWaiting,
     SubmissionDenied,
-    SubmitStarted,
     SubmitUnclear,
 )
 from supervisor_tasks.job import Job, JobId, SlurmId
@@ -57,6 +56,25 @@ _OTHERS = text(
     """
 )
 
+# What the journal has of each of these jobs before its next submission.
+_BEFORE_SUBMISSION = text(
+    """
+    WITH told AS (
+        SELECT job_id, id, at, name, details FROM events
+        WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND name IN ('Claimed', 'SubmitStarted')
+    ), claimed AS (
+        SELECT DISTINCT ON (job_id) job_id, id, (details -> 'at' ->> 0)::bigint AS block,
+            (details ->> 'signed_here')::boolean AS signed_here
+        FROM told WHERE name = 'Claimed' ORDER BY job_id, id DESC
+    )
+    SELECT told.job_id, count(*) FILTER (WHERE name = 'SubmitStarted') AS begun,
+        EXTRACT(EPOCH FROM clock_timestamp()
+            - max(at) FILTER (WHERE name = 'SubmitStarted' AND told.id < claimed.id))::float8 AS earlier_s,
+        max(block) FILTER (WHERE signed_here IS FALSE) AS unknown_claim
+    FROM told JOIN claimed USING (job_id) GROUP BY told.job_id
+    """
+)
+
 _WAITING = text(
     """
     SELECT customer, seen, count(*) AS number
@@ -81,6 +99,17 @@ class CutOff:
     reasons: Sequence[str]
     others_taken: int
     others_cut_off: int
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What happened to a job before a submission: how many `begun` before it; how many seconds ago one began under a claim
+    before the last one, if one did; and the block of the last claim, if the ledger does not remember that it wrote it.
+    """
+
+    begun: int = 0
+    earlier_s: float | None = None
+    unknown_claim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +153,11 @@ class Journal:
             found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == Claimed.__name__))
         return found
 
-    def unknown_claim(self, job_id: JobId) -> int | None:
-        """The block of the job's last claim, if the ledger does not remember that it wrote it."""
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == Claimed.__name__
-        columns = EVENTS.c.details["at"][0].as_integer(), EVENTS.c.details["signed_here"].as_boolean()
-        query = select(*columns).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
+    def before_submission(self, job_ids: Collection[str]) -> dict[JobId, Past]:
+        """What is to be known of jobs that are about to be submitted; in one question."""
         with asking(self._engine) as connection:
-            last = connection.execute(query).first()
-        return int(last[0]) if last is not None and last[1] is False else None
+            rows = connection.execute(_BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)})
+            return {JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim) for row in rows}
 
     def ages(self, job_ids: Collection[str], event: type[Event]) -> dict[JobId, list[float]]:
         """How many seconds ago that happened to each of these jobs, every time; the last time first."""
@@ -165,15 +191,6 @@ class Journal:
             between = {"first_id": rows[0].id, "last_id": rows[-1].id}
             others = connection.execute(_OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}).one()
         return CutOff([row.reason for row in rows], others.taken, others.cut_off)
-
-    def earlier_submission_s(self, job_id: JobId) -> float | None:
-        """How long ago a submission of the job began under a claim before the last one; None when none did."""
-        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
-        begun = EVENTS.c.name == SubmitStarted.__name__
-        query = select(age).where(*self._since_claim(job_id, EVENTS.c.id.__lt__), begun)
-        with asking(self._engine) as connection:
-            found = connection.scalar(query.order_by(EVENTS.c.id.desc()).limit(1))
-        return None if found is None else float(found)
 
     def _since_claim(self, job_id: JobId, than: Callable[[Any], Any]) -> tuple[Any, ...]:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id

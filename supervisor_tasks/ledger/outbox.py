@@ -29,13 +29,15 @@ OPEN = _returning(
     "parked_at",
 )
 
-# Whether a taking still holds its effect, until the transaction's end. A lease is not a process's but a taking's: the same
-# process may have lost the effect and taken it again meanwhile.
+# Which of these takings still hold their effects, until the transaction's end. A lease is not a process's but a taking's: the
+# same process may have lost the effect and taken it again meanwhile.
 HELD = text(
     """
-    SELECT id FROM effects
-    WHERE id = :id AND done_at IS NULL AND lease = :holder AND takings = :taking AND lease_until > now()
-    FOR UPDATE
+    SELECT effects.id FROM effects
+    JOIN unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
+        AS given(id, holder, taking) ON given.id = effects.id
+    WHERE done_at IS NULL AND lease = given.holder AND takings = given.taking AND lease_until > now()
+    ORDER BY effects.id FOR UPDATE OF effects
     """
 )
 
@@ -70,134 +72,118 @@ CLOSE = text(
     """
 )
 
-# Takes effects that are due and that nobody works on; several takers never get the same one. A suspect comes alone, and only
-# while no other one is being carried out; who has just taken one takes nothing besides, and waits for the end of what it holds
-# already (ALONE): if the worker dies of it, it is known of what.
-_LEASE = """
+_DUE = "cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
+_TAKE = """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         takings = takings + 1
-    WHERE id IN (
-        WITH due AS (
-            SELECT id, due_at, unforeseen >= :suspect AS suspect FROM effects
-            WHERE cluster = :cluster AND kind = ANY(:kinds) AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
-                AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
-                AND due_at <= now() + interval '20 milliseconds'
-                AND (unforeseen < :suspect OR NOT EXISTS (
-                    SELECT FROM effects AS other
-                    WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
-                        AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
-                ))
-                AND NOT EXISTS (
-                    SELECT FROM effects AS mine
-                    WHERE mine.cluster = :cluster AND mine.done_at IS NULL AND mine.failing_since IS NOT NULL
-                        AND mine.lease = :holder AND mine.unforeseen >= :suspect
-                        AND mine.lease_until > now() + (:lease_s - :alone_s) * interval '1 second'
-                ){turn}
-            ORDER BY due_at LIMIT :most FOR UPDATE {locked}
-        ), first AS (
-            SELECT id, suspect FROM due ORDER BY suspect, due_at, id LIMIT 1
-        )
-        SELECT due.id FROM due CROSS JOIN first WHERE due.id = first.id OR NOT (due.suspect OR first.suspect)
+    WHERE id IN ({chosen})
+    """
+
+
+def leasing(chosen: str) -> TextClause:
+    """A statement that takes the effects whose ids are chosen so, with `{due}` in place of what makes them due."""
+    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE)))
+
+
+# Takes effects that are due and that no worker works on; several takers never get the same one. A suspect, during which workers
+# have ended, is not among them.
+LEASE = leasing(
+    """
+    SELECT id FROM effects
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unforeseen < :suspect
+    ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    """
+)
+
+# Takes submissions of several customers: of each that has fewer than `at_once` groups under way one group, of `of_one` jobs
+# at the most, those first that have waited longest. Customers with the fewest groups under way come first, then who has waited
+# longest. What was taken at one time is one group. Only jobs in these two states have an effect of that kind.
+LEASE_GROUPS = leasing(
+    """
+    WITH due AS MATERIALIZED (
+        SELECT effects.id, customer, due_at, lease, lease_until
+        FROM jobs JOIN effects USING (cluster, job_id)
+        WHERE {due} AND kind = 'submit' AND state IN ('READY', 'SUBMITTING')
+            AND (lease IS NOT NULL OR unforeseen < :suspect)
+    ), busy AS (
+        SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
+    ), waiting AS (
+        SELECT id, customer, COALESCE(groups, 0) AS groups, min(due_at) OVER (PARTITION BY customer) AS since,
+            row_number() OVER (PARTITION BY customer ORDER BY due_at, id) AS place
+        FROM due LEFT JOIN busy USING (customer) WHERE lease IS NULL AND COALESCE(groups, 0) < :at_once
+    ), ranked AS (
+        SELECT id, place, dense_rank() OVER (ORDER BY groups, since, customer) AS turn FROM waiting
     )
-    """
-LEASE = _returning(_LEASE.format(locked="SKIP LOCKED", turn=""))
-
-# Of the one effect that a message is about: a row that is just being looked at for what was forgotten is waited for. Who came
-# away empty would leave it to the next message, seconds later. A submission whose customer has as many under way as one
-# customer may is not taken: it waits its turn (NEXT_TURN). Only jobs in these two states have an effect of that kind.
-_TURN = """
-                AND (kind <> 'submit' OR :at_once > (
-                    SELECT count(*) FROM jobs JOIN effects AS theirs USING (cluster, job_id)
-                    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING')
-                        AND theirs.kind = 'submit' AND theirs.done_at IS NULL AND theirs.lease IS NOT NULL
-                        AND customer = (SELECT customer FROM jobs AS this
-                            WHERE this.cluster = :cluster AND this.job_id = effects.job_id)
-                ))"""
-LEASE_ONE = _returning(_LEASE.format(locked="", turn=_TURN))
-
-# Those who take submissions of one customer take them one after the other: each counts what the one before has taken.
-ONE_TAKER = text(
-    """
-    SELECT pg_advisory_xact_lock(:turns, hashtext(cluster || customer)) FROM effects JOIN jobs USING (cluster, job_id)
-    WHERE effects.id = :effect_id AND kind = 'submit' AND done_at IS NULL
-    """
-)
-ONE_TAKER_OF = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text) || CAST(:customer AS text)))")
-
-# The submission of a customer that has waited longest of those that are due.
-NEXT_TURN = text(
-    """
-    SELECT effects.id FROM jobs JOIN effects USING (cluster, job_id)
-    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND customer = :customer
-        AND kind = 'submit' AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
-    ORDER BY due_at, effects.id LIMIT 1
+    SELECT id FROM effects
+    WHERE id IN (SELECT id FROM ranked WHERE turn <= :most_groups AND place <= :of_one)
+        AND done_at IS NULL AND lease IS NULL
+    FOR UPDATE SKIP LOCKED
     """
 )
 
-# A message is about to be sent for an effect.
-WOKEN = _returning(
-    "UPDATE effects SET woken_at = now() WHERE id = :id AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL"
-)
+# Who takes groups, or a suspect, does it after the one before: each counts what that one has taken.
+ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
 
-# What a customer's login that hangs is not to be asked for waits until it is asked again, without a message for each.
-PUT_OFF = text(
+HAS_SUSPECTS = text(
     """
-    UPDATE effects SET due_at = now() + :due_in_s * interval '1 second', woken_at = NULL
-    FROM jobs
-    WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id AND jobs.state = 'READY'
-        AND effects.cluster = :cluster AND jobs.customer = :customer
-        AND kind = 'submit' AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
-        AND due_at < now() + :due_in_s * interval '1 second'
-    """
-)
-
-# Whether a holder carries out nothing but that effect.
-ALONE = text(
-    """
-    SELECT NOT EXISTS (
+    SELECT EXISTS (
         SELECT FROM effects
-        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease = :holder AND id <> :id
+        WHERE cluster = :cluster AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
+            AND failing_since IS NOT NULL AND unforeseen >= :suspect
     )
+    """
+)
+
+# Takes one suspect, while no other one is carried out in the whole cluster: if the worker dies, it is known of what.
+LEASE_SUSPECT = leasing(
+    """
+    SELECT id FROM effects
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL AND unforeseen >= :suspect
+        AND NOT EXISTS (
+            SELECT FROM effects AS other
+            WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
+                AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
+        )
+    ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
+    """
+)
+
+# Lets what is still held, and was not carried out yet, be held for longer.
+EXTEND = text(
+    """
+    UPDATE effects SET lease_until = now() + :lease_s * interval '1 second'
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
+        AS given(id, holder, taking)
+    WHERE effects.id = given.id AND done_at IS NULL
+        AND lease = given.holder AND takings = given.taking AND lease_until > now()
     """
 )
 
 # Frees the leases of holders that are gone and of those that took far too long. Either may be the effect's doing, and counts as
-# a failure that nobody foresaw; not where the database itself was away, which ends all holders. Two of them make an effect a
-# suspect. From then on the end of a holder counts only for an effect that was all it held: so whoever kills workers makes many
-# suspects, but parks only an effect that is alone there each time. Who lives and took too long did so by that effect. A
-# suspect that was there waits, and the others go first.
+# a failure that was not foreseen; not where the database itself was away, which ends all holders.
 FREE_LEASES = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL,
         unforeseen = unforeseen + counts, failing_since = COALESCE(failing_since, now()),
         last_error = :error,
-        due_at = CASE WHEN blamed AND unforeseen >= :suspect
-            THEN now() + 5 * 2 ^ LEAST(unforeseen, 6) * interval '1 second' ELSE due_at END,
         parked_at = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound THEN now() END,
         evidence = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound
             THEN jsonb_build_object('reason', CAST(:error AS text), 'attempts', attempts) END
     FROM (
-        SELECT id AS freed, blamed, CASE WHEN blamed AND (unforeseen < :suspect OR lives OR NOT EXISTS (
-            SELECT FROM effects AS other
-            WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.parked_at IS NULL
-                AND other.lease = held.lease AND other.id <> held.id
-        )) THEN 1 ELSE 0 END AS counts
-        FROM (
-            SELECT id, lease, unforeseen, lease = ANY(:alive) AS lives,
-                lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time() AS blamed
-            FROM effects
-            WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-                AND (lease_until < now() OR NOT lease = ANY(:alive))
-            FOR UPDATE SKIP LOCKED
-        ) AS held
-    ) AS judged
+        SELECT id AS freed,
+            (lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time())::int AS counts
+        FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
+            AND (lease_until < now() OR NOT lease = ANY(:alive))
+        FOR UPDATE SKIP LOCKED
+    ) AS held
     WHERE id = freed
     RETURNING id, job_id, kind, attempts, parked_at
     """
 )
 
-# Effects that are due, that nobody works on, and for which no message was sent lately; `woken` when one was sent since they
-# are due. Of a customer's submissions as many as may be under way: each that ends takes the next one.
+# Effects that are due, that no worker works on, and for which no message was sent lately; `woken` when one was sent since they
+# are due.
 FORGOTTEN = _returning(
     """
     UPDATE effects SET woken_at = now()
@@ -205,17 +191,6 @@ FORGOTTEN = _returning(
         SELECT id AS due, COALESCE(woken_at >= due_at, false) AS woken FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
             AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
-            AND (kind <> 'submit' OR id IN (
-                SELECT turns.id FROM (
-                    SELECT theirs.id, row_number() OVER (
-                        PARTITION BY customer ORDER BY theirs.lease IS NULL, theirs.due_at, theirs.id
-                    ) AS place
-                    FROM jobs JOIN effects AS theirs USING (cluster, job_id)
-                    WHERE cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND theirs.kind = 'submit'
-                        AND theirs.done_at IS NULL AND theirs.parked_at IS NULL
-                        AND (theirs.lease IS NOT NULL OR theirs.due_at <= now())
-                ) AS turns WHERE turns.place <= :at_once
-            ))
         ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     ) AS forgotten
     WHERE id = due

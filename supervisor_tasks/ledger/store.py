@@ -71,14 +71,14 @@ class Ledger:
         self.benchmarks = Benchmarks(engine, cluster)
         self.others = Others(engine, cluster)
 
-    def record(self, *changes: Change, held: OpenEffect | None = None, also: Also | None = None) -> dict[JobId, Job]:
+    def record(self, *changes: Change, held: Sequence[OpenEffect] = (), also: Also | None = None) -> dict[JobId, Job]:
         """Commit what the events make of their jobs, in the order given; returns the jobs as they are now. `also` adds
-        to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless this taking
-        still holds that effect: raises LeaseLostError.
+        to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless these takings
+        still hold their effects: raises LeaseLostError.
         """
         with around(Point.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
-            if held is not None:
+            if held:
                 self.effects.require_held(connection, held)
             after, happened, wanted = _play(before, changes)
             changed = [job for job_id, job in after.items() if before.get(job_id) != job]
@@ -132,12 +132,14 @@ class Ledger:
             rows = connection.execute(select(*A_JOB).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
 
-    def script(self, job_id: JobId) -> str | None:
-        """The script of a job, if the ledger has it."""
+    def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:
+        """The scripts of those of these jobs that have one."""
+        these = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))), JOBS.c.script.is_not(None)
         with asking(self.engine) as connection:
-            query = select(JOBS.c.script).where(JOBS.c.cluster == self.cluster, JOBS.c.job_id == job_id)
-            script: str | None = connection.scalar(query)
-        return script
+            rows = connection.execute(
+                select(JOBS.c.job_id, JOBS.c.script).where(JOBS.c.cluster == self.cluster, *these)
+            )
+            return {JobId(row.job_id): row.script for row in rows}
 
     def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         """Which of these SLURM jobs (with the time that SLURM got each) are other jobs' than this one."""

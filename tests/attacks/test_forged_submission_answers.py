@@ -13,10 +13,10 @@ from sqlalchemy import text
 from devgrid.process import wait_until
 from supervisor_tasks.events import CancelRequested, SubmitStarted, Submitted, ToppedUp
 from supervisor_tasks.job import Address, Job, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.journey.witness import look_at, witness
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
+from tests.carrying import carry_out
 from tests.submitting import CUSTOMER, LIVE, PATHS, World
 
 LIAR = Address("0x" + "4" * 40)

@@ -20,8 +20,9 @@ CLAIMED_S = 180.0
 WITHIN_S = 2.0
 ALONE_TIMES = 4  # on a machine that is busy, a job takes longer alone, too
 
+# Commands: what was taken at one time is one.
 UNDER_WAY = (
-    "SELECT count(*) AS number FROM effects JOIN jobs USING (cluster, job_id)"
+    "SELECT count(DISTINCT (lease, lease_until)) AS number FROM effects JOIN jobs USING (cluster, job_id)"
     " WHERE customer = :customer AND kind = 'submit' AND done_at IS NULL AND lease IS NOT NULL"
 )
 HAPPENED = (

@@ -205,8 +205,8 @@ def test_queue_that_nobody_works_off__grows_no_further_and_goes_on_when_somebody
     wake_ups = WakeUps(app, most_waiting=20)
     effects = [OpenEffect(number, JobId(f"0x{number:064x}"), Kind.SUBMIT, 1, 0) for number in range(50)]
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
-        for _ in range(3):
-            wake_ups.effects(effects)
+        for effect in effects:
+            wake_ups.effects([effect])
             wake_ups.drain("witness")
         assert redis.llen("nobody") == 20
         redis.delete("nobody")

@@ -22,9 +22,9 @@ from supervisor_tasks.events import Claimed
 from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Kind, State
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
-from supervisor_tasks.journey.steps import carry_out
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
+from tests.carrying import carry_out
 from tests.integration.wallets import Fleet, databases
 
 SCRIPT = "#!/bin/bash\necho hello\n"
@@ -140,7 +140,7 @@ def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_l
     wait_until(refused, "the service not to know its challenge any more", 60.0)
     fetching.before_answer = lambda: None
     wait_until(lambda: fetching.try_once(job_id).state is State.READY, "the script", 60.0)
-    assert fetching.site.ledger.script(job_id) == SCRIPT
+    assert fetching.site.ledger.scripts([job_id]) == {job_id: SCRIPT}
 
 
 def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fetching: Fetching) -> None:

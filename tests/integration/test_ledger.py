@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from sqlalchemy import Engine, create_engine, text
 
 from devgrid.fleet import REPOSITORY
 from devgrid.grid import start_server
-from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
@@ -150,7 +148,7 @@ def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledge
     assert most_bytes < LONG  # not one of them
     assert {job.looks for job in read.values()} == {0}
     assert {job.looks for job in written.values()} == {1}
-    assert {ledger.script(job) for job in jobs} == {script}
+    assert ledger.scripts(jobs) == dict.fromkeys(jobs, script)
 
 
 def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:
@@ -235,20 +233,6 @@ def test_cut_off__of_others_counts_what_was_begun_and_taken_between_the_first_an
     assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
 
 
-def test_lease_of_a_message__row_is_being_looked_at__waits_for_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE effects%'")
-    with ThreadPoolExecutor(1) as worker, engine.connect() as looking:  # which lets go first, whatever happens
-        (effect_id,) = looking.execute(text("SELECT id FROM effects WHERE kind = 'fetch' FOR UPDATE")).one()
-        assert ledger.effects.lease([Kind.FETCH]) == []  # a drain goes on with what else there is
-        taken = worker.submit(ledger.effects.lease, [Kind.FETCH], effect_id)
-        # A transaction sees pg_stat_activity as it was at its first look.
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
-            wait_until(lambda: taken.done() or bool(watching.execute(waiting).first()), "the lease to wait", 30.0)
-        looking.rollback()
-        assert [effect.id for effect in taken.result(deadline(30.0))] == [effect_id]
-
-
 def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(Change(JOB, CLAIM))
@@ -327,7 +311,7 @@ def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) 
     job = ledger.record(Change(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
     assert (job.state, job.slurm_id) == (State.CLAIMED, None)
     assert ledger.jobs([JOB]) == {JOB: job}
-    assert ledger.script(JOB) is None
+    assert ledger.scripts([JOB]) == {}
     assert "fetch" in open_kinds(engine)
 
 
@@ -424,14 +408,14 @@ def test_held__lease_passed_on__nothing_begins(
     (stale,) = ledger.effects.lease([Kind.SUBMIT])
     expire(engine)
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=stale)  # run out, though nobody has taken it yet
+        ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])  # run out, though nobody has taken it yet
     other.effects.forgotten()
     (fresh,) = other.effects.lease([Kind.SUBMIT])
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=stale)
+        ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])
     assert ledger.jobs([JOB])[JOB].state is State.READY
     assert journal(engine) == ["Claimed", "ScriptFetched"]
-    assert other.record(Change(JOB, SubmitStarted(10)), held=fresh)[JOB].state is State.SUBMITTING
+    assert other.record(Change(JOB, SubmitStarted(10)), held=[fresh])[JOB].state is State.SUBMITTING
     other.holder.close()
 
 
@@ -450,13 +434,13 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     with engine.connect() as connection:
         (row,) = connection.execute(text("SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"))
     assert tuple(row) == (fresh.holder, None, WORKER_ENDED)
-    ledger.record(Change(JOB, SubmitStarted(10)), held=fresh)
+    ledger.record(Change(JOB, SubmitStarted(10)), held=[fresh])
 
 
 def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> None:
     ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
     (stale,) = ledger.effects.lease([Kind.SUBMIT])
-    ledger.record(Change(JOB, SubmitStarted(10)), held=stale)
+    ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])
     expire(engine)
     ledger.effects.forgotten()
     (fresh,) = ledger.effects.lease([Kind.SUBMIT])
@@ -464,7 +448,7 @@ def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> 
     assert ledger.jobs([JOB])[JOB].slurm_id == 7
     assert open_kinds(engine) == {"witness"}
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=fresh)
+        ledger.record(Change(JOB, SubmitStarted(10)), held=[fresh])
 
 
 STAND_STILL = """

@@ -21,13 +21,13 @@ from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import ChainStatus, Kind, Outcome
 from supervisor_tasks.journey.drain import given_back_on_failure, park, watch_effects
 from supervisor_tasks.journey.hearsay import HINTS_AT_ONCE, look_in_s
-from supervisor_tasks.journey.steps import STEPS, carry_out, carry_out_leased
 from supervisor_tasks.ledger import effects
 from supervisor_tasks.ledger.database import LedgerUnavailableError
-from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, SUSPECT_AFTER, TRIES_OF_THE_UNFORESEEN, OpenEffect
+from supervisor_tasks.ledger.effects import LATE_AFTER_TRIES, PARKED_AFTER, SUSPECT_AFTER, OpenEffect
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.site import Site
+from tests.carrying import carry_out, carry_out_leased, lease
 from tests.ledgers import bring_to_queued, emptied, job_id, migrated
 
 
@@ -154,7 +154,7 @@ def test_batch__one_that_nobody_foresaw__is_parked_alone_and_the_others_go_on(le
             failed_sizes.append(len(effects))
             raise ZeroDivisionError("nobody foresaw this")
 
-    while len(failed_sizes) < TRIES_OF_THE_UNFORESEEN:
+    while len(failed_sizes) < PARKED_AFTER:
         try:
             look(ledger, see)
         except ZeroDivisionError:
@@ -163,7 +163,7 @@ def test_batch__one_that_nobody_foresaw__is_parked_alone_and_the_others_go_on(le
     parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
     assert [row.job_id for row in parked] == [poison]
     assert parked[0].evidence["error"] == "ZeroDivisionError"
-    assert failed_sizes == [20] * SUSPECT_AFTER + [1] * (TRIES_OF_THE_UNFORESEEN - SUSPECT_AFTER)
+    assert failed_sizes == [20] * SUSPECT_AFTER + [1] * (PARKED_AFTER - SUSPECT_AFTER)
     while look(ledger, see):
         pass
     seen_fine = rows(engine, "SELECT job_id FROM jobs WHERE looks >= 1")
@@ -236,7 +236,7 @@ def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_
     ledger.record(Change(job_id(1), SlurmStarted()), Change(job_id(1), SlurmEnded(ended)))
     make_due(engine)
     (step,) = rows(engine, "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'tell_user'")
-    with no_room(engine), pytest.raises(LedgerUnavailableError):
+    with no_room(engine):
         carry_out(Site(ledger, GridLogger(Channels().open), None, None), step.id)
     assert [row.unforeseen for row in until_given_back(engine)] == [0, 0]
 
@@ -265,12 +265,13 @@ def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back
     site = Site(ledger, GridLogger(Channels().open), None, None)
     lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM jobs%'"
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
-        (leased,) = ledger.effects.lease(STEPS, step.id)  # which looks at jobs too
+        leased = lease(ledger, step.id)
         other.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
         working = pool.submit(carry_out_leased, site, leased)
-        wait_until(lambda: bool(rows(engine, lose)), "the step to read its job", 60.0, 0.05)
+        wait_until(lambda: bool(rows(engine, lose)), "the batch to read its jobs", 60.0, 0.05)
         other.rollback()
-        working.result(deadline(60.0))
+        with pytest.raises(LedgerUnavailableError):
+            working.result(deadline(60.0))
     (left,) = rows(engine, f"SELECT lease, unforeseen, last_error FROM effects WHERE id = {step.id}")  # noqa: S608
     assert (left.lease, left.unforeseen, "the ledger's database" in left.last_error) == (None, 0, True)
 
@@ -323,7 +324,7 @@ def finish(ledger: Ledger, effects: Sequence[OpenEffect]) -> None:
 def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, *range(1, 21))
     poison, deaths = job_id(13), list[int]()
-    while len(deaths) < TRIES_OF_THE_UNFORESEEN:
+    while len(deaths) < PARKED_AFTER:
         worker = Ledger(engine, "here", lambda _: None)
         while effects := worker.effects.lease([Kind.WITNESS]):
             if any(effect.job_id == poison for effect in effects):
@@ -334,28 +335,30 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
         free(ledger, engine)
         with engine.begin() as connection:  # its time has come again
             connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
-    assert deaths == [20] * SUSPECT_AFTER + [1] * (TRIES_OF_THE_UNFORESEEN - SUSPECT_AFTER)
+    assert deaths == [20] * SUSPECT_AFTER + [1] * (PARKED_AFTER - SUSPECT_AFTER)
     parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
     assert [row.job_id for row in parked] == [poison]
     assert "its worker ended" in parked[0].last_error
-    assert parked[0].evidence["attempts"] == TRIES_OF_THE_UNFORESEEN
+    assert parked[0].evidence["attempts"] == PARKED_AFTER
     watch_effects(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
 
 
-def test_worker_killed_again_and_again_with_much_in_flight__nothing_is_parked(ledger: Ledger, engine: Engine) -> None:
+def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, *range(1, 101))
-    sizes = [len(die_with(engine, ledger)) for _ in range(3 * TRIES_OF_THE_UNFORESEEN)]
-    assert sizes == [100] * SUSPECT_AFTER + [1] * (len(sizes) - SUSPECT_AFTER)
-    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
+    assert [len(die_with(engine, ledger)) for _ in range(SUSPECT_AFTER)] == [100] * SUSPECT_AFTER
     make_due(engine)
-    while effects := ledger.effects.lease([Kind.WITNESS]):
-        finish(ledger, effects)
-    assert rows(engine, "SELECT 1 FROM effects WHERE failing_since IS NOT NULL AND done_at IS NULL") == []
+    sizes = list[int]()
+    while unforeseen(engine):
+        taken = ledger.effects.lease([Kind.WITNESS])
+        sizes += [len(taken)] if any(effect.is_suspect for effect in taken) else []
+        finish(ledger, taken)
+    assert sizes == [1] * 100
+    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
     assert len(rows(engine, "SELECT 1 FROM jobs WHERE looks >= 1")) == 100
 
 
-def test_suspects__one_at_a_time_whoever_takes_them(ledger: Ledger, engine: Engine) -> None:
+def test_suspects__one_at_a_time_in_the_whole_cluster__after_all_others(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1, 2, 3)
     for _ in range(SUSPECT_AFTER):
         die_with(engine, ledger)
@@ -366,11 +369,18 @@ def test_suspects__one_at_a_time_whoever_takes_them(ledger: Ledger, engine: Engi
     fresh = other.effects.lease([Kind.WITNESS])
     assert [effect.job_id for effect in fresh] == [job_id(4)]
     finish(other, fresh)
+    assert other.effects.lease([Kind.WITNESS], suspects=False) == []
     suspect = other.effects.lease([Kind.WITNESS])
-    assert len(suspect) == 1
+    assert [effect.is_suspect for effect in suspect] == [True]
     assert ledger.effects.lease([Kind.WITNESS]) == []
+    bring_to_queued(ledger, 5)
+    make_due_alone(engine, job_id(5))
+    assert [effect.job_id for effect in ledger.effects.lease([Kind.WITNESS])] == [job_id(5)]
     finish(other, suspect)
-    assert len(ledger.effects.lease([Kind.WITNESS])) == 1
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() + interval '1 h' WHERE unforeseen = 0"))
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE unforeseen > 0"))
+    assert [effect.is_suspect for effect in ledger.effects.lease([Kind.WITNESS])] == [True]
     other.holder.close()
 
 
@@ -381,7 +391,7 @@ def unforeseen(engine: Engine) -> dict[str, int]:
 
 def test_deaths__survived_takings_in_between__are_not_in_a_row(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
-    for waits in (False, True) * TRIES_OF_THE_UNFORESEEN:
+    for waits in (False, True) * PARKED_AFTER:
         assert len(die_with(engine, ledger)) == 1
         make_due(engine)
         ledger.effects.postpone(ledger.effects.lease([Kind.WITNESS]), 0.0, "SLURM does not answer", waits=waits)
@@ -390,74 +400,30 @@ def test_deaths__survived_takings_in_between__are_not_in_a_row(ledger: Ledger, e
     assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
 
 
-def die_with_a_suspect_beside(engine: Engine, ledger: Ledger, suspect: str) -> None:
-    """A worker is at other work, takes the suspect in another thread, and is gone before the other work has ended."""
-    worker = Ledger(engine, "here", lambda _: None)
-    assert len(worker.effects.lease([Kind.WITNESS])) == 4
-    make_due_alone(engine, suspect)
-    with ThreadPoolExecutor(1) as thread:
-        taken = thread.submit(worker.effects.lease, [Kind.WITNESS])
-        held = "SELECT job_id FROM effects WHERE lease IS NOT NULL AND unforeseen >= 2"
-        wait_until(
-            lambda: [row.job_id for row in rows(engine, held)] == [suspect], "the suspect to be taken", 60.0, 0.01
-        )
-        assert not taken.done(), "it is carried out beside others"
-        worker.holder.close()
-        free(ledger, engine)
-        taken.result(deadline(60.0))
-
-
-def test_deaths__of_a_worker_that_held_others_too__make_suspects_and_park_nothing(
-    ledger: Ledger, engine: Engine
-) -> None:
-    suspect = job_id(1)
-    queued_and_due(ledger, engine, 1, 2, 3, 4, 5)
-    for _ in range(SUSPECT_AFTER):
-        assert len(die_with(engine, ledger)) == 5
-    for first in range(6, 6 + 4 * TRIES_OF_THE_UNFORESEEN, 4):
-        with engine.begin() as connection:  # the others have ended, and there are new ones
-            connection.execute(text("UPDATE effects SET done_at = now() WHERE job_id <> :id"), {"id": suspect})
-            connection.execute(text("UPDATE effects SET due_at = now() + interval '1 h' WHERE done_at IS NULL"))
-        for number in range(first, first + 4):
-            bring_to_queued(ledger, number)
-        with engine.begin() as connection:
-            connection.execute(
-                text("UPDATE effects SET due_at = now() WHERE done_at IS NULL AND job_id <> :id"), {"id": suspect}
-            )
-        die_with_a_suspect_beside(engine, ledger, suspect)
-    assert unforeseen(engine)[suspect] == SUSPECT_AFTER
-    assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
-
-
-def test_suspect__while_it_is_carried_out__its_holder_takes_nothing_else_and_others_do(
-    ledger: Ledger, engine: Engine
-) -> None:
-    queued_and_due(ledger, engine, 1)
-    for _ in range(SUSPECT_AFTER):
-        die_with(engine, ledger)
-    make_due(engine)
-    suspect = ledger.effects.lease([Kind.WITNESS])
-    assert [effect.unforeseen for effect in suspect] == [SUSPECT_AFTER]
-    queued_and_due(ledger, engine, 2)
-    assert ledger.effects.lease([Kind.WITNESS]) == []
-    finish(ledger, suspect)
-    assert [effect.job_id for effect in ledger.effects.lease([Kind.WITNESS])] == [job_id(2)]
-
-
-def test_suspect__that_takes_too_long_while_its_worker_lives__is_parked_whatever_else_it_held(
+def test_effect__that_takes_too_long_while_its_worker_lives__is_parked(
     ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "LEASE_S", 0.2)  # nobody waits for minutes here
-    monkeypatch.setattr(effects, "ALONE_FOR_S", 0.1)
+    monkeypatch.setattr(effects, "LEASE_S", 0.2)  # nothing waits for minutes here
     bring_to_queued(ledger, 1)
-    for number in range(2, TRIES_OF_THE_UNFORESEEN + 2):
-        make_due_alone(engine, job_id(1))
+    for _ in range(PARKED_AFTER):
+        make_due(engine)
         assert [effect.job_id for effect in ledger.effects.lease([Kind.WITNESS])] == [job_id(1)]
-        bring_to_queued(ledger, number)
-        make_due_alone(engine, job_id(number))
-        wait_until(lambda: bool(ledger.effects.lease([Kind.WITNESS])), "the worker to go on with others", 60.0, 0.01)
         free(ledger, engine)
     assert [row.job_id for row in rows(engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL")] == [job_id(1)]
+
+
+def test_extend__what_has_not_begun_yet__is_held_for_longer(
+    ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued_and_due(ledger, engine, 1, 2)
+    held = ledger.effects.lease([Kind.WITNESS])
+    left = (
+        "SELECT EXTRACT(EPOCH FROM lease_until - now()) AS left_s FROM effects WHERE lease IS NOT NULL ORDER BY job_id"
+    )
+    monkeypatch.setattr(effects, "LEASE_S", 4200.0)
+    ledger.effects.extend([effect for effect in held if effect.job_id == job_id(2)])
+    first, second = (float(row.left_s) for row in rows(engine, left))
+    assert first < 420.0 < 4000.0 < second
 
 
 # A worker of three threads with work in each of them at any time. It dies of one job.
@@ -515,7 +481,5 @@ def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: 
         worker.kill()
         worker.wait()
     assert [row.job_id for row in parked] == [poison]
-    assert (
-        deaths >= TRIES_OF_THE_UNFORESEEN - 1
-    )  # of the last one the leases may be free before the process is seen to end
+    assert deaths >= PARKED_AFTER - 1  # of the last one the leases may be free before the process is seen to end
     assert seen[-1] > seen[SUSPECT_AFTER - 1], "others went on between the deaths"

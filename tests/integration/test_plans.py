@@ -21,7 +21,6 @@ from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
 from supervisor_tasks.job import JobId, Kind, SlurmId
 from supervisor_tasks.journey.claim import WAITING
 from supervisor_tasks.journey.hearsay import ENDED
-from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.inbox import STRANGE_LOOKED_AT
@@ -164,9 +163,13 @@ def free_leases(ledger: Ledger) -> None:
     execute(ledger, left, "ANALYZE effects")
 
 
-def alone(ledger: Ledger) -> None:
-    with ledger.engine.connect() as connection:
-        connection.execute(outbox.ALONE, {"cluster": CLUSTER, "holder": 7, "id": 7}).all()
+def lease_suspect(ledger: Ledger) -> None:
+    """Where nothing else is due."""
+    suspects = "UPDATE effects SET unforeseen = 2, failing_since = now() WHERE done_at IS NULL"
+    execute(ledger, suspects, "ANALYZE effects")
+    ledger.effects.lease([Kind.WITNESS])
+    left = "UPDATE effects SET unforeseen = 0, failing_since = NULL, lease = NULL, lease_until = NULL WHERE done_at IS NULL"
+    execute(ledger, left, "ANALYZE effects")
 
 
 def forget_strange(ledger: Ledger) -> None:
@@ -210,7 +213,10 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
-    "alone": lambda ledger, _: alone(ledger),
+    "lease of a suspect": lambda ledger, _: lease_suspect(ledger),
+    "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
+    "before_submission": lambda ledger, _: ledger.journal.before_submission([f"0x{n:064x}" for n in range(1, BATCH)]),
+    "scripts": lambda ledger, _: ledger.scripts([f"0x{n:064x}" for n in range(1, BATCH)]),
     "forget_strange": lambda ledger, _: forget_strange(ledger),
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),

@@ -1,5 +1,6 @@
-"""Wake-ups on a real Redis: no second message for what still waits, and one for all who want a drain at about the same time."""
+"""Wake-ups on a real Redis: no second message for what still waits, and one for all who want a task at about the same time."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -47,19 +48,35 @@ def effects(number: int, kind: Kind = Kind.SUBMIT, *, woken: bool = False, due_i
     return [OpenEffect(n, job_id, kind, 1, 0, due_in_s, woken=woken) for n, job_id in enumerate(job_ids)]
 
 
+def fill(redis: Redis, messages: int) -> None:
+    for _ in range(messages):
+        redis.rpush(QUEUE, "another's")
+
+
+def test_effects__many_of_a_kind__one_message_that_names_their_jobs(wake_ups: WakeUps, redis: Redis) -> None:
+    wake_ups.effects([*effects(50), *effects(3, Kind.FETCH)])
+    messages = [json.loads(message) for message in redis.lrange(QUEUE, 0, -1)]
+    assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {"submit", "fetch"}
+    assert len(messages) == 2
+    (submit,) = (message for message in messages if message["headers"]["task"].endswith("submit"))
+    assert all(effect.job_id in submit["headers"]["argsrepr"] for effect in effects(50))
+
+
 def test_effects__woken_while_the_queue_is_busy__no_second_message(wake_ups: WakeUps, redis: Redis) -> None:
-    wake_ups.effects(effects(BUSY + 1))
-    wake_ups.effects(effects(BUSY + 1, woken=True))
+    fill(redis, BUSY)
+    wake_ups.effects(effects(3))
+    wake_ups.effects(effects(3, woken=True))
     assert redis.llen(QUEUE) == BUSY + 1
     wake_ups.effects(effects(3))
-    assert redis.llen(QUEUE) == BUSY + 4
+    assert redis.llen(QUEUE) == BUSY + 2
 
 
-def test_effects__woken_and_their_messages_are_lost__all_are_sent_again(wake_ups: WakeUps, redis: Redis) -> None:
-    wake_ups.effects(effects(5 * BUSY))
+def test_effects__woken_and_their_messages_are_lost__are_sent_again(wake_ups: WakeUps, redis: Redis) -> None:
+    fill(redis, BUSY)
+    wake_ups.effects(effects(5))
     redis.flushall()
-    wake_ups.effects(effects(5 * BUSY, woken=True))
-    assert redis.llen(QUEUE) == 5 * BUSY
+    wake_ups.effects(effects(5, woken=True))
+    assert redis.llen(QUEUE) == 1
 
 
 def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(wake_ups: WakeUps, redis: Redis) -> None:

@@ -473,7 +473,8 @@ def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
         connection.execute(text("DELETE FROM transactions WHERE state <> 'MINED'"))
     scan(fleet.site)
     assert set(fleet.site.ledger.jobs([*first, *lost])) == {*first, *lost}
-    unknown = {job_id for job_id in (*first, *lost) if fleet.site.ledger.journal.unknown_claim(job_id) is not None}
+    past = fleet.site.ledger.journal.before_submission([*first, *lost])
+    unknown = {job_id for job_id, before in past.items() if before.unknown_claim is not None}
     assert unknown == {*lost}  # SLURM may have them
     more = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)

@@ -61,7 +61,7 @@ def handed_over(site: Site, job: JobId) -> SlurmId:
     """SLURM has it, and the ledger does not know that yet."""
     cluster, ready = site.slurm.cluster, site.ledger.jobs([job])[job]
     site.ledger.record(Change(job, SubmitStarted(ready.limit_min)))
-    script = str(site.ledger.script(job))
+    script = site.ledger.scripts([job])[job]
     request = Request(definition=ready.definition, limit_min=ready.limit_min, script=script, number=1)
     return cluster.submit(CUSTOMER, job, request, cluster.clock(CUSTOMER), our_clock_s())
 

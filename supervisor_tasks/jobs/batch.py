@@ -1,0 +1,367 @@
+"""Runs batches of effects: takes what is due of one kind, works it side by side, and records the answers together.
+
+A process has one Batch for each kind. Messages only wake it: who comes while it runs makes it look again. One thread leases and
+records, a bounded pool works, so an effect that hangs or fails holds up no other. The answers that are there are committed
+together, at least every RECORD_EVERY_S.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from queue import Empty, SimpleQueue
+
+import structlog
+
+from supervisor_tasks.crash import Point, around
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
+from supervisor_tasks.events import Event, SubmitNotFound, SubmitNotRun, SubmitRejected, Submitted, SubmitUnclear
+from supervisor_tasks.job import Job, JobId, Kind
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.extend_time_limit import top_up
+from supervisor_tasks.jobs.fetch_script import fetch
+from supervisor_tasks.jobs.group import Group, Outcome, one_by_one
+from supervisor_tasks.jobs.notify_customer import tell_user
+from supervisor_tasks.jobs.submit import submit
+from supervisor_tasks.journey import drain
+from supervisor_tasks.journey.waiting import wait_s
+from supervisor_tasks.ledger.effects import LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.site import Site
+from supervisor_tasks.slurm.ssh import SshSilentError
+
+log = structlog.get_logger()
+
+RECORD_EVERY_S = 0.15  # answers that come after a commit wait so long for others
+RECORD_AT_MOST = 100  # answers in one transaction
+OF_ONE_CUSTOMER = 20  # submissions in one command: they share the time in which sbatch may begin
+# What is true only of the moment: it counts if the effect is still ours. What was learnt for good, such as an id, always does.
+OF_THE_MOMENT = (SubmitNotFound, SubmitNotRun, SubmitRejected, SubmitUnclear)
+
+Take = Callable[[Ledger, int, bool], list[OpenEffect]]  # as many groups at the most; and whether a suspect may be taken
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How effects of a kind are carried out: `at_once` groups at once in a process, each of `of_one` effects at the most, and
+    `waiting` groups that are taken besides, so that no thread is idle until the next commit.
+    """
+
+    work: Callable[[Group], None]
+    at_once: int
+    take: Take
+    waiting: int = 0
+    of_one: int = 1
+
+    @property
+    def room(self) -> int:
+        """How many groups are taken at the most."""
+        return self.at_once + self.waiting
+
+
+def _due(kind: Kind) -> Take:
+    return lambda ledger, most, suspects: ledger.effects.lease([kind], most, suspects=suspects)
+
+
+def _due_of_customers(ledger: Ledger, most: int, suspects: bool) -> list[OpenEffect]:
+    return ledger.effects.lease_groups(most, OF_ONE_CUSTOMER, suspects=suspects)
+
+
+WAYS = {
+    Kind.FETCH: Way(one_by_one(lambda site, job, effect: fetch(site, job, effect.attempts)), 16, _due(Kind.FETCH), 48),
+    # Half of them are enough for all customers whose logins are slow (SLOW_COMMANDS in slurm/ssh.py).
+    Kind.SUBMIT: Way(submit, 16, _due_of_customers, of_one=OF_ONE_CUSTOMER),
+    Kind.CANCEL: Way(one_by_one(lambda site, job, _: cancel(site, job)), 4, _due(Kind.CANCEL), 12),
+    Kind.TOP_UP: Way(one_by_one(lambda site, job, _: top_up(site, job)), 4, _due(Kind.TOP_UP), 12),
+    Kind.TELL_USER: Way(one_by_one(lambda site, job, _: tell_user(site, job)), 8, _due(Kind.TELL_USER), 24),
+}
+
+
+@dataclass(slots=True)
+class _Start:
+    """Events that a group waits to see committed before it goes on."""
+
+    events: Mapping[OpenEffect, Event]
+    committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A group has ended that began after so many looks at what is due."""
+
+    effects: int
+    looks: int
+
+
+_Item = Outcome | _Start | _Ended | None  # None: look again
+
+
+class Batch:
+    """The effects of one kind that this process carries out. Threads may share it."""
+
+    def __init__(self, site: Site, kind: Kind, take: Take | None = None) -> None:
+        self._site = site
+        self._kind = kind
+        self._way = WAYS[kind]
+        self._take_due = take or self._way.take
+        self._pool = ThreadPoolExecutor(self._way.at_once, thread_name_prefix=kind.value)
+        self._items: SimpleQueue[_Item] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._asked = False
+        self._runs = False
+        # Only the thread that runs it knows these.
+        self._jobs: dict[OpenEffect, Job] = {}  # of effects that have no answer recorded yet
+        self._groups = 0
+        self._looks = 0
+        self._is_alone = False
+        self._recorded_s = float("-inf")
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Carry out all that is due, for as long as the worker `goes_on`; returns at once where another thread is at it.
+        Raises LedgerUnavailableError.
+        """
+        with self._lock:
+            self._asked = True
+            if self._runs:
+                self._items.put(None)
+                return
+            self._runs = True
+        failure: Exception | None = None
+        while not self._is_done(goes_on):
+            try:
+                if self._may_take() and goes_on():
+                    self._take()
+            except Exception as error:  # noqa: BLE001  raised when what is under way has ended
+                log.warning("effects_not_leased", kind=self._kind, error=repr(error))
+                failure = error
+            if self._groups:
+                self._record(self._gather())
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_done(self, goes_on: Callable[[], bool]) -> bool:
+        with self._lock:
+            if self._groups or (self._asked and goes_on()):
+                return False
+            self._runs = False
+            return True
+
+    # --- what is due ------------------------------------------------------------------------------------------------
+
+    def _may_take(self) -> bool:
+        return self._asked and not self._is_alone and self._groups < self._way.room
+
+    def _take(self) -> None:
+        with self._lock:
+            self._asked = False
+        self._looks += 1
+        room = self._way.room - self._groups
+        taken = self._take_due(self._site.ledger, room, not self._groups)
+        if not taken:
+            return
+        try:
+            jobs = self._site.ledger.jobs({effect.job_id for effect in taken})
+        except Exception as error:
+            self._give_back([Outcome(effect, error=error) for effect in taken])
+            raise
+        groups = self._grouped([(jobs[effect.job_id], effect) for effect in taken])
+        if len(groups) >= room or any(len(group) >= self._way.of_one > 1 for group in groups):
+            self._asked = True
+        self._is_alone = taken[0].is_suspect
+        for members in groups:
+            self._begin(members)
+
+    def _grouped(self, members: Sequence[tuple[Job, OpenEffect]]) -> list[list[tuple[Job, OpenEffect]]]:
+        if self._way.of_one == 1:
+            return [[member] for member in members]
+        ordered = sorted(members, key=lambda member: member[0].customer)
+        return [list(group) for _, group in groupby(ordered, key=lambda member: member[0].customer)]
+
+    def _begin(self, members: Sequence[tuple[Job, OpenEffect]]) -> None:
+        self._groups += 1
+        self._jobs |= {effect: job for job, effect in members}
+        group = Group(self._site, members, self._start, self._items.put)
+        working = self._pool.submit(self._carry_out, group)
+        working.add_done_callback(partial(self._ended, group, self._looks))
+
+    def _carry_out(self, group: Group) -> None:
+        shown = {"job_id": group.members[0][0].job_id} if len(group.members) == 1 else {"jobs": len(group.members)}
+        with structlog.contextvars.bound_contextvars(task=self._kind.value, **shown):
+            self._way.work(group)
+
+    def _ended(self, group: Group, looks: int, done: "Future[None]") -> None:
+        """Whatever happened, each effect has an answer in the end."""
+        error = CancelledError() if done.cancelled() else done.exception()
+        group.failed(
+            error if isinstance(error, Exception) else RuntimeError(f"it was not said what came of this: {error!r}")
+        )
+        self._items.put(_Ended(len(group.members), looks))
+
+    def _start(self, events: Mapping[OpenEffect, Event]) -> Mapping[JobId, Job]:
+        start = _Start(events)
+        self._items.put(start)
+        return start.committed.result()
+
+    # --- what came of it --------------------------------------------------------------------------------------------
+
+    def _gather(self) -> list[_Item]:
+        """What is there to be recorded, as soon as it is to be: at once when there was no commit for a while, when a group
+        waits for one, or when half of what was under way has ended and there is room for more.
+        """
+        items = [self._items.get()]
+        while len(items) < RECORD_AT_MOST:
+            left_s = 0.0 if self._is_urgent(items) else self._recorded_s + RECORD_EVERY_S - time.monotonic()
+            try:
+                items.append(self._items.get(timeout=left_s) if left_s > 0 else self._items.get_nowait())
+            except Empty:
+                break
+        return items
+
+    def _is_urgent(self, items: Sequence[_Item]) -> bool:
+        ended = sum(isinstance(item, _Ended) for item in items)
+        return 2 * ended >= self._groups or any(item is None or isinstance(item, _Start) for item in items)
+
+    def _record(self, items: Sequence[_Item]) -> None:
+        outcomes = {item.effect: item for item in reversed(items) if isinstance(item, Outcome)}  # the first word counts
+        new = [outcome for effect, outcome in outcomes.items() if effect in self._jobs]
+        starts = [item for item in items if isinstance(item, _Start)]
+        if new or starts:
+            self._commit(new, starts)
+            self._recorded_s = time.monotonic()
+        for outcome in new:
+            del self._jobs[outcome.effect]
+        for item in items:
+            if isinstance(item, _Ended):
+                self._end(item)
+
+    def _end(self, group: _Ended) -> None:
+        self._groups -= 1
+        if group.effects >= self._way.of_one > 1 or self._looks > group.looks:
+            self._asked = True  # what was due meanwhile may have waited for this
+        if not self._groups:
+            self._is_alone = False
+
+    def _commit(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> None:
+        """Record all in one transaction. What others hold by now is left out; where one cannot be recorded, each is alone."""
+        try:
+            after = self._recorded(outcomes, starts)
+        except LeaseLostError as error:
+            self._commit(*_without(error, outcomes, starts))
+            lost = [outcome.effect for outcome in outcomes if _is_lost(outcome, error)]
+            lost += [effect for start in starts for effect in start.events if effect.id in error.lost]
+            for effect in lost:
+                self._items.put(Outcome(effect, error=error))
+        except Exception as error:  # noqa: BLE001  told of each effect
+            if len(outcomes) + len(starts) > 1 and not isinstance(error, TransientError):
+                self._commit_each(outcomes, starts)
+                return
+            for start in starts:
+                start.committed.set_exception(error)
+            self._give_back([Outcome(outcome.effect, error=error) for outcome in outcomes])
+        else:
+            for start in starts:
+                start.committed.set_result({effect.job_id: after[effect.job_id] for effect in start.events})
+            self._give_back([outcome for outcome in outcomes if outcome.error is not None])
+            _tell(outcomes, after)
+
+    def _commit_each(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> None:
+        for outcome in outcomes:
+            self._commit([outcome], [])
+        for start in starts:
+            self._commit([], [start])
+
+    def _recorded(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> dict[JobId, Job]:
+        changes = [Change(effect.job_id, event) for start in starts for effect, event in start.events.items()]
+        held = [effect for start in starts for effect in start.events]
+        for outcome in outcomes:
+            if outcome.event is not None:
+                changes.append(_change(outcome, outcome.event))
+                held += [outcome.effect] if isinstance(outcome.event, OF_THE_MOMENT) else []
+        if not changes:
+            return {}
+        has_ids = any(isinstance(outcome.event, Submitted) for outcome in outcomes)
+        with around(Point.ID_STORED) if has_ids else nullcontext():
+            return self._site.ledger.record(*changes, held=held)
+
+    def _give_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Effects that failed: those that failed of one error together."""
+        by_error = dict[tuple[type, str], list[Outcome]]()
+        for outcome in outcomes:
+            by_error.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
+        for alike in by_error.values():
+            error = alike[0].error
+            assert error is not None  # noqa: S101
+            try:
+                self._fail([outcome.effect for outcome in alike], error)
+            except TransientError as away:  # the holder gives them back when the ledger can be written
+                log.warning("effects_not_given_back_now", effects=len(alike), error=str(away))
+
+    def _fail(self, effects: Sequence[OpenEffect], error: Exception) -> None:
+        ledger = self._site.ledger
+        about = {"kind": self._kind, "jobs": [effect.job_id for effect in effects], "error": str(error)}
+        match error:
+            case LeaseLostError():
+                log.warning("effects_taken_over", **about)
+            case SshSilentError():
+                log.warning("login_is_silent", **about)
+                ledger.effects.postpone(effects, error.again_in_s, str(error))
+            case TransientError() | OutcomeUnknownError():
+                attempts = max(effect.attempts for effect in effects)
+                log.warning("effects_postponed", attempts=attempts, **about)
+                ledger.effects.postpone(effects, wait_s(attempts), str(error))
+            case PermanentError():
+                for effect in effects:
+                    drain.park(ledger, effect, str(error), error=type(error).__name__, **self._seen(effect))
+            case _:
+                log.error("effects_failed_unforeseen", exc_info=error, **about)
+                seen = self._seen(effects[0]) if len(effects) == 1 else {}
+                drain.give_back_unforeseen(ledger, effects, error, **seen)
+
+    def _seen(self, effect: OpenEffect) -> dict[str, object]:
+        job = self._jobs.get(effect)
+        return {} if job is None else {"state": job.state, "slurm_id": job.slurm_id}
+
+
+def _change(outcome: Outcome, event: Event) -> Change:
+    ends = outcome.error is None
+    return Change(outcome.effect.job_id, event, done=outcome.effect if ends else None, in_vain=_in_vain(event))
+
+
+def _in_vain(event: Event) -> str | None:
+    """A submission that is cut off, looked for and made again goes in a circle: the operator hears of it as of any other
+    failure that lasts.
+    """
+    if isinstance(event, SubmitUnclear):
+        return event.reason
+    return "its submission was cut off, and SLURM has nothing of it" if isinstance(event, SubmitNotFound) else None
+
+
+def _is_lost(outcome: Outcome, error: LeaseLostError) -> bool:
+    return outcome.effect.id in error.lost and isinstance(outcome.event, OF_THE_MOMENT)
+
+
+def _without(
+    error: LeaseLostError, outcomes: Sequence[Outcome], starts: Sequence[_Start]
+) -> tuple[list[Outcome], list[_Start]]:
+    left = [
+        _Start(
+            {effect: event for effect, event in start.events.items() if effect.id not in error.lost}, start.committed
+        )
+        for start in starts
+    ]
+    return [outcome for outcome in outcomes if not _is_lost(outcome, error)], left
+
+
+def _tell(outcomes: Sequence[Outcome], after: Mapping[JobId, Job]) -> None:
+    for outcome in outcomes:
+        if outcome.error is None:
+            job, effect = after[outcome.effect.job_id], outcome.effect
+            log.info("effect_done", job_id=job.job_id, kind=effect.kind, state=job.state, slurm_id=job.slurm_id)
