@@ -39,6 +39,7 @@ from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
 from supervisor_tasks.slurm.output import Answer
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, CUT_LATER_S, Ssh
+from tests.carrying import carry_out
 from tests.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, World
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces
@@ -102,6 +103,44 @@ def test_connection_cut_at_a_byte__one_job_and_its_whole_script(
     proxy.at(way, at, Fault.CUT)
     world.carry_out(site, job)
     assert_submitted_once(world, site, job)
+
+
+def all_in_slurm(world: World, jobs: Sequence[JobId]) -> dict[JobId, list[int]]:
+    """The SLURM jobs of each of these, by their scripts."""
+    found = {job: list[int]() for job in jobs}
+    for slurm_id in world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split():
+        script = world.script(int(slurm_id))
+        for job in jobs:
+            if f"# supervisor job {job}\n" in script:
+                found[job].append(int(slurm_id))
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 2, 50])
+@pytest.mark.parametrize(("way", "share"), [(Way.THERE, 0.6), (Way.BACK, 0.5)], ids=["on its way", "between answers"])
+def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
+    world: World, site: Site, proxy: Proxy, number: int, way: Way, share: float
+) -> None:
+    """Those without an answer, and they alone, are looked for and submitted again."""
+    jobs = [world.new_job(site) for _ in range(number)]
+    a_job_has_bytes = {Way.THERE: 700, Way.BACK: 100}
+    proxy.at(way, int(share * number * a_job_has_bytes[way]), Fault.CUT)
+    carry_out(site, *(world.effect_id(job) for job in jobs))
+    known = site.ledger.jobs(jobs)
+    assert {job.state for job in known.values()} <= {State.QUEUED, State.SUBMITTING, State.READY}
+    started = {job: world.journal(job).count("SubmitStarted") for job in jobs}
+
+    def all_queued() -> bool:
+        left = [job for job, now in site.ledger.jobs(jobs).items() if now.state is not State.QUEUED]
+        for job in left:
+            world.a_minute_passes(job)
+        carry_out(site, *(world.effect_id(job) for job in left))
+        return not left
+
+    wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
+    answered = [job for job in jobs if known[job].state is State.QUEUED]
+    assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
+    assert all_in_slurm(world, jobs) == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
 
 
 def test_slow_network__is_only_slow(world: World, site: Site, proxy: Proxy) -> None:
