@@ -8,7 +8,15 @@ SLURM, counts only when it is seen again after a while.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from supervisor_tasks.events import Adopted, ChainSaw, Event, Overlooked, SlurmLost, SubmissionForgotten
+from supervisor_tasks.events import (
+    Adopted,
+    ChainSaw,
+    Event,
+    Overlooked,
+    RunsAfterItsEnd,
+    SlurmLost,
+    SubmissionForgotten,
+)
 from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
 from supervisor_tasks.jobs.size_rules import excesses
 from supervisor_tasks.known import Known, OnChain
@@ -254,12 +262,26 @@ def _superfluous(view: View) -> Iterator[Finding]:
     for row in view.slurm.values():
         if not live(row):
             continue
-        known = [job for job in by_id.get(row.slurm_id, ()) if _is_known_as(row, job)]
-        if known:  # what one of them is to be ended for, another may be running for
+        of_id = by_id.get(row.slurm_id, [])
+        ended = [job for job in of_id if _runs_after_its_end(row, job)]
+        known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
+        if ended and not known:
+            last = max(ended, key=lambda job: job.slurm_submit_s or 0)
+            yield Finding(Found.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
+        elif known:  # what one of them is to be ended for, another may be running for
             if all(job.finished for job in known):
                 yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, view)
         elif has_our_mark(row, view.comment):
             yield from _marked(row, view)
+
+
+def _runs_after_its_end(row: Listed, job: Known) -> bool:
+    """Whether it was requeued since the end that the ledger knows, and nothing is under way that ends it. Its owner may have
+    changed its name; that it is the job, and not another one with its id, is looked at before it is cancelled.
+    """
+    if job.state not in (State.ENDED, State.SETTLED) or Kind.CANCEL in job.open or job.slurm_submit_s is None:
+        return False
+    return row.user == job.customer and row.seen.restarts > 0 and row.submit_s > job.slurm_submit_s
 
 
 def _is_known_as(row: Listed, job: Known) -> bool:

@@ -148,6 +148,13 @@ class SlurmEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsAfterItsEnd:
+    """SLURM runs the job, or will, that has ended as the ledger knows: it was requeued before SLURM was told to refuse that."""
+
+    slurm_id: SlurmId
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """The customer wants no more of it (ClaimNextCancellingJobEvent)."""
 
@@ -281,6 +288,7 @@ Event = (
     | EarlierRunsTold
     | MoreThanPaid
     | SlurmEnded
+    | RunsAfterItsEnd
     | CancelRequested
     | ToppedUp
     | LimitApplied

@@ -26,6 +26,7 @@ from supervisor_tasks.events import (
     Overlooked,
     Recognised,
     Reorganised,
+    RunsAfterItsEnd,
     ScriptFetched,
     ScriptUnavailable,
     SlurmEnded,
@@ -267,6 +268,13 @@ def _slurm_ended(job: Job, event: SlurmEnded) -> Next:
     return replace(ended, stop=job.stop or Stop(outcome.status, REQUEUEABLE)), (*effects, Effect(Kind.CANCEL))
 
 
+def _runs_after_its_end(job: Job, event: RunsAfterItsEnd) -> Next:
+    """What was billed stays as it is; the run that comes after is ended."""
+    if job.slurm_id != event.slurm_id or job.state not in (State.ENDED, State.SETTLED) or job.outcome is None:
+        return job, ()
+    return replace(job, stop=job.stop or Stop(job.outcome.status, REQUEUEABLE)), (Effect(Kind.CANCEL),)
+
+
 def _before_s(job: Job, event: SlurmEnded) -> int:
     """The seconds of the earlier runs. Accounting that knows fewer of them than the looks does not lessen what these saw."""
     if event.earlier_s is None:
@@ -418,6 +426,7 @@ _RULES: dict[type, Callable[[Job, Any], Next]] = {
     EarlierRunsTold: _earlier_runs_told,
     MoreThanPaid: _more_than_paid,
     SlurmEnded: _slurm_ended,
+    RunsAfterItsEnd: _runs_after_its_end,
     CancelRequested: _cancel_requested,
     ToppedUp: _topped_up,
     LimitApplied: _limit_applied,

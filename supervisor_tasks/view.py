@@ -42,6 +42,7 @@ class Found(StrEnum):
     ANOTHERS = "anothers"  # another ledger claimed it with our key: the operator may take it over
     NEVER_SEEN = "never_seen"  # claimed, and the ledger had never heard of it
     NOBODY_AT_WORK = "nobody_at_work"  # an effect that should be open is not
+    RUNS_AFTER_END = "runs_after_end"  # SLURM has requeued it after the end that the ledger knows
     RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
     DOUBLE = "double"  # a second SLURM job: cancelled when it is seen again
     STRAY = "stray"  # looks like ours, and is not known well enough to be cancelled

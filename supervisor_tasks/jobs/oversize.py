@@ -30,6 +30,7 @@ from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
+ATTEMPTS = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END)
 QUIET_S = 86400.0  # a customer who was not seen to try it again for so long
 SHOWN = 20  # jobs in the alarm
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
@@ -69,9 +70,9 @@ def call_operator(
 
 def forget_when_quiet(ledger: Ledger) -> None:
     """The operator was called long enough ago."""
-    on = next((alarm for alarm in ledger.alarms.all() if alarm.name is AlarmName.MORE_THAN_PAID), None)
-    if on is not None and time.time() - float(on.details["seen_s"]) > QUIET_S:
-        ledger.alarms.off(AlarmName.MORE_THAN_PAID)
+    for alarm in ledger.alarms.all():
+        if alarm.name in ATTEMPTS and time.time() - float(alarm.details["seen_s"]) > QUIET_S:
+            ledger.alarms.off(alarm.name)
 
 
 def _has_a_size(seen: Seen) -> bool:

@@ -5,6 +5,7 @@ answer is not compared. All decisions go through the ledger's `record`, where `a
 meanwhile is left as it is.
 """
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
 SHOWN_REFUSED = 5  # in a line of the log
 SHOWN = 200  # findings in a report
+SHOWN_JOBS = 20  # in an alarm
+RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
 FORGOT = "SLURM does not know"  # so begins the reason of a sweep's hold
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
@@ -155,6 +158,12 @@ def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mappin
         )
     elif not any(doubt.startswith(Found.MISSING) for doubt in doubts(view, findings)):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
+    again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is Found.RUNS_AFTER_END}
+    if again:
+        some = dict(list(again.items())[:SHOWN_JOBS])
+        ledger.alarms.on(
+            AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, seen_s=round(time.time()), advice=RUN_AGAIN
+        )
     others = [finding.job_id for finding in findings if finding.kind is Found.ANOTHERS]
     if others:
         ledger.alarms.on(

@@ -48,6 +48,7 @@ class AlarmName(StrEnum):
     HOME_UNSAFE = "home_unsafe"  # a customer's, in which another one may decide what a session runs
     DIRECTORY_REFUSES = "directory_refuses"
     DIRECTORY_AWAY = "directory_away"
+    RUNS_AFTER_END = "runs_after_end"  # jobs that had ended were requeued, and are cancelled
     MORE_THAN_PAID = "more_than_paid"  # owners changed their jobs in SLURM, and these were cancelled
     SWEEP_CONTRADICTION = "sweep_contradiction"
     SWEEP_BLIND = "sweep_blind"
