@@ -21,6 +21,7 @@ from devgrid.users import Users, admin
 from supervisor_tasks.events import ScriptFetched
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address, Job, JobId, Kind, State
+from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.settings import load
@@ -141,6 +142,14 @@ class World:
                 " WHERE job_id = :job",
             ):
                 connection.execute(text(change), {"job": job})
+
+    def look(self, site: Site, job: JobId) -> Job:
+        """Look at what SLURM has of the job, however long the next look is away."""
+        hurried = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'witness' AND done_at IS NULL"
+        with self.engine.begin() as connection:
+            connection.execute(text(hurried), {"job": job})
+        witness(site)
+        return site.ledger.jobs([job])[job]
 
     def lease_runs_out(self, job: JobId) -> None:
         """As after LEASE_S."""

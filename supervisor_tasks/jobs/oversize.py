@@ -20,6 +20,7 @@ from supervisor_tasks.jobs.size_rules import (
     may_be_rounded,
     to_take_back,
 )
+from supervisor_tasks.ledger.facts import SIZES_UNTOLD
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.site import Site
@@ -30,9 +31,12 @@ from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
-ATTEMPTS = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END)
+NOT_ASKED_ANEW = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END, AlarmName.SIZES_NOT_COMPARED)
 QUIET_S = 86400.0  # a customer who was not seen to try it again for so long
 SHOWN = 20  # jobs in the alarm
+SHOWN_TEXT = 300
+UNTOLD_FOR_S = 300.0
+UNTOLD_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
 
 
@@ -71,7 +75,7 @@ def call_operator(
 def forget_when_quiet(ledger: Ledger) -> None:
     """The operator was called long enough ago."""
     for alarm in ledger.alarms.all():
-        if alarm.name in ATTEMPTS and time.time() - float(alarm.details["seen_s"]) > QUIET_S:
+        if alarm.name in NOT_ASKED_ANEW and time.time() - float(alarm.details["seen_s"]) > QUIET_S:
             ledger.alarms.off(alarm.name)
 
 
@@ -91,8 +95,10 @@ def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[
     """
     running = {seen.slurm_id for _, seen, _ in doubted if seen.phase is not Phase.WAITING}
     cluster = site.slurm.cluster
-    limit = _told("the site's MaxMemPerCPU", len(doubted), cluster.memory_per_cpu_limit)
-    asked = _told("what was asked for", len(running), lambda: cluster.requests(running)) if running else None
+    untold = dict[str, str]()
+    limit = _told("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, untold)
+    asked = _told("what was asked for", lambda: cluster.requests(running), untold) if running else None
+    _watch_untold(site.ledger, untold, len(doubted))
     found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.phase is Phase.WAITING else (asked[0] if asked else {}).get(seen.slurm_id)
@@ -104,13 +110,31 @@ def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[
     return found
 
 
-def _told(what: str, jobs: int, ask: Callable[[], Answer]) -> tuple[Answer] | None:
-    """What SLURM says, or None where it does not: one job that it says nothing of stops no look at the others."""
+def _told(what: str, ask: Callable[[], Answer], untold: dict[str, str]) -> tuple[Answer] | None:
+    """What SLURM says, or None where it does not, with the reason in `untold`: one job that it says nothing of stops no look at
+    the others.
+    """
     try:
         return (ask(),)
     except SupervisorError as error:
-        log.warning("sizes_not_compared", unknown=what, jobs=jobs, error=str(error))
+        untold[what] = str(error)[:SHOWN_TEXT]
         return None
+
+
+def _watch_untold(ledger: Ledger, untold: Mapping[str, str], jobs: int) -> None:
+    """The operator is called when SLURM does not tell for minutes: a job with more than was paid for passes meanwhile."""
+    if not untold:
+        if ledger.facts.get(SIZES_UNTOLD):
+            ledger.facts.clear(SIZES_UNTOLD)
+            ledger.alarms.off(AlarmName.SIZES_NOT_COMPARED)
+        return
+    log.warning("sizes_not_compared", unknown=untold, jobs=jobs)
+    ledger.facts.set(SIZES_UNTOLD, True)
+    since = ledger.facts.read(SIZES_UNTOLD)
+    for_s = 0.0 if since is None else since.age_s
+    if for_s >= UNTOLD_FOR_S:
+        about = {"unknown": untold, "jobs": jobs, "for_s": round(for_s), "seen_s": round(time.time())}
+        ledger.alarms.on(AlarmName.SIZES_NOT_COMPARED, **about, advice=UNTOLD_ADVICE)
 
 
 def _taken(seen: Seen, found: Sequence[Excess]) -> list[Excess]:

@@ -1,6 +1,6 @@
 """What was paid for a job: what SLURM may give it. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor_tasks.job import Definition, Job
 
@@ -9,7 +9,8 @@ from supervisor_tasks.job import Definition, Job
 class Paid:
     """What was paid for. `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's own limit (MaxMemPerCPU):
     SLURM gives a job that asks for more memory so many more CPUs. An empty partition is not compared,
-    and CPUs, memory and nodes only where the site's SLURM adds none of its own (`compares_sizes`).
+    and CPUs, memory, nodes, account and QOS only where the site's SLURM adds none of its own (`compares_sizes`). `account` and
+    `qos` are what the job had at the first look, by the site's choice; empty ones are not compared.
     """
 
     definition: Definition
@@ -17,6 +18,8 @@ class Paid:
     partition: str
     most_memory_per_cpu_mb: int | None = None
     compares_sizes: bool = True
+    account: str = ""
+    qos: str = ""
 
     @property
     def cpus(self) -> int:
@@ -34,4 +37,5 @@ class Paid:
 
 def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
     """What was paid for a job, as its present run may have it."""
-    return Paid(job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes)
+    paid = Paid(job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes)
+    return replace(paid, account=job.runs[0].account, qos=job.runs[0].qos) if job.runs else paid

@@ -16,7 +16,8 @@ from supervisor_tasks.billing import SECONDS_PER_MINUTE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """What a look shows of the present run. All times are Unix times of SLURM's clock. `start_s` is None before the run has
-    started, `seen_s` is when SLURM was asked, `restarts` counts the requeues before this run.
+    started, `seen_s` is when SLURM was asked, `restarts` counts the requeues before this run. `account` and `qos` are empty
+    where SLURM shows none.
     """
 
     submit_s: int
@@ -25,12 +26,15 @@ class Sighting:
     elapsed_s: int = 0
     seen_s: int = 0
     suspended: bool = False
+    account: str = ""
+    qos: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run. `elapsed_s` is what the last look showed, and the whole run once the next one is known. `exact` is False where
-    the run was not seen from its start to its end, so that `elapsed_s` is the most that it can have been.
+    the run was not seen from its start to its end, so that `elapsed_s` is the most that it can have been. `account`
+    and `qos` are what the first look at the job has shown.
     """
 
     submit_s: int
@@ -40,6 +44,8 @@ class Run:
     seen_s: int = 0
     suspended: bool = False
     exact: bool = True
+    account: str = ""
+    qos: str = ""
 
 
 Runs = tuple[Run, ...]
@@ -52,6 +58,7 @@ def seen(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
     if not runs:
         return (*_unseen(sighting, since_s), _run(sighting))
     last = runs[-1]
+    sighting = replace(sighting, account=last.account, qos=last.qos)
     if sighting.submit_s < last.submit_s:
         return runs  # an answer that was overtaken by a later one
     if sighting.submit_s == last.submit_s:
@@ -119,6 +126,8 @@ def _run(sighting: Sighting) -> Run:
         elapsed_s=sighting.elapsed_s,
         seen_s=sighting.seen_s,
         suspended=sighting.suspended,
+        account=sighting.account,
+        qos=sighting.qos,
     )
 
 
@@ -143,4 +152,5 @@ def _unseen(sighting: Sighting, since_s: int | None) -> Runs:
     """What ran before the first look: all that is known is that it was between the submission and the requeue."""
     if sighting.restarts == 0 or since_s is None:
         return ()
-    return (Run(submit_s=since_s, elapsed_s=max(sighting.submit_s - since_s, 0), exact=False),)
+    run = replace(_run(sighting), submit_s=since_s, restarts=0, start_s=None, seen_s=0, suspended=False)
+    return (replace(run, elapsed_s=max(sighting.submit_s - since_s, 0), exact=False),)

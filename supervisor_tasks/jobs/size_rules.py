@@ -2,8 +2,8 @@
 
 Until it runs, a job is its owner's to change: he may ask for more CPUs, GPUs, memory and time than were paid for. More than
 paid is put back, as long as SLURM lets that be done. Less than paid is the owner's own choice. What has no price is his own
-too: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and where output goes. The account and the QOS are the
-site's to grant: SLURM gives a customer none that the site has not given him.
+too: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and where output goes. Which account and QOS a job gets is
+the site's choice, by a default or a plugin of its own: what the first look has shown is what it is to keep.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,11 +81,18 @@ def excesses(size: Size, paid: Paid) -> list[Excess]:
             found.append(Excess(rule.of, str(given), str(limit), rule.undo(paid.definition)))
     if paid.partition and size.partition not in ("", paid.partition):
         found.append(Excess("Partition", size.partition, paid.partition, (f"Partition={paid.partition}",)))
+    if paid.compares_sizes:
+        found += _other_than_first("Account", size.account, paid.account)
+        found += _other_than_first("QOS", size.qos, paid.qos)
     if size.reservation:
         found.append(Excess(RESERVATION, size.reservation, "none", ("ReservationName=",)))
     if size.array:
         found.append(Excess("ArrayString", "an array of jobs", "one job"))
     return found
+
+
+def _other_than_first(of: str, shown: str, first: str) -> list[Excess]:
+    return [Excess(of, shown or "none", first, (f"{of}={first}",))] if first and shown != first else []
 
 
 def to_take_back(found: Sequence[Excess], *, waits: bool) -> list[Excess]:

@@ -96,6 +96,7 @@ SLURM_ACCEPTED = Fact(
 )  # a random word: since then the operator takes what was forgotten for lost
 BENCHMARK_TROUBLED = Fact("condition.benchmark_stands_still", TEXT)  # the run of which no step has succeeded since
 BENCHMARK_REFUSED = Fact("condition.benchmark_user_refused", TEXT)  # the user that the login node does not let in
+SIZES_UNTOLD = Fact("condition.sizes_not_compared", FLAG)  # SLURM does not tell what jobs asked for
 BENCHMARK_ERROR = Fact("benchmark.last_error", TEXT)
 
 

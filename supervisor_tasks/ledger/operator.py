@@ -50,6 +50,7 @@ class AlarmName(StrEnum):
     DIRECTORY_AWAY = "directory_away"
     RUNS_AFTER_END = "runs_after_end"  # jobs that had ended were requeued, and are cancelled
     MORE_THAN_PAID = "more_than_paid"  # owners changed their jobs in SLURM, and these were cancelled
+    SIZES_NOT_COMPARED = "sizes_not_compared"  # what jobs have with what was paid for
     SWEEP_CONTRADICTION = "sweep_contradiction"
     SWEEP_BLIND = "sweep_blind"
     FOREIGN_CUSTOMER_JOBS = "foreign_customer_jobs"

@@ -1,7 +1,7 @@
 """What the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -177,7 +177,8 @@ def _runs(row: Any) -> Runs:
 
 def _paid(row: Any, runs: Runs, partition: str, compares_sizes: bool) -> Paid:
     limit_min = min(row.time_limit_min + sum(minutes for _, minutes, _ in row.top_ups), GREATEST_LIMIT_MIN)
-    return Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
+    paid = Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
+    return replace(paid, account=runs[0].account, qos=runs[0].qos) if runs else paid
 
 
 def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, Known]:

@@ -222,6 +222,8 @@ class Seen:
             elapsed_s=self.elapsed_s,
             seen_s=max(now_s, (self.start_s or 0) + self.elapsed_s if has_begun else 0),
             suspended=self.state == "SUSPENDED",
+            account="" if self.size is None else self.size.account,
+            qos="" if self.size is None else self.size.qos,
         )
 
     def outcome(self) -> Outcome:

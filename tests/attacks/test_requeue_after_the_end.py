@@ -10,9 +10,8 @@ from devgrid.process import wait_until
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.steps import carry_out
+from tests.carrying import carry_out
 from supervisor_tasks.journey.sweep import sweep
-from supervisor_tasks.journey.witness import witness
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site, SweepSide
@@ -43,14 +42,7 @@ def site(world: World) -> Iterator[Site]:
 
 
 def looked_until(world: World, site: Site, job_id: JobId, state: State) -> None:
-    def there() -> bool:
-        with world.engine.begin() as connection:
-            hurried = "UPDATE effects SET due_at = now() WHERE job_id = :id AND kind = 'witness' AND done_at IS NULL"
-            connection.execute(text(hurried), {"id": job_id})
-        witness(site)
-        return site.ledger.jobs([job_id])[job_id].state is state
-
-    wait_until(there, f"{job_id} to be {state}", PATIENCE_S, 0.2)
+    wait_until(lambda: world.look(site, job_id).state is state, f"{job_id} to be {state}", PATIENCE_S, 0.2)
 
 
 def ended_and_requeued(world: World, site: Site, *changes: str) -> tuple[JobId, SlurmId]:

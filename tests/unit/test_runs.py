@@ -1,5 +1,7 @@
 """The seconds of all runs of a job that SLURM ran more than once, by what looks have shown."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor_tasks.jobs.runs import (
@@ -134,3 +136,12 @@ def test_with_ends__what_hooks_told__counts_where_no_look_saw_a_run(
     runs = with_ends(looked(*sightings, since_s=T), ends_s)
     assert (earlier_s(runs), is_exact(runs)) == (earlier, exact)
     assert runs[-1] == looked(*sightings, since_s=T)[-1]
+
+
+def test_seen__account_and_qos__stay_those_of_the_first_look() -> None:
+    first = replace(waiting(T, T + 1), account="grid", qos="normal")
+    later = replace(running(T, T + 5, T + 65), account="vip", qos="high")
+    again = replace(waiting(T + 75, T + 76, 1), account="vip", qos="high")
+    assert {(run.account, run.qos) for run in looked(first, later, again)} == {("grid", "normal")}
+    unseen = looked(replace(again, account="grid", qos="normal"), later, since_s=T)
+    assert {(run.account, run.qos) for run in unseen} == {("grid", "normal")}

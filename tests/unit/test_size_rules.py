@@ -58,6 +58,21 @@ def test_excesses__of_a_size__are_these(size: Size, found: list[str]) -> None:
     assert of(size) == found
 
 
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        (replace(SIZE, account="grid", qos="normal"), []),
+        (replace(SIZE, account="vip", qos="normal"), ["Account"]),
+        (replace(SIZE, account="grid", qos="high"), ["QOS"]),
+        (replace(SIZE, account="", qos="normal"), ["Account"]),
+    ],
+)
+def test_excesses__another_account_or_qos_than_at_the_first_look__are_these(size: Size, found: list[str]) -> None:
+    first = replace(PAID, account="grid", qos="normal")
+    assert of(size, first) == found
+    assert of(size, replace(first, compares_sizes=False)) == []
+
+
 def test_excesses__rounded_up_by_slurm__are_none_beside_what_was_asked_for() -> None:
     whole_cores = replace(SIZE, cpus=4, memory_mb=400)
     assert may_be_rounded(excesses(whole_cores, PAID))
