@@ -14,6 +14,8 @@ from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, tried, wait_for_state
+from tests.support.grids import served_grid
+from tests.support.requeueing import begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
 from tests.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
@@ -22,34 +24,8 @@ PAID_MIN = 2
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     # SLURM forgets nothing for a day: the next sweep is a quarter of an hour away, and what is found is found by looking.
-    running_grid = Grid.start(block_time_s=0.25, min_job_age_s=86_400, job_submit=False)
-    try:
-        running_grid.fleet.start(flower=False)
+    with served_grid(min_job_age_s=86_400, job_submit=False) as running_grid:
         yield running_grid
-    finally:
-        running_grid.stop()
-
-
-def requeue(grid: Grid, customer: Account, slurm_id: int) -> int:
-    """What the job itself can do as its owner; returns when SLURM began the run that this ends."""
-    start_s = int(shown(grid, slurm_id, "StartTime"))
-    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
-    as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
-    wait_for_state(grid, slurm_id, "PENDING")
-    return start_s
-
-
-def begin_again(grid: Grid, slurm_id: int) -> None:
-    """SLURM keeps a requeued job for two minutes, unless it is told that it may begin. It keeps it for two minutes more when
-    the node refuses the new run, because the word to end the last one has reached the node in the same second.
-    """
-
-    def runs() -> bool:
-        if (state := record_of(grid, slurm_id).state) == "PENDING":
-            slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
-        return state == "RUNNING"
-
-    wait_until(runs, f"{slurm_id} to run again", PATIENCE_S, 1.0)
 
 
 def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None:
@@ -59,27 +35,6 @@ def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(longer), {"s": seconds, "id": job_id})
         connection.execute(text(hurried), {"id": job_id})
-
-
-def shown(grid: Grid, slurm_id: int, field: str) -> str:
-    argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
-    return slurm_of(grid).run(*argv, f"--Format={field}:0").stdout.strip()
-
-
-def completed_s(grid: Grid, slurm_id: int) -> int:
-    """The seconds of the run that came to its own end. squeue shows them no more once the supervisor has kept the job from
-    being requeued.
-    """
-    lines = (slurm_of(grid).layout.folder / "completed").read_text().splitlines()
-    told = [line.split("|") for line in lines]
-    (times,) = {(words[3], words[4]) for words in told if words[:2] == [str(slurm_id), "COMPLETED"]}
-    return int(times[1]) - int(times[0])
-
-
-def wait_for_seconds(grid: Grid, slurm_id: int, seconds: int) -> None:
-    wait_until(
-        lambda: record_of(grid, slurm_id).elapsed_s >= seconds, f"a run of {seconds} s", PATIENCE_S + seconds, 0.2
-    )
 
 
 def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_left(
@@ -103,7 +58,8 @@ def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_le
     gate.touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     row = row_of(grid, job_id)
-    assert row.elapsed_s == sum(run["elapsed_s"] for run in row.runs[:-1]) + completed_s(grid, slurm_id)
+    last_s = dict(seconds_of_runs(grid, slurm_id))["COMPLETED"]
+    assert row.elapsed_s == sum(run["elapsed_s"] for run in row.runs[:-1]) + last_s
 
 
 def test_requeued_by_an_administrator__the_next_run_gets_what_is_left_and_ends_when_that_is_used(

@@ -1,0 +1,82 @@
+"""SLURM runs a job twice, and the supervisor was not there to see it, or a node failed: both runs are billed, with accounting
+and without. Without it the site's own hooks tell of them.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from supervisor_tasks.job import ChainStatus
+from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, wait_for_state
+from tests.support.grids import served_grid
+from tests.support.requeueing import begin_again, requeue, seconds_of_runs, wait_for_seconds
+from tests.watching import journal, slurm_of, wait_for_end
+
+ALL_NODES = "nodename=node[1-4]"
+WAITED_S = 25.0  # for nothing, before the first run
+UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["hooks alone", "accounting"])
+def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
+    with served_grid(min_job_age_s=86_400, accounting=request.param, job_submit=False) as running_grid:
+        yield running_grid
+
+
+def assert_billed(grid: Grid, job_id: str, slurm_id: int) -> None:
+    """The seconds of all runs as SLURM told them, and nothing for the time between. A node may refuse a run in its first
+    second, which is a run too.
+    """
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.FINISHED
+    ends = seconds_of_runs(grid, slurm_id)
+    states = [state for state, _ in ends]
+    ends = ends[: states.index("COMPLETED") + 1]  # SLURM was told that it is not to be requeued after that
+    assert len(ends) >= 2, ends
+    billed_s = row_of(grid, job_id).elapsed_s
+    assert 0 <= billed_s - sum(seconds for _, seconds in ends) <= len(ends) - 1, (ends, billed_s)
+    assert job.final_cost_wei == row_of(grid, job_id).elapsed_s // 60 * Prices().of(job.definition)
+
+
+def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_billed(
+    grid: Grid, customer: Account
+) -> None:
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    gate = grid.users.home(customer.address) / "enough of it"
+    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(gate="enough\\ of\\ it"), minutes=10)
+    slurm_id = id_of(grid, job_id)
+    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    grid.processes.kill(grid.fleet.find("worker"))
+    since_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - since_s >= WAITED_S, "some time to pass", 2 * WAITED_S, 0.5)
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "RUNNING")
+    wait_for_seconds(grid, slurm_id, 5)
+    requeue(grid, customer, slurm_id)
+    begin_again(grid, slurm_id)
+    wait_for_seconds(grid, slurm_id, 3)
+    gate.touch()
+    wait_for_state(grid, slurm_id, "COMPLETED")
+    grid.fleet.start_worker()
+    assert_billed(grid, job_id, slurm_id)
+
+
+def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(grid: Grid, customer: Account) -> None:
+    gate = grid.users.home(customer.address) / "enough"
+    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(gate="enough"), minutes=10)
+    slurm_id = running(grid, job_id)
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    wait_for_seconds(grid, slurm_id, 5)
+    node = record_of(grid, slurm_id).node
+    scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
+    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    begin_again(grid, slurm_id)
+    wait_for_seconds(grid, slurm_id, 3)
+    gate.touch()
+    assert_billed(grid, job_id, slurm_id)
+    assert record_of(grid, slurm_id).node != node
+    slurm_of(grid).run("scontrol", "update", f"nodename={node}", "state=resume")
