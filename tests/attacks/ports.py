@@ -13,19 +13,17 @@ from typing import Any
 
 import grpc
 import psutil
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, insert, text
 
 from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
 from devgrid.process import Processes, Running, answers, free_port
 from devgrid.state import private_processes
 from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
-from supervisor_tasks import embedded
-from supervisor_tasks.ledger.models import Base, JobRow
+from supervisor_tasks.ledger.models import JobRow
+from tests.support.callback_servers import start_servers
 
-PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
@@ -125,22 +123,7 @@ class Site:
 @contextmanager
 def started_site() -> Iterator[Site]:
     with private_processes() as processes:
-        servers = {}
-        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
-            folder = processes.folder / name
-            folder.mkdir()
-            servers[name] = describe(folder)
-            start_server(processes, name, servers[name])
-        engine = create_engine(servers["postgres"].url)
-        Base.metadata.create_all(engine)
-        environment = {
-            "PATH": "/usr/bin:/bin",
-            "CLUSTER_NAME": "here",
-            "STATE_DIR": str(processes.folder / "state"),
-            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
-            "DATABASE_URL": servers["postgres"].url,
-            "BROKER_URL": servers["redis"].url,
-        }
+        engine, environment = start_servers(processes)
         try:
             yield Site(processes, engine, environment, make_certificates(processes.folder / "tls"))
         finally:

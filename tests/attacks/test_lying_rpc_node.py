@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from devgrid.chain import Account, Chain, Node, Prices
+from devgrid.chain import Account, Chain
 from devgrid.fleet import REPOSITORY
 from devgrid.process import Processes, free_port, wait_until
 from devgrid.state import private_processes
@@ -29,7 +29,7 @@ from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.scan import scan
 from supervisor_tasks.ledger.operator import AlarmName
 from tests.integration.fronts import Call, in_front_of, particular, really
-from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs
+from tests.integration.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs
 
 MIB = 2**20
 GWEI = 10**9
@@ -65,12 +65,6 @@ def chain(processes: Processes) -> Chain:
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     return registered(chain)
-
-
-def registered(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
-    return account
 
 
 # --- answers that are not what was asked for ------------------------------------------------------------------------------

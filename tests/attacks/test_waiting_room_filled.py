@@ -11,6 +11,7 @@ from devgrid.grid import Grid
 from devgrid.process import wait_until
 from supervisor_tasks.job import ChainStatus
 from tests.ends import id_of, scontrol
+from tests.support.grids import served_grid
 from tests.watching import rows, slurm_of, wait_for
 
 PLACES = 4
@@ -23,12 +24,8 @@ WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND st
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
-    running = Grid.start(block_time_s=0.25, nodes=1, overrides=overrides)
-    try:
-        running.fleet.start(flower=False)
+    with served_grid(nodes=1, overrides=overrides) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def waiting(grid: Grid, customer: Account) -> int:

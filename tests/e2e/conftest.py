@@ -6,19 +6,13 @@ import pytest
 
 from devgrid.chain import Account
 from devgrid.grid import Grid
-
-# anvil strands nonces now and then when it mines each transaction at once
-BLOCK_TIME_S = 0.25
+from tests.support.grids import served_grid
 
 
 @pytest.fixture(scope="session")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=BLOCK_TIME_S)
-    try:
-        running.fleet.start(flower=False)
+    with served_grid() as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="session")

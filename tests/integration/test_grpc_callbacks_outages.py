@@ -20,10 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from redis import Redis
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 
 from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
 from devgrid.machine import deadline
 from devgrid.process import Processes, Running, answers, free_port, wait_until
 from devgrid.state import private_processes
@@ -33,10 +32,9 @@ from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks import embedded
-from supervisor_tasks.ledger.models import Base
+from tests.support.callback_servers import PUBLIC_LINE, start_servers
 
 NAME = "0x" + "cd" * 32
-PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 
 
 @dataclass
@@ -76,22 +74,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with private_processes() as processes:
-        servers = {}
-        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
-            folder = processes.folder / name
-            folder.mkdir()
-            servers[name] = describe(folder)
-            start_server(processes, name, servers[name])
-        engine = create_engine(servers["postgres"].url)
-        Base.metadata.create_all(engine)
-        environment = {
-            "PATH": "/usr/bin:/bin",
-            "CLUSTER_NAME": "here",
-            "STATE_DIR": str(processes.folder / "state"),
-            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
-            "DATABASE_URL": servers["postgres"].url,
-            "BROKER_URL": servers["redis"].url,
-        }
+        engine, environment = start_servers(processes)
         yield Site(processes, engine, environment)
         engine.dispose()
 

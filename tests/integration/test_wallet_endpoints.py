@@ -17,7 +17,7 @@ from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
 from sqlalchemy import Engine, text
 
-from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, Node, Prices, start_anvil
+from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, start_anvil
 from devgrid.machine import deadline
 from devgrid.process import Processes, free_port, wait_until
 from devgrid.proxy import Fault, Proxy, Way
@@ -37,7 +37,7 @@ from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.metrics import LedgerMetrics
 from tests.integration.fronts import Call, in_front_of, really
-from tests.integration.wallets import Fleet, claims, databases, empty, held, scheduled_jobs, sign_again
+from tests.integration.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs, sign_again
 
 DEADLINE_S = 1.0
 
@@ -67,9 +67,7 @@ def chain(processes: Processes) -> Chain:
 
 @pytest.fixture
 def provider(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
-    return account
+    return registered(chain)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.chain import Account, Chain, JobDefinition
+from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
 from devgrid.grid import start_server
 from devgrid.process import Processes
 from supervisor_tasks import embedded
@@ -48,6 +48,13 @@ def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
     yield engines
     for engine in (admin, *engines):
         engine.dispose()
+
+
+def registered(chain: Chain) -> Account:
+    """A new provider that has been accepted, with one node."""
+    account = chain.new_account()
+    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    return account
 
 
 LEDGERS = list[Ledger]()  # each keeps a connection, once it has held anything

@@ -1,0 +1,32 @@
+"""What the gRPC process works with: a database and a broker of its own, and no grid around it."""
+
+from sqlalchemy import Engine, create_engine
+
+from devgrid.grid import start_server
+from devgrid.process import Processes
+from supervisor_tasks import embedded
+from supervisor_tasks.ledger.models import Base
+
+PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+
+
+def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
+    """A migrated database, and the settings of a process that serves it."""
+    urls = {}
+    for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+        folder = processes.folder / name
+        folder.mkdir()
+        server = describe(folder)
+        start_server(processes, name, server)
+        urls[name] = server.url
+    engine = create_engine(urls["postgres"])
+    Base.metadata.create_all(engine)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "CLUSTER_NAME": "here",
+        "STATE_DIR": str(processes.folder / "state"),
+        "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
+        "DATABASE_URL": urls["postgres"],
+        "BROKER_URL": urls["redis"],
+    }
+    return engine, environment
