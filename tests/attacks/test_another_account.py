@@ -8,8 +8,8 @@ import pytest
 
 from devgrid.process import wait_until
 from supervisor_tasks.job import Kind
-from tests.carrying import carry_out
 from supervisor_tasks.site import Site
+from tests.carrying import carry_out
 from tests.submitting import CUSTOMER, PATIENCE_S, World
 
 GIVEN = ("grid", "normal")

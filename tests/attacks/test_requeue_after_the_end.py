@@ -10,11 +10,11 @@ from devgrid.process import wait_until
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.events import ChainSaw
 from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from tests.carrying import carry_out
 from supervisor_tasks.journey.sweep import sweep
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site, SweepSide
+from tests.carrying import carry_out
 from tests.submitting import CUSTOMER, PATIENCE_S, World
 
 UNTIL_REQUEUED = (
