@@ -42,7 +42,7 @@ broker_transport_options = {
 }
 broker_connection_max_retries = None
 worker_consumer = "supervisor_tasks.broker:PatientConsumer"
-beat_scheduler = "supervisor_tasks.clock:Clock"
+beat_scheduler = "supervisor_tasks.messaging.beat_scheduler:BeatScheduler"
 
 task_serializer = "json"
 accept_content = ["json"]

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 MOST_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
 
 
-class Clock(Scheduler):  # type: ignore[misc]  # Celery has no types
+class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     """Beat's scheduler. What it cannot send is dropped: it is sent again at its next time. It keeps no file."""
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
