@@ -326,6 +326,14 @@ class Settings(BaseSettings):
         return split_urls(self.metascheduler_endpoint_rpc.get_secret_value())
 
     @property
+    def ws_url(self) -> str | None:
+        """Where new blocks are announced; none where the operator has named RPC endpoints of his own and nothing else."""
+        named = self.model_fields_set
+        if "metascheduler_endpoint_rpc" in named and "metascheduler_endpoint_ws" not in named:
+            return None
+        return self.metascheduler_endpoint_ws.get_secret_value()
+
+    @property
     def effective_log_level(self) -> str:
         """TRACE wants to see everything."""
         return "debug" if self.trace else self.log_level

@@ -23,6 +23,11 @@ def _count(value: Any) -> bool:
     return _number(value) and int(value, 16) <= GREATEST
 
 
+def is_block_number(value: Any) -> bool:
+    """Whether it is the number of a block, in hex."""
+    return _count(value)
+
+
 def _address(value: Any) -> bool:
     return isinstance(value, str) and ADDRESS.fullmatch(value) is not None
 

@@ -201,10 +201,13 @@ class Contract:
 
     def logs_call(self, first: int, last: int) -> Call:
         """The question for the logs of these blocks that may concern a provider."""
-        topics = [TOPICS]
-        addresses = [self.addresses.metascheduler, self.addresses.jobs]
-        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": topics}
+        addresses, topics = self.logs_of_interest()
+        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": [topics]}
         return "eth_getLogs", (query,)
+
+    def logs_of_interest(self) -> tuple[list[str], list[str]]:
+        """The addresses and the topics of the logs that may concern a provider. Raises as `addresses` does."""
+        return [self.addresses.metascheduler, self.addresses.jobs], list(TOPICS)
 
     def customers(self, first: int, last: int) -> list[Address]:
         """Who has asked for a job in these blocks, of any provider."""

@@ -1,0 +1,260 @@
+"""What a node announces over WebSocket: new heads, and logs of the contracts.
+
+It only wakes: nothing that is announced is recorded. So of a message no more is kept than a block's number, or one log whose
+form is right. A node that is hostile costs bounded memory (a message has a greatest size, few wait, and web3's caches get
+answers to our own requests only) and bounded time (so many messages a second are read). A redirect is an error, as over HTTP.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import structlog
+from web3 import AsyncWeb3, WebSocketProvider
+from web3.exceptions import Web3Exception
+from web3.types import RPCResponse
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from supervisor_tasks.chain.answers import LOG, is_block_number
+from supervisor_tasks.chain.rpc import RpcUnavailableError  # which bounds how deep an answer of brackets is read
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.redaction import hiding
+from supervisor_tasks.urls import all_keys, shown
+
+log = structlog.get_logger()
+
+MOST_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
+MOST_QUEUED = 16  # messages that were received and not read yet
+MOST_A_SECOND = 1000  # messages that are read; the others wait in the node
+SHORT = 100  # characters of an answer: a chain's number, a subscription's name
+PATIENCE_S = 10.0  # to connect, and for an answer
+PING_EVERY_S = 5.0  # a connection that only looks alive is cut after twice that
+FIRST_AGAIN_S = 1.0
+MOST_AGAIN_S = 30.0
+LASTED_S = 60.0  # a connection that lasted so long is made again at once
+
+
+class SubscriptionError(TransientError):
+    """The node does not announce anything, or not to us; it is tried again."""
+
+
+class ForeignChainError(SubscriptionError):
+    """The endpoint serves another chain than the settings name."""
+
+
+class Listener(Protocol):
+    """Who is told, from a thread of the subscription's own. Nothing here may wait."""
+
+    def subscribed(self) -> None:
+        """From now on heads and logs are announced."""
+
+    def head(self, number: int) -> None:
+        """There is a block of that number."""
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """There is a log of the contracts; its form is right, and its content whatever anybody wrote."""
+
+    def cut(self, why: str, *, foreign: bool) -> None:
+        """Nothing is announced any more; `foreign`: the endpoint serves another chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a text frame says: an answer to the request of that number, or the announcement of a subscription."""
+
+    request: int | None = None
+    answer: Any = None
+    subscription: str = ""
+    announced: Any = None
+
+
+def read(frame: str | bytes) -> Message | None:
+    """A frame's message; None for whatever is neither an answer nor an announcement. Raises SubscriptionError for what is no
+    JSON.
+    """
+    try:
+        said = json.loads(frame)
+    except (ValueError, RecursionError) as error:
+        raise SubscriptionError("a message is no JSON") from error
+    if not isinstance(said, dict):
+        return None
+    if said.get("method") == "eth_subscription":
+        params = said.get("params")
+        if not isinstance(params, dict) or not isinstance(params.get("subscription"), str):
+            return None
+        return Message(subscription=params["subscription"], announced=params.get("result"))
+    number, answer = said.get("id"), said.get("result")
+    if not isinstance(number, int):
+        return None
+    return Message(request=number, answer=answer if isinstance(answer, str) and len(answer) <= SHORT else None)
+
+
+class _Connect(connect):
+    """A connection that follows no redirect: the node would choose which server inside this network is asked."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+class _Provider(WebSocketProvider):
+    """web3's provider, which passes on answers to our own requests and tells announcements at once."""
+
+    def __init__(self, url: str, listener: Listener) -> None:
+        options: dict[str, Any] = {
+            "max_size": MOST_BYTES,
+            "max_queue": MOST_QUEUED,
+            "compression": None,
+            "open_timeout": PATIENCE_S,
+            "close_timeout": 1.0,
+            "ping_interval": PING_EVERY_S,
+            "ping_timeout": PING_EVERY_S,
+        }
+        super().__init__(url, options, max_connection_retries=1, request_timeout=PATIENCE_S, use_text_frames=True)
+        self._listener = listener
+        self._asked = set[int]()
+        self.heads = self.logs = ""  # the names of the subscriptions
+        self._second_s, self._read = 0.0, 0
+
+    def form_request(self, method: Any, params: Any = None) -> Any:
+        """A request, whose number is remembered."""
+        request = super().form_request(method, params)
+        self._asked.add(cast(int, request["id"]))
+        return request
+
+    async def _provider_specific_connect(self) -> None:
+        self._ws = await _Connect(str(self.endpoint_uri), **self.websocket_kwargs)
+
+    async def _provider_specific_socket_reader(self) -> RPCResponse:
+        """The next answer to a request of ours."""
+        while True:
+            if self._ws is None:
+                raise SubscriptionError("the connection is closed")
+            message = read(await self._ws.recv())
+            await self._in_measure()
+            if message is None:
+                continue
+            if message.subscription:
+                self._announced(message)
+            elif message.request in self._asked:
+                self._asked.discard(message.request)
+                return RPCResponse(jsonrpc="2.0", id=message.request, result=message.answer)
+
+    def _announced(self, message: Message) -> None:
+        found = message.announced
+        if message.subscription == self.heads and isinstance(found, dict) and is_block_number(found.get("number")):
+            self._listener.head(int(found["number"], 16))
+        elif message.subscription == self.logs and LOG(found):
+            self._listener.log({name: found[name] for name in KEPT_OF_A_LOG})
+
+    async def _in_measure(self) -> None:
+        """Wait for the next second when so many messages came in this one."""
+        now_s = time.monotonic()
+        if now_s - self._second_s >= 1.0:
+            self._second_s, self._read = now_s, 0
+        self._read += 1
+        if self._read >= MOST_A_SECOND:
+            await asyncio.sleep(self._second_s + 1.0 - now_s)
+
+
+KEPT_OF_A_LOG = ("address", "topics", "data", "blockNumber", "blockHash", "logIndex", "transactionHash")
+
+
+class Subscription:
+    """Keeps subscribed to a node, on a thread of its own with an event loop. `logs` says of which contracts and topics."""
+
+    def __init__(
+        self, url: str, chain_id: int, logs: Callable[[], tuple[Sequence[str], Sequence[str]]], listener: Listener
+    ) -> None:
+        self._url = url
+        self._chain_id = chain_id
+        self._logs = logs
+        self._listener = listener
+        self._name = shown(url, 1)
+        self._without_key = hiding(all_keys(url), "(not shown)")
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="subscription", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End with the connection that is there; its thread is none that a process waits for."""
+        self._closed.set()
+
+    def _keep(self) -> None:
+        again_s = FIRST_AGAIN_S
+        while not self._closed.is_set():
+            begun_s = time.monotonic()
+            why = self._once()
+            lasted = time.monotonic() - begun_s >= LASTED_S
+            again_s = FIRST_AGAIN_S if lasted else min(2 * again_s, MOST_AGAIN_S)
+            log.debug("subscription_ended", endpoint=self._name, why=why)
+            self._closed.wait(again_s)
+
+    def _once(self) -> str:
+        """One connection, until it ends; returns why it did."""
+        foreign = False
+        try:
+            asyncio.run(self._follow())
+            why = "the node closed the connection"
+        except InvalidStatus as error:
+            why = f"HTTP status {error.response.status_code}"
+        except (SubscriptionError, WebSocketException, Web3Exception, OSError, TimeoutError) as error:
+            foreign = isinstance(error, ForeignChainError)
+            why = self._without_key(_words(error))
+        except RpcUnavailableError as error:  # where the contracts are is asked over HTTP
+            why = str(error)
+        except (
+            Exception
+        ) as error:  # the edge of a thread: what a node may do to web3 costs the subscription and no more
+            log.exception("subscription_broke", endpoint=self._name)
+            why = type(error).__name__
+        self._listener.cut(f"{self._name}: {why}", foreign=foreign)
+        return why
+
+    async def _follow(self) -> None:
+        addresses, topics = await asyncio.to_thread(self._logs)
+        wanted = {"address": list(addresses), "topics": [list(topics)]}
+        async with AsyncWeb3(_Provider(self._url, self._listener)) as web3:
+            provider = web3.provider
+            async with asyncio.timeout(2 * PATIENCE_S):
+                await self._require_chain(provider)
+                provider.logs = await _subscribe(provider, "logs", wanted)
+                provider.heads = await _subscribe(provider, "newHeads")
+            self._listener.subscribed()
+            await self._until_it_ends(provider)
+
+    async def _require_chain(self, provider: _Provider) -> None:
+        found = (await provider.make_request("eth_chainId", []))["result"]  # type: ignore[arg-type]
+        if not is_block_number(found):
+            raise SubscriptionError("the node does not tell its chain")
+        if int(found, 16) != self._chain_id:
+            raise ForeignChainError(f"serves chain {int(found, 16)}, the settings want {self._chain_id}")
+
+    async def _until_it_ends(self, provider: _Provider) -> None:
+        listening = provider._message_listener_task
+        while listening is not None and not self._closed.is_set():
+            done, _ = await asyncio.wait([listening], timeout=1.0)
+            if done:
+                listening.result()
+                return
+
+
+async def _subscribe(provider: _Provider, *params: Any) -> str:
+    answer = (await provider.make_request("eth_subscribe", params))["result"]  # type: ignore[arg-type]
+    if not isinstance(answer, str) or not answer:
+        raise SubscriptionError(f"the node refused to announce {params[0]}")
+    return answer
+
+
+def _words(error: BaseException) -> str:
+    inner = error.__cause__
+    if isinstance(inner, InvalidStatus):
+        return f"HTTP status {inner.response.status_code}"
+    return str(inner or error) or type(error).__name__

@@ -1,0 +1,125 @@
+"""When a node's announcements are relied on: live, silent, cut, behind, and what a message may be."""
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor_tasks.chain.announcements import (
+    BEHIND_S,
+    LEAST_SILENT_S,
+    MOST_SILENT_S,
+    NO_BLOCK,
+    NOT_CONNECTED,
+    Announcements,
+    silent_after_s,
+)
+from supervisor_tasks.chain.subscription import Message, SubscriptionError, read
+
+
+def announced(every_s: float, number: int = 10) -> Announcements:
+    found = Announcements()
+    found.subscribed()
+    for block in range(number):
+        found.head(block, block * every_s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "expected_s"),
+    [
+        ([], MOST_SILENT_S if LEAST_SILENT_S * 3 > MOST_SILENT_S else 6.0),
+        ([0.01] * 9, LEAST_SILENT_S),
+        ([1.0] * 9, 3.0),
+        ([1.0] * 8 + [3600.0], 3.0),
+        ([12.0] * 9, MOST_SILENT_S),
+    ],
+)
+def test_silent_after_s__three_usual_gaps_within_bounds(gaps_s: list[float], expected_s: float) -> None:
+    assert silent_after_s(gaps_s) == expected_s
+
+
+def test_why_not__before_the_first_block__is_no_trouble_and_not_relied_on() -> None:
+    found = Announcements()
+    assert found.why_not(0.0) == NOT_CONNECTED
+    found.subscribed()
+    assert found.why_not(0.0) == NO_BLOCK
+    found.head(7, 1.0)
+    assert found.why_not(1.0) == ""
+
+
+def test_why_not__endpoints_go_on_without_it__polling_takes_over_within_two_seconds_and_until_it_has_caught_up() -> (
+    None
+):
+    """Blocks come once a second, and the last that was announced is number 9."""
+    found, last_s = announced(1.0), 9.0
+    assert found.silent_in_s(last_s) == 3.0
+    assert found.silent_in_s(last_s + 3.0) == 0.0  # two seconds after the block that was not announced
+    found.shown(12, last_s + 3.0)
+    found.shown(13, last_s + 3.0 + BEHIND_S)
+    assert found.why_not(last_s + 3.0 + BEHIND_S)
+    found.head(11, last_s + 5.0)  # it has still not caught up
+    found.shown(14, last_s + 5.0)
+    assert found.why_not(last_s + 5.0)
+    found.head(15, last_s + 6.0)
+    found.shown(15, last_s + 6.0)
+    assert found.why_not(last_s + 6.0) == ""
+
+
+def test_why_not__the_chain_itself_is_quiet__relied_on_and_looked_at_more_often() -> None:
+    found = announced(0.1)
+    found.shown(9, 1.0)
+    found.shown(9, 3600.0)
+    assert (found.why_not(3600.0), found.silent_in_s(3600.0)) == ("", 0.0)
+
+
+def test_why_not__a_block_was_announced_a_moment_before_the_endpoint_has_it__relied_on() -> None:
+    found = announced(1.0)
+    found.shown(8, 9.0)
+    found.shown(8, 20.0)
+    assert found.why_not(20.0) == ""
+
+
+def test_why_not__announces_another_chains_blocks__not_relied_on() -> None:
+    found = announced(1.0)
+    found.head(10**9, 10.0)
+    found.shown(10, 10.0)
+    found.shown(11, 10.0 + BEHIND_S)
+    assert found.why_not(10.0 + BEHIND_S)
+
+
+def test_why_not__cut__says_why_until_the_next_block() -> None:
+    found = announced(1.0)
+    found.cut("the node closed the connection")
+    assert found.why_not(9.0) == "the node closed the connection"
+    found.subscribed()
+    found.head(30, 20.0)
+    found.shown(30, 20.0)
+    assert found.why_not(20.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"id": 1, "result": "0xabc"}, Message(request=1, answer="0xabc")),
+        ({"id": 1, "error": {"code": -32601, "message": "no"}}, Message(request=1)),
+        ({"id": 1, "result": "0x" + "f" * 1000}, Message(request=1)),
+        ({"id": 1, "result": {"much": "more"}}, Message(request=1)),
+        ({"id": "1", "result": "0x1"}, None),
+        ({"method": "eth_subscription", "params": {"subscription": "0x9", "result": {"number": "0x1"}}},
+         Message(subscription="0x9", announced={"number": "0x1"})),
+        ({"method": "eth_subscription", "params": {"subscription": 9}}, None),
+        ({"method": "eth_subscription", "params": []}, None),
+        ([1, 2, 3], None),
+        (5, None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_read__whatever_a_node_says__an_answer_an_announcement_or_nothing(said: Any, expected: Message | None) -> None:
+    assert read(json.dumps(said)) == expected
+
+
+@pytest.mark.parametrize("frame", ["", "{", b"\xff\xfe", "[" * 100_000])
+def test_read__no_json__is_an_error_of_the_subscription(frame: str | bytes) -> None:
+    with pytest.raises(SubscriptionError):
+        read(frame)
