@@ -13,7 +13,7 @@ from supervisor_tasks.embedded import broker_tls as _broker_tls
 from supervisor_tasks.embedded import broker_url as _broker_url
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
 from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
-from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue, periods_s
+from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.running import needs_of_command as _needs_of_command
 from supervisor_tasks.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.settings import or_exit as _or_exit
@@ -42,7 +42,7 @@ broker_transport_options = {
 }
 broker_connection_max_retries = None
 worker_consumer = "supervisor_tasks.broker:PatientConsumer"
-beat_scheduler = "supervisor_tasks.messaging.beat_scheduler:BeatScheduler"
+beat_scheduler = "supervisor_tasks.beat:LedgerBeat"
 
 task_serializer = "json"
 accept_content = ["json"]
@@ -60,13 +60,3 @@ task_create_missing_queues = False
 task_default_queue = Queue.DEFAULT.of(_cluster)
 task_queues = [BrokerQueue(queue.of(_cluster), routing_key=queue.of(_cluster)) for queue in Queue]
 task_routes = {f"{TASKS}.{name}": {"queue": queue.of(_cluster)} for name, queue in QUEUE_OF_TASK.items()}
-
-
-def _every(name: str, seconds: float) -> dict[str, object]:
-    return {"task": f"{TASKS}.{name}", "schedule": seconds}
-
-
-beat_schedule = {
-    name: _every(name, every_s)
-    for name, every_s in periods_s(_settings.chain_poll_s, accounts=_settings.ldap_url is not None).items()
-}

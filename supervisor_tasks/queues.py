@@ -48,18 +48,3 @@ QUEUE_OF_TASK = {
 }
 # A task takes all that is due: one message does for any number of effects.
 TASK_OF_KIND = {kind: kind.value for kind in Kind} | {Kind.REFUSE: "report"}
-
-
-def periods_s(chain_poll_s: float, *, accounts: bool = False) -> dict[str, float]:
-    """What beat asks for, and every how many seconds; accounts only where there is a directory."""
-    return ({"accounts": 1.0} if accounts else {}) | {
-        "claim": chain_poll_s,
-        "nudge": 1.0,
-        "scan": 5.0,
-        "watch": 5.0,
-        "benchmark": 2.0,  # one question to the ledger while nobody wants anything measured
-        "check_slurm": 2.0,  # who does it knows whether SLURM is to be asked
-        "sweep": SWEEP_ASKED_EVERY_S,  # the ledger knows whether one is due
-        "register": 5.0,  # claims wake it when the grid has done something
-        "look_at_nodes": 60.0,
-    }

@@ -8,6 +8,7 @@ from benchmarks.plan import Plan
 from benchmarks.suite import Benchmark
 from supervisor_tasks.chain.blocks import Reach
 from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain.heads import Heads
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.gridlogger import GridLogger
 from supervisor_tasks.job import Address
@@ -40,6 +41,7 @@ class ChainSide:
     confirmations: int
     stuck_after_s: float = 60.0
     reach: Reach = field(default_factory=Reach)
+    heads: Heads = field(default_factory=Heads)
 
 
 @dataclass(slots=True)

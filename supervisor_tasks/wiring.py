@@ -12,7 +12,6 @@ from celery.worker import state as this_worker
 from benchmarks.suite import SUITE
 from supervisor_tasks import logs
 from supervisor_tasks.benchmark_plan import plan_of
-from supervisor_tasks.chain import book
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.fees import Bounds
@@ -20,12 +19,13 @@ from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.channels import Channels
 from supervisor_tasks.gridlogger import GridLogger
+from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.job import Address, Kind
 from supervisor_tasks.jobdefs import JobDefinitions
 from supervisor_tasks.jobs.batch import WAYS, Batch
 from supervisor_tasks.journey.accounts import make_accounts
 from supervisor_tasks.journey.benchmark import benchmark
-from supervisor_tasks.journey.check_slurm import ANSWERED, check_slurm, count_anew
+from supervisor_tasks.journey.check_slurm import check_slurm, count_anew
 from supervisor_tasks.journey.claim import claim
 from supervisor_tasks.journey.drain import ticking, watch_effects
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
@@ -65,9 +65,10 @@ SENSIBLE_GRACE_S = 60.0  # a site whose sweeps end jobs sooner mistakes a restar
 class Work:
     """What the tasks of a worker do, each in one call."""
 
-    def __init__(self, site: Site, wake_ups: WakeUps) -> None:
+    def __init__(self, site: Site, wake_ups: WakeUps, new_blocks: NewBlocks | None = None) -> None:
         self._site = site
         self._wake_ups = wake_ups
+        self._new_blocks = new_blocks
         self._batches = {kind: Batch(site, kind) for kind in WAYS}
         self._introduced = False
         self._begun = False
@@ -87,6 +88,8 @@ class Work:
         """Have done at once what a start asks for. Messages that are lost are only late."""
         for name in AT_START:
             self._wake_ups.drain(name)
+        if self._new_blocks is not None:
+            self._new_blocks.start()
 
     def claim(self) -> None:
         """Claim what the contract has for us."""
@@ -152,12 +155,6 @@ class Work:
             forgotten = ledger.effects.forgotten()
             if forgotten:
                 self._wake_ups.effects(forgotten)
-            if ledger.inbox.has_unread():
-                self._wake_ups.drain("witness")
-            if book.has_open(ledger.engine, ledger.cluster):
-                self._wake_ups.drain("track")
-            if ledger.ticks.age_s(ANSWERED) is None:  # nothing is claimed meanwhile: do not wait for the clock
-                self._wake_ups.drain("check_slurm")
 
     def watch(self) -> None:
         """Call the operator for effects that are parked or late."""
@@ -170,6 +167,8 @@ class Work:
 
     def close(self) -> None:
         """Let go of threads and connections."""
+        if self._new_blocks is not None:
+            self._new_blocks.close()
         for batch in self._batches.values():
             batch.close()
         if self._site.slurm_side is not None:
@@ -197,7 +196,8 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
     site = Site(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer)
-    return Work(site, wake_ups)
+    new_blocks = None if chain is None else NewBlocks(site, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
+    return Work(site, wake_ups, new_blocks)
 
 
 def channels_of(settings: Settings) -> Channels:

@@ -22,9 +22,9 @@ from devgrid.process import wait_until
 from devgrid.users import admin
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.benchmark import benchmark
-from supervisor_tasks.journey.check_slurm import ANSWERED
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.settings import load
 from supervisor_tasks.site import BenchmarkSide, Site
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs

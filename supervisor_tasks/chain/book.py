@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -97,13 +97,6 @@ class OldestOpen:
     nonce: int
     purpose: str
     address: str
-
-
-def has_open(engine: Engine, cluster: str) -> bool:
-    """Whether a cluster has a transaction that is to be followed."""
-    followed = TRANSACTIONS.c.cluster == cluster, TRANSACTIONS.c.state.in_(OPEN)
-    with asking(engine) as connection:
-        return bool(connection.scalar(select(exists().where(*followed))))
 
 
 class Book:

@@ -1,19 +1,19 @@
 """What the operator's commands work with: the settings, the ledger, where answers go."""
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import click
 from sqlalchemy import Engine
 
-from supervisor_tasks.health import Periodic, complaints
+from supervisor_tasks.health import complaints, periodic_work
 from supervisor_tasks.job import Job, JobId
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.due import not_woken
 from supervisor_tasks.ledger.overview import Overview, Snapshot
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.metrics import oldest_due_s
-from supervisor_tasks.queues import periods_s
 from supervisor_tasks.settings import Settings, load_or_exit
 from supervisor_tasks.show import Shown
 
@@ -37,8 +37,10 @@ class Desk:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What the ledger is told. The clock wakes whoever is to act within a second."""
-        return Ledger(self._engine, self.settings.cluster_name, wake=lambda _: None)
+        """What the ledger is told. A command sends no messages: what it opens counts as not woken, and the clock has it
+        woken within a second.
+        """
+        return Ledger(self._engine, self.settings.cluster_name, wake=partial(not_woken, self._engine))
 
     @cached_property
     def overview(self) -> Overview:
@@ -73,8 +75,7 @@ class Desk:
 
     def complaints(self, snapshot: Snapshot) -> list[str]:
         """What is wrong with the fleet."""
-        wanted = periods_s(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
-        periodic = [Periodic(name, every_s) for name, every_s in wanted.items()]
+        periodic = periodic_work(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
         return complaints(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
 
 

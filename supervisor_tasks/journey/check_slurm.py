@@ -9,23 +9,18 @@ from supervisor_tasks.jobs.oversize import forget_when_quiet
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import AnotherSlurmError, learn_start, recognise
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS, cancel_old_benchmarks
-from supervisor_tasks.ledger.facts import FLAG, INT, SLURM_REMEMBERS, Fact, Stored
+from supervisor_tasks.ledger.facts import SLURM_REMEMBERS
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.provider import NODES
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, SEEN, TRIES, check_is_due
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
-ANSWERED = "slurm"  # the tick that is there while SLURM answers
-FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer, or since a start
-SEEN = Fact("slurm.answered_since_start", FLAG)
-CHECK_EVERY_S = 20.0  # while it answers
 KNOWN_FOR_S = 90.0  # so old an answer still says that SLURM works
 SILENT_S = 60.0  # slurmctld may be started anew: it is missed, and soon back; the operator is called after that
-TRIES = 10  # at a start, SLURM_TRY_EVERY_S apart; then the operator is called
 SENSIBLE_AGE_S = 90  # a slurmctld that forgets sooner what has ended may forget it between two sweeps
-SLOWLY = 3  # so much longer are the intervals from then on
 
 
 def slurm_works(ledger: Ledger) -> bool:
@@ -53,26 +48,15 @@ def check_slurm(site: Site) -> None:
         site.ledger.ticks.leave(finished_tick("check_slurm"))
 
 
-def next_try_s(tries: int, seen: bool, every_s: float) -> float:
-    """How long after a try in vain, of so many, the next one is made. A SLURM that was `seen` since the start has work of ours
-    and is back any moment: it is tried whenever the clock says so.
-    """
-    if not tries or seen:
-        return 0.0
-    return every_s if tries < TRIES else SLOWLY * every_s
-
-
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
     """Whether the operator is called after so many tries; SLURM's last answer is `silent_s` ago."""
     return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
 
 
 def _due(site: Site) -> bool:
-    answered_s, seen = site.ledger.ticks.age_s(ANSWERED), site.ledger.facts.get(SEEN) or False
-    if answered_s is not None and seen:
-        return answered_s >= CHECK_EVERY_S
-    failed = site.ledger.facts.read(FAILED_TRIES) or Stored(0, 0.0)
-    return failed.age_s >= next_try_s(failed.value, seen, site.slurm.try_every_s)
+    ledger = site.ledger
+    answered_s, seen = ledger.ticks.age_s(ANSWERED), ledger.facts.get(SEEN) or False
+    return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), site.slurm.try_every_s)
 
 
 def _check(site: Site) -> bool:

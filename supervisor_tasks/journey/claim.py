@@ -10,13 +10,14 @@ from supervisor_tasks.chain.wallet import Write
 from supervisor_tasks.job import State
 from supervisor_tasks.journey import vain_claims
 from supervisor_tasks.journey.chain_watch import chain_watched, wallet_watched
-from supervisor_tasks.journey.check_slurm import ANSWERED, slurm_works
+from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.claim_room import Room, Waits
-from supervisor_tasks.journey.drain import drain
+from supervisor_tasks.journey.drain import drain, ticking
 from supervisor_tasks.journey.puzzling import is_held
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
@@ -31,6 +32,30 @@ STANDING = {
 }
 CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
 MORE_GAS = 20_000  # than the next claim needs: the ones behind it may carry longer definitions
+
+
+def look(site: Site) -> bool:
+    """Whether the contract has anything for us. Writes down what it lets us do, and calls the operator for what is wrong with
+    the chain or the wallet. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError.
+    """
+    with ticking(site.ledger, "claim"), chain_watched(site):
+        demand = site.chain.contract.demand()
+        wallet_watched(site, demand)
+        _hear_of_registration(site, demand.permission)
+        for purpose, number in _numbers(demand).items():
+            if not number:
+                vain_claims.would_not_revert(site.ledger, purpose)  # what is not estimated is not refused
+        if not demand.claimable:
+            site.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
+    return any(_numbers(demand).values())
+
+
+def _numbers(demand: Demand) -> dict[str, int]:
+    return {
+        "claim": demand.claimable,
+        "claim-cancelling": demand.cancelling,
+        "claim-top-up": demand.topped_up,
+    }
 
 
 def claim(site: Site) -> None:
@@ -59,11 +84,7 @@ def _hear_of_registration(site: Site, permission: Permission) -> None:
 
 def _send(site: Site, demand: Demand, alarms: set[AlarmName]) -> None:
     chain = site.chain
-    wanted = {
-        "claim": min(demand.claimable, _room(site, demand, alarms)),
-        "claim-cancelling": demand.cancelling,
-        "claim-top-up": demand.topped_up,
-    }
+    wanted = _numbers(demand) | {"claim": min(demand.claimable, _room(site, demand, alarms))}
     for purpose in (purpose for purpose, number in wanted.items() if not number):
         vain_claims.would_not_revert(site.ledger, purpose)  # what is not estimated is not refused
     if not any(wanted.values()):

@@ -5,13 +5,12 @@ fleet that is elsewhere and has nothing to write leaves no sign: that it is dead
 
 from collections.abc import Iterator
 
-from sqlalchemy import Engine, bindparam, func, select, text
+from sqlalchemy import Engine, func, select, text
 
 from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.chain.signed import mark_of
 from supervisor_tasks.ledger.database import PROCESS
 from supervisor_tasks.ledger.models import MarkRow, Tick
-from supervisor_tasks.ledger.operator import finished_tick
 
 MARKS = MarkRow.metadata.tables["marks"]
 TICKS = Tick.metadata.tables["ticks"]
@@ -72,7 +71,7 @@ def _in_this_database(engine: Engine, cluster: str, mark: bytes) -> Iterator[str
     age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at))
     query = (
         select(MARKS.c.cluster, age)
-        .join(TICKS, (TICKS.c.cluster == MARKS.c.cluster) & (TICKS.c.name == bindparam("tick", finished_tick("nudge"))))
+        .join(TICKS, TICKS.c.cluster == MARKS.c.cluster)
         .where(MARKS.c.mark == mark, MARKS.c.cluster != cluster)
         .group_by(MARKS.c.cluster)
     )

@@ -16,7 +16,7 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
-from supervisor_tasks.ledger.facts import TEXT, Fact
+from supervisor_tasks.ledger.facts import STANDS_STILL
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -25,7 +25,6 @@ log = structlog.get_logger()
 
 STREAM = "contract"
 SHOWN = 500  # characters of an error in an alarm
-STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # at this block; empty: it does not
 STILL_S = 180.0  # a node that is behind, or shows no logs, for so long will not mend by itself
 
 

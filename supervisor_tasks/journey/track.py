@@ -22,7 +22,7 @@ from supervisor_tasks.site import Site
 
 log = structlog.get_logger()
 
-POLL_S = 0.05  # between two questions for a new block while something is to be mined
+POLL_S = 0.05  # between two questions for a new block while something is to be mined, and no subscription tells of one
 TEND_EVERY_S = 1.0  # what is not mined is looked after also where no block comes
 LONGEST_S = 20.0  # then the worker's thread is free again, and a tick goes on
 
@@ -33,15 +33,16 @@ def track(site: Site) -> None:
 
 
 def _follow(site: Site) -> bool:
-    deadline, tended_s, seen_block = time.monotonic() + LONGEST_S, 0.0, ""
+    deadline, tended_s, seen_block, heads = time.monotonic() + LONGEST_S, 0.0, "", site.chain.heads
     while time.monotonic() < deadline:
+        announced = heads.count()
         block = site.chain.contract.rpc.call("eth_blockNumber")
         if block != seen_block or time.monotonic() - tended_s > TEND_EVERY_S:
             seen_block, tended_s = block, time.monotonic()
             if not follow_once(site):
                 return False
         else:
-            time.sleep(POLL_S)  # nothing but asking tells that a block was mined
+            heads.wait(announced, TEND_EVERY_S if heads.live else POLL_S)
     return False
 
 

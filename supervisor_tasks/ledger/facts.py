@@ -86,6 +86,7 @@ ENDPOINTS = Fact("chain.endpoints", DOCUMENT)  # the health of each RPC endpoint
 REWIND = Fact(
     "chain.rewind_wanted", OPTIONAL_INT
 )  # the operator: read the chain again from this block, or the last in common
+STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # at this block; empty: it does not
 SLURM_BOOT = Fact("slurm.booted", TEXT)  # the start of the slurmctld that answers
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))
 SLURM_IS = Fact("slurm.cluster", TEXT)  # the cluster that has the ledger's jobs

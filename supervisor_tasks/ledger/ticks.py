@@ -16,15 +16,16 @@ TICK_S = 1.0  # two ticks of one name within that time are one
 class Ticks:
     """The ticks of one cluster."""
 
-    def __init__(self, engine: Engine, cluster: str) -> None:
+    def __init__(self, engine: Engine, cluster: str, every_s: float = TICK_S) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._every_s = every_s
         self._left_s: dict[str, float] = {}
 
     def leave(self, *names: str) -> None:
-        """Pieces of periodic work have just succeeded; said at most once a second."""
+        """Pieces of periodic work have just succeeded; each is written at most once in `every_s`."""
         now_s = time.monotonic()
-        new = [name for name in names if now_s - self._left_s.get(name, float("-inf")) >= TICK_S]
+        new = [name for name in names if now_s - self._left_s.get(name, float("-inf")) >= self._every_s]
         if not new:
             return
         row = insert(TICKS).values(

@@ -1,10 +1,11 @@
-"""Beat's clock: it goes by the time that has passed, not by the time of day, and it does not run ahead of the workers.
+"""Beat's scheduler: it asks the ledger once a second what is due, in one question, and sends messages for nothing else.
 
-Celery's own reads the time of day: one that is set back by an hour keeps beat silent for an hour, and messages that expire are
-thrown away by a worker whose clock is ahead. Here nothing expires; instead no more is sent to a queue that is not worked off.
+Celery's own scheduler goes by the time of day: a clock that is set back by an hour keeps it silent for an hour. This one goes
+by the time that has passed, and it sends nothing to a queue that is not worked off.
 """
 
 import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -15,35 +16,53 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from supervisor_tasks.broker import Outage, connected
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.queues import TASKS
 
 log = structlog.get_logger()
 
+Question = Callable[
+    [], Mapping[str, float]
+]  # the tasks that are due, and how many seconds lie between two messages for each
+
+ASKED_EVERY_S = 1.0
 MOST_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
 
 
 class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
-    """Beat's scheduler. What it cannot send is dropped: it is sent again at its next time. It keeps no file."""
+    """Sends what `question` says is due. A message that cannot be sent is dropped: its task is due again. It keeps no file."""
+
+    tasks: Collection[str] = ()
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
         self._outage = Outage()
-        self._due_s: dict[str, float] = {}
+        self._asked_s = float("-inf")
+        self._sent_s: dict[str, float] = {}
         self._held_back: set[str] = set()
+        self._ledger_away_since_s: float | None = None
         super().__init__(app, *args, **kwargs)
+        self._question = self.open_question()
+
+    def open_question(self) -> Question:
+        """How the ledger is asked; beat's own class knows it."""
+        raise NotImplementedError
 
     def setup_schedule(self) -> None:
-        """What is due and how often."""
-        self.merge_inplace(self.app.conf.beat_schedule)
+        """The tasks that may be due."""
+        self.merge_inplace({name: {"task": f"{TASKS}.{name}", "schedule": ASKED_EVERY_S} for name in self.tasks})
 
     def tick(self, **_: Any) -> float:
-        """Send all that is due; the seconds until something is due again."""
-        for name, entry in self.schedule.items():
-            if time.monotonic() >= self._due_s.get(name, 0.0):
-                self._due_s[name] = time.monotonic() + entry.schedule.run_every.total_seconds()
-                self.apply_entry(entry, producer=self.producer)
-        return max(min(self._due_s.values(), default=1.0) - time.monotonic(), 0.0)
+        """Send what is due; returns the seconds until the ledger is asked again."""
+        if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
+            self._asked_s = time.monotonic()
+            for name, every_s in self._due().items():
+                if time.monotonic() - self._sent_s.get(name, float("-inf")) >= every_s - ASKED_EVERY_S / 2:
+                    self._sent_s[name] = time.monotonic()
+                    self.apply_entry(self.schedule[name], producer=self.producer)
+        return max(self._asked_s + ASKED_EVERY_S - time.monotonic(), 0.0)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a message, unless so many wait that nobody can be at work there."""
+        """Send a message, unless so many wait that no worker can be at work there."""
         try:
             if self._is_worked_off(entry):
                 self.apply_async(entry, producer=producer, advance=False)
@@ -51,6 +70,20 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
             self._outage.goes_on(error)
         else:
             self._outage.is_over()
+
+    def _due(self) -> Mapping[str, float]:
+        """Nothing while the ledger does not answer: no worker could do anything either."""
+        try:
+            found = self._question()
+        except TransientError as error:
+            if self._ledger_away_since_s is None:
+                self._ledger_away_since_s = time.monotonic()
+                log.warning("ledger_away", error=str(error))
+            return {}
+        if self._ledger_away_since_s is not None:
+            log.info("ledger_back", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
+            self._ledger_away_since_s = None
+        return found
 
     def _is_worked_off(self, entry: ScheduleEntry) -> bool:
         queue = self.app.amqp.router.route({}, entry.task)["queue"].name

@@ -16,10 +16,11 @@ from devgrid.process import Processes, wait_until
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
 from supervisor_tasks.job import JobId, Kind
-from supervisor_tasks.journey.check_slurm import ANSWERED
 from supervisor_tasks.ledger.effects import OpenEffect
-from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.queues import TASKS
 from supervisor_tasks.wake import WakeUps
+from tests.ledgers import claim, job_id
 from tests.support import deaf
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
@@ -70,10 +71,12 @@ def fleet(processes: Processes, redis_server: embedded.Server) -> Fleet:
 
 @pytest.fixture(scope="module")
 def engine(fleet: Fleet) -> Iterator[Engine]:
-    """The ledger of a fleet whose SLURM has answered: else each nudge sends a wake-up, which may be lost."""
+    """The ledger of a fleet with a job that no worker here takes: it is nudged as often as its effect counts as not woken."""
     engine = create_engine(fleet.environment["DATABASE_URL"])
-    Ticks(engine, "main").leave(ANSWERED)
+    ledger = Ledger(engine, "main", lambda _: None)
+    ledger.record(Change(job_id(1), claim(1)))
     yield engine
+    ledger.holder.close()
     engine.dispose()
 
 
@@ -91,6 +94,8 @@ def now(engine: Engine) -> float:
 
 def wait_for_nudge(engine: Engine) -> None:
     since = now(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET woken_at = NULL, due_at = now()"))
     wait_until(lambda: consumed(engine) > since, "a nudge", WITHIN_S, 0.1)
 
 
@@ -173,19 +178,28 @@ def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engi
     wait_for_nudge(engine)
 
 
-def test_database_away__one_warning_a_task_and_no_traceback(fleet: Fleet, engine: Engine, processes: Processes) -> None:
+def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_once(
+    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded.Server
+) -> None:
     wait_for_nudge(engine)
-    before = len(loud(processes, "worker"))
+    before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
     processes.kill(fleet.find("postgres"))
 
-    def said() -> list[str]:
-        return loud(processes, "worker")[before:]
+    def since(name: str) -> list[str]:
+        return loud(processes, name)[before[name] :]
 
-    wait_until(lambda: said().count("task_not_answered") >= 3, "warnings of the outage", 60.0, 0.2)
+    wait_until(lambda: "ledger_away" in since("beat"), "beat to notice", WITHIN_S, 0.1)
+    app = Celery(broker=redis_server.url)
+    for _ in range(3):  # beat sends nothing meanwhile
+        app.send_task(f"{TASKS}.nudge", queue="main.default")
+    app.close()
+    wait_until(lambda: since("worker").count("task_not_answered") >= 3, "warnings of the outage", WITHIN_S, 0.2)
     start_server(processes, "postgres", embedded.postgres(processes.folder / "postgres"))
     engine.dispose()
     wait_for_nudge(engine)
-    assert set(said()) == {"task_not_answered"}
+    assert set(since("worker")) == {"task_not_answered"}
+    assert since("beat") == ["ledger_away"]
+    assert alternate(said(processes, "beat"), "ledger_away", "ledger_back")
     assert "Traceback" not in (processes.logs / "worker.log").read_text()
 
 

@@ -17,18 +17,18 @@ from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.cli import main
 from supervisor_tasks.events import ChainSaw, SlurmEnded, SlurmStarted, Submitted
+from supervisor_tasks.health import periodic_work
 from supervisor_tasks.job import ChainStatus, JobId, Kind, Outcome, SlurmId, State
 from supervisor_tasks.journey.drain import park
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.ledger.facts import REWIND, Facts
-from supervisor_tasks.ledger.operator import AlarmName, Switch, finished_tick
+from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.ledger.others import OthersClaim
 from supervisor_tasks.ledger.provider import Registrations
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.ledger.sweeps import WANTED, Sweeps
 from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away, leave_signs
-from supervisor_tasks.queues import periods_s
 from supervisor_tasks.registration import Standing
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
@@ -87,7 +87,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.ticks.leave(*(finished_tick(name) for name in periods_s(1.0)), CALLBACKS)
+    ledger.ticks.leave(*(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS)
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:

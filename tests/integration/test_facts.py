@@ -14,7 +14,6 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 
 import supervisor_tasks
-from supervisor_tasks.journey.check_slurm import FAILED_TRIES, SEEN
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
 from supervisor_tasks.journey.vain_claims import REVERTED
 from supervisor_tasks.ledger import facts as module
@@ -36,6 +35,7 @@ from supervisor_tasks.ledger.facts import (
     dataclass_codec,
 )
 from supervisor_tasks.ledger.provider import WANTED, Registrations
+from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
 from supervisor_tasks.offer import Machine
 from tests.ledgers import emptied, migrated
 

@@ -14,7 +14,6 @@ from devgrid.grid import start_server
 from devgrid.state import private_processes
 from grpc_callbacks import inbox as callbacks_inbox
 from supervisor_tasks import embedded
-from supervisor_tasks.chain import book
 from supervisor_tasks.chain.rpc import Rpc
 from supervisor_tasks.chain.wallet import Wallet
 from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
@@ -23,9 +22,11 @@ from supervisor_tasks.journey.claim import WAITING
 from supervisor_tasks.journey.hearsay import ENDED
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.inbox import STRANGE_LOOKED_AT
 from supervisor_tasks.ledger.overview import Overview
 from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.load.million import HOT, SETTLED, fill
 
 CLUSTER = "old"
@@ -190,7 +191,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
     "callbacks_of": lambda ledger, _: ledger.inbox.about({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
     "submissions": lambda ledger, _: ledger.journal.submissions([SlurmId(n) for n in range(1, BATCH)]),
-    "has_open_transactions": lambda ledger, _: book.has_open(ledger.engine, CLUSTER),
+    "what is due": lambda ledger, _: Due(ledger.engine, CLUSTER, GUARDED, FACTS).look(),
     "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),

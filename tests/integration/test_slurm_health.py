@@ -15,12 +15,13 @@ from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.cli import main
 from supervisor_tasks.job import Address
-from supervisor_tasks.journey.check_slurm import ANSWERED, FAILED_TRIES, TRIES, check_slurm, count_anew, slurm_works
+from supervisor_tasks.journey.check_slurm import check_slurm, count_anew, slurm_works
 from supervisor_tasks.journey.look_at_nodes import look_at_nodes
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.provider import NODES, Registrations
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, TRIES
 from supervisor_tasks.registration import Standing
 from supervisor_tasks.site import Site, SweepSide
 from supervisor_tasks.slurm.nodes import Nodes

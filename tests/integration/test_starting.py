@@ -19,11 +19,11 @@ from devgrid.machine import deadline
 from devgrid.process import Processes, wait_until
 from devgrid.state import new_state_folder, private_processes
 from supervisor_tasks import embedded
-from supervisor_tasks.journey.check_slurm import FAILED_TRIES, SEEN
 from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
 from supervisor_tasks.ledger.facts import Facts
 from supervisor_tasks.ledger.sweeps import WANTED
 from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
 from supervisor_tasks.wiring import AT_START
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"

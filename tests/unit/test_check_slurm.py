@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.benchmark_run import is_named, job_name, name_beginning
-from supervisor_tasks.journey.check_slurm import is_alarming, next_try_s
+from supervisor_tasks.journey.check_slurm import is_alarming
 from supervisor_tasks.journey.sweep import interval_s
+from supervisor_tasks.monitoring.slurm_tries import next_try_s
 from supervisor_tasks.slurm.output import min_job_age_s
 from tests.unit.test_slurm_output import recorded
 

@@ -1,0 +1,222 @@
+"""New blocks: a thread of each worker of the chain queue looks whether the contract has something for us.
+
+Looking is no task: the chain is asked each second, and of a thousand looks hardly one finds something. One that does wakes the
+task. While a subscription
+tells each new block at once, the looks in between are a heartbeat. A subscription only hastens: whatever it says, or does not
+say, the looks find the same by themselves.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain import blocks
+from supervisor_tasks.chain.announcements import NOT_BEGUN, Announcements
+from supervisor_tasks.chain.subscription import Subscription
+from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.events import ChainSaw
+from supervisor_tasks.journey.claim import look
+from supervisor_tasks.site import Site
+
+log = structlog.get_logger()
+
+HEARTBEAT_S = 15.0  # between two looks at the contract at least, whatever the head is
+PAUSE_S = 0.1  # between two looks, and between two messages for one task
+LAG_S = 2.0  # so long after an announcement the RPC endpoint may not show its block yet
+AGAIN_S = 0.2  # between two looks meanwhile
+MOST_LOGS = 200  # that are kept for the next look; what is left out is found by the scan's own clock
+FIRST_BACKOFF_S = 1.0
+MOST_BACKOFF_S = 10.0
+
+
+@dataclass(slots=True)
+class Failures:
+    """Looks in a row that failed: told once when the first does, and once when one succeeds again."""
+
+    number: int = 0
+
+    def failed(self, error: SupervisorError) -> None:
+        """A look failed."""
+        self.number += 1
+        if self.number == 1:
+            log.warning("chain_look_failed", error=str(error))
+
+    def succeeded(self) -> None:
+        """A look succeeded."""
+        if self.number:
+            log.info("chain_look_succeeds_again", failed=self.number)
+        self.number = 0
+
+    def wait_s(self, poll_s: float) -> float:
+        """How long until the next look, after a failure; `poll_s` without one."""
+        if not self.number:
+            return poll_s
+        return max(poll_s, min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MOST_BACKOFF_S))
+
+
+class NewBlocks:
+    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake` sends a task's message. It listens to a
+    subscription, if the site has one: what is announced is looked at by the thread that looks.
+    """
+
+    def __init__(
+        self, site: Site, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
+    ) -> None:
+        self._site = site
+        self._poll_s = poll_s
+        self._wake = wake
+        self._heads = site.chain.heads
+        self._failures = Failures()
+        self._head = -1
+        self._customers_read_to = -1
+        self._looked_s = float("-inf")
+        self._found = False
+        self._sent_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._announcements = Announcements()
+        self._logs: deque[dict[str, Any]] = deque(maxlen=MOST_LOGS)
+        self._told_polling: bool | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="new blocks", daemon=True)
+        contract, chain_id = site.chain.contract, site.chain.contract.chain_id
+        self._subscription = (
+            None
+            if subscription_url is None
+            else Subscription(subscription_url, chain_id, contract.logs_of_interest, self)
+        )
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+        if self._subscription is not None:
+            self._subscription.start()
+
+    def close(self) -> None:
+        """End with the look that is under way."""
+        self._closed.set()
+        if self._subscription is not None:
+            self._subscription.close()
+        self._heads.announce()
+
+    # --- what the subscription tells, on its own thread ---------------------------------------------------------------
+
+    def subscribed(self) -> None:
+        """The node will announce heads; the next look learns what was mined before."""
+        with self._lock:
+            self._announcements.subscribed()
+        self._heads.announce()
+
+    def head(self, number: int) -> None:
+        """There is a block."""
+        with self._lock:
+            self._announcements.head(number, time.monotonic())
+        self._heads.announce()
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """There is a log of the contracts."""
+        self._logs.append(entry)
+        self._heads.announce()
+
+    def cut(self, why: str, *, foreign: bool) -> None:
+        """Nothing is announced any more."""
+        if foreign:
+            log.error("subscription_serves_another_chain", why=why, advice="look at METASCHEDULER_ENDPOINT_WS")
+        with self._lock:
+            self._announcements.cut(why)
+        self._heads.announce()
+
+    # --- the thread that looks ----------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            announced = self._heads.count()
+            begun_s = time.monotonic()
+            self._poll()
+            self._closed.wait(max(PAUSE_S - (time.monotonic() - begun_s), 0.0))
+            self._heads.wait(announced, self._wait_s() - (time.monotonic() - begun_s))
+
+    def _wait_s(self) -> float:
+        """How long until the next look, if nothing is announced before."""
+        now_s = time.monotonic()
+        with self._lock:
+            lags = self._announcements.number > self._head and now_s - self._announcements.announced_s < LAG_S
+            silent_in_s = self._announcements.silent_in_s(now_s)
+        if lags and not self._failures.number:
+            return AGAIN_S  # the endpoint does not show yet what was announced
+        quiet = self._heads.live and not self._found and silent_in_s > 0
+        return self._failures.wait_s(min(HEARTBEAT_S, max(silent_in_s, self._poll_s)) if quiet else self._poll_s)
+
+    def _poll(self) -> None:
+        try:
+            self.poll()
+            self._look_at_logs()
+        except SupervisorError as error:
+            self._failures.failed(error)
+        except Exception:  # the edge of a thread: without it no job would be claimed any more
+            log.exception("chain_look_broke")
+        else:
+            self._failures.succeeded()
+
+    def poll(self) -> None:
+        """Look at the contract if there may be something new: another head, or no look for a while. Raises
+        RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError.
+        """
+        head = -1 if self._failures.number else blocks.head(self._site.chain.contract.rpc)
+        if head >= 0:
+            self._compare(head)
+        new = head != self._head
+        if not (new or self._found or time.monotonic() - self._looked_s >= HEARTBEAT_S):
+            return
+        self._found = look(self._site)
+        self._looked_s = time.monotonic()
+        if self._found:
+            self.wake("claim")
+        if new and head >= 0:
+            self._look_for_customers(head)
+            self._head = head
+
+    def _compare(self, head: int) -> None:
+        """Rely on the announcements, or poll; told when that changes."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._announcements.shown(head, now_s)
+            why_not, number = self._announcements.why_not(now_s), self._announcements.number
+            self._heads.live = not why_not and self._announcements.silent_in_s(now_s) > 0
+        if self._subscription is None or why_not in NOT_BEGUN:
+            return
+        if why_not and self._told_polling is not True:
+            log.warning("new_blocks_polled", why=why_not, head=head, announced=number)
+        elif not why_not and self._told_polling is not False:
+            log.info("new_blocks_announced", head=head)
+        self._told_polling = bool(why_not)
+
+    def _look_at_logs(self) -> None:
+        """Have the scan read what concerns a job of ours."""
+        entries = [self._logs.popleft() for _ in range(len(self._logs))]
+        if not entries:
+            return
+        happened, _ = self._site.chain.contract.happened(entries)
+        ours = [entry for entry in happened if not isinstance(entry.event, ChainSaw)]
+        if ours or self._site.ledger.jobs({entry.job_id for entry in happened}):
+            self.wake("scan")
+
+    def _look_for_customers(self, head: int) -> None:
+        """Where accounts are made, whoever asks for a job wants one."""
+        if self._site.directory is None:
+            return
+        first = self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
+        if self._site.chain.contract.customers(max(first, head - blocks.MOST_BLOCKS + 1), head):
+            self.wake("accounts")
+        self._customers_read_to = head
+
+    def wake(self, task: str) -> None:
+        """Send a message for a task, unless one was sent a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._sent_s.get(task, float("-inf")) >= PAUSE_S:
+            self._sent_s[task] = now_s
+            self._wake(task)

@@ -1,0 +1,105 @@
+"""What is due, as a real ledger tells it in one question, and that an operator's word is acted on within a second."""
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine, event, text
+
+from supervisor_tasks.cli import main
+from supervisor_tasks.job import Kind
+from supervisor_tasks.ledger.due import CLOCK, Due, Look, not_woken
+from supervisor_tasks.ledger.leases import single_flight
+from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+
+JOB = job_id(1)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as (engine, environment):
+        yield engine, environment
+
+
+@pytest.fixture
+def engine(postgres: tuple[Engine, dict[str, str]]) -> Engine:
+    emptied(postgres[0])
+    return postgres[0]
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Ledger]:
+    ledger = Ledger(engine, "here", lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+def look(engine: Engine, cluster: str = "here") -> Look:
+    return Due(engine, cluster, GUARDED, FACTS).look()
+
+
+def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
+    found = look(engine)
+    assert found == Look(sweep=True)
+    assert (Ticks(engine, "here").age_s(CLOCK) or 99.0) < 10.0
+
+
+def test_look__is_one_statement(engine: Engine) -> None:
+    due, statements = Due(engine, "here", GUARDED, FACTS), list[str]()
+    due.look()
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    for _ in range(3):
+        due.look()
+    assert len(statements) == 3
+
+
+def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
+    engine: Engine, ledger: Ledger
+) -> None:
+    ledger.record(Change(JOB, claim(1)))
+    assert look(engine).under_way
+    assert not look(engine).unwoken  # its message may be under way
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET woken_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+        )
+    assert look(engine).unwoken
+    assert not look(engine, "there").unwoken
+
+
+def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: Engine, ledger: Ledger) -> None:
+    ledger.record(Change(JOB, claim(1)))
+    assert ledger.effects.lease([Kind.FETCH])
+    assert (look(engine).unwoken, look(engine).abandoned) == (False, False)
+    ledger.holder.close()
+    assert look(engine).abandoned
+
+
+def test_look__who_is_at_work_under_a_guard__is_busy(engine: Engine) -> None:
+    with single_flight(engine, "here track") as mine, single_flight(engine, "there scan"):
+        assert mine
+        assert look(engine).busy == {"track"}
+    assert look(engine).busy == frozenset()
+
+
+def test_not_woken__no_message_could_be_sent__is_due_at_once(engine: Engine, ledger: Ledger) -> None:
+    ledger.effects.wake = lambda effects: not_woken(engine, effects)
+    ledger.record(Change(JOB, claim(1)))
+    assert look(engine).unwoken
+
+
+def test_settle__of_the_operator__is_due_with_the_next_question(
+    postgres: tuple[Engine, dict[str, str]], engine: Engine, ledger: Ledger
+) -> None:
+    """A command sends no message: nothing is to wait for one that was never sent."""
+    bring_to_queued(ledger, 1)
+    words = ("settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    ended = CliRunner().invoke(main, words, env=postgres[1])
+    assert ended.exit_code == 0, ended.output
+    with engine.connect() as connection:
+        query = text("SELECT woken_at FROM effects WHERE kind = 'report' AND done_at IS NULL")
+        assert list(connection.scalars(query)) == [None]
+    assert look(engine).unwoken
