@@ -29,12 +29,12 @@ ROOT = 0
 # One line for any login shell. It tells the account, where the home really is, and each folder on both ways to it.
 _LOOK = (
     'm=$1 u=$2; PATH=/usr/bin:/bin; e=$(getent passwd "$u") || { echo "$m unknown"; echo "$m whole"; exit 0; }; '
-    'n=$(echo "$e" | cut -d: -f3); h=$(echo "$e" | cut -d: -f6); r=$(realpath -m -- "$h"); '
-    'echo "$m account $n $(getent passwd "$n" | cut -d: -f1) $h"; echo "$m real $r"; '
+    'set -f; IFS=:; set -- $e; unset IFS; n=$3 h=$6; r=$(realpath -m -- "$h"); e=$(getent passwd "$n"); '
+    'echo "$m account $n ${e%%:*} $h"; echo "$m real $r"; set --; '
     'if [ "$h" = "$r" ]; then r=; fi; for p in "$h" "$r"; do while [ "$p" ]; do '
-    'if [ -e "$p" ] || [ -L "$p" ]; then stat -c "$m at %u %U %g %f %n" -- "$p"; '
+    'if [ -e "$p" ] || [ -L "$p" ]; then set -- "$@" "$p"; '
     'else d=${p%/*}; if [ -x "${d:-/}" ] || [ ! -e "${d:-/}" ]; then echo "$m missing $p"; else echo "$m unseen $p"; fi; fi; '
-    'case $p in /*) p=${p%/*};; *) p=;; esac; done; done; stat -c "$m at %u %U %g %f %n" /; echo "$m whole"'
+    'case $p in /*) p=${p%/*};; *) p=;; esac; done; done; stat -c "$m at %u %U %g %f %n" -- "$@" /; echo "$m whole"'
 )
 
 
