@@ -39,18 +39,18 @@ TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own; sbatch reads no options from 
 MOST_DIGITS = 6  # of a command's number, and of a status
 MOST_ANSWER = 2**20  # bytes that one sbatch prints; an id and its warnings have less than 1 kB
 
-_NO_FUNCTIONS = "unset -f [ awk date echo head printf read test; "
+_NO_FUNCTIONS = "unset -f [ command date echo head printf read test; "
 # In a function, so that the file's own parameters are not the guard's; its input is not the script.
 _SITES_FILE = (
     'sites_file() { . "$1" </dev/null; }; if [ "$4" ]; then if [ -r "$4" ]; then sites_file "$4"; '
     'else echo "SLURM_ENVIRONMENT_FILE: the login node cannot read $4" >&2; exit 127; fi; fi; '
 )
 _OUR_PATH = "guard_path=$PATH; PATH=/usr/bin:/bin; "
-# Without awk nothing is run: SLURM would be asked for whatever the environment says.
+# A word of a value that looks like an option's name is unset too, or is no name: then `command` keeps the shell from ending.
 _WITHOUT_OPTIONS = (
-    'guard_names=$(awk "BEGIN {for (n in ENVIRON) if (n ~ /^S(BATCH|LURM)_[A-Za-z0-9_]+$/) print n}") || exit 127; '
-    "for guard_name in $guard_names; do "
-    f"case $guard_name in {'|'.join(TO_REACH_SLURM)}) ;; *) unset $guard_name;; esac; done; "
+    "unset IFS; set -f; for guard_name in $(export -p); do case $guard_name in "
+    f"{'|'.join(f'{name}=*' for name in TO_REACH_SLURM)}) ;; "
+    'SBATCH_*|SLURM_*) command unset -v "${guard_name%%=*}" 2>/dev/null;; esac; done; '
 )
 _SECONDS_LEFT = "IFS=. read -r guard_now guard_rest </proc/uptime || exit 127; guard_left=$((guard_over - guard_now)); "
 # A second less than the two clocks say: both are read in whole seconds.

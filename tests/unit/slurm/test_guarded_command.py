@@ -217,6 +217,16 @@ def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(shell: str, t
         cut_input(tmp_path, 50, kept, shell)
 
 
+@pytest.mark.parametrize("counted", [-1, 1])
+def test_guarded__script_is_not_where_its_length_says__nothing_is_run(counted: int, tmp_path: Path) -> None:
+    """As with a `head` that reads more than it was asked for."""
+    size = len(SCRIPT)
+    stdin = framed(MARK, jobs(2)).replace(f" {size}\n".encode(), f" {size + counted}\n".encode())
+    found = run_in(tmp_path, stdin, 2)
+    assert ran(tmp_path) == {}
+    assert isinstance(found.rest, TransientError)
+
+
 # --- the output is cut -------------------------------------------------------------------------------------------------------
 
 
@@ -418,37 +428,43 @@ OPTIONS = {
     "SLURM_WHATEVER_COMES_NEXT": "x\nSLURM_CONF=/forged",
     "SLURM_HINT": "",
     "SLURM_CONF": "/of/another/cluster",
+    "SBATCH_COMMENT": 'it\'s "quoted" * `id` $(id) \\ SLURM_no/name=1 SBATCH_=',
 }
 KEPT = {
     "SLURM_JWT": "token",
     "MODULEPATH": "/a:/b",
     "MY_SBATCH_GPUS": "8",
     "LINES": "a\nb",
-}
+    "QUOTES": 'it\'s "quoted" * $(id) `id` \\ SLURM_no/name=1 SBATCH_ SBATCH_1-2\nSLURM_=3',
+} | dict.fromkeys(("m", "s", "n", "r", "path", "left", "word", "until"), "the customer's own")
 
 
 def environment_of_the_command(
-    shell: str, environment: dict[str, str], noise: str = "", slurm_conf: str = ""
+    folder: Path, shell: str, environment: dict[str, str], slurm_conf: str = ""
 ) -> dict[str, str]:
+    """With that shell as login shell and as /bin/sh."""
+    sh_called_so(folder, shell)
     stdin = framed(MARK, [Order(["/usr/bin/env", "-0"], b"")])
-    answer = only(run(shell, guarded(1, in_s(60), slurm_conf), stdin, noise, environment))
+    answer = only(run(shell, sh_of(folder, guarded(1, in_s(60), slurm_conf)), stdin, environment=environment))
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_jobs(shell: str) -> None:
+def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_jobs(
+    shell: str, tmp_path: Path
+) -> None:
     environment = {"PATH": "/home/customer/bin:/usr/bin:/bin"} | KEPT
-    found = environment_of_the_command(shell, environment | OPTIONS)
+    found = environment_of_the_command(tmp_path, shell, environment | OPTIONS)
     assert {name: value for name, value in found.items() if name in environment} == environment
     assert not found.keys() & OPTIONS.keys()
 
 
 @pytest.mark.parametrize("slurm_conf", ["/etc/slurm.conf", "/a b/$(id)/'", "!", "("])
-def test_guarded__slurms_configuration_is_the_admins(slurm_conf: str) -> None:
-    assert environment_of_the_command("sh", OPTIONS, slurm_conf=slurm_conf)["SLURM_CONF"] == slurm_conf
+def test_guarded__slurms_configuration_is_the_admins(slurm_conf: str, tmp_path: Path) -> None:
+    assert environment_of_the_command(tmp_path, "sh", OPTIONS, slurm_conf)["SLURM_CONF"] == slurm_conf
 
 
-TOOLS = "awk cat date echo env head printf read test timeout wc unset ["
+TOOLS = "awk cat command date echo env export head printf read set test timeout wc unset ["
 
 
 def sh_called_so(folder: Path, program: str) -> None:
@@ -465,7 +481,7 @@ ENVIRONMENT = framed(MARK, [Order(["/usr/bin/env"], b"")])
 
 
 def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
-    owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; export -f "$f"; done; '
+    owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; builtin export -f "$f"; done; '
     sh_called_so(tmp_path, "bash")
     command = sh_of(tmp_path, guarded(1, in_s(60)))
     answer = run("bash", command, ENVIRONMENT, owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
@@ -510,7 +526,7 @@ def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
 
 
 def test_tools_of_the_guard__are_here() -> None:
-    assert all(shutil.which(tool) for tool in ("sh", "awk", "date", "head", "timeout"))
+    assert all(shutil.which(tool) for tool in ("sh", "date", "head", "timeout"))
 
 
 # --- the site's own environment ---------------------------------------------------------------------------------------------
