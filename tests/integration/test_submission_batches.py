@@ -91,14 +91,16 @@ def in_slurm(world: World) -> dict[JobId, list[int]]:
     return found
 
 
-def guards() -> list[psutil.Process]:
-    """Those that still run: what they may submit, they may submit yet."""
-    return [process for process in psutil.process_iter(["cmdline"]) if "guard" in (process.info["cmdline"] or [])]
+def guard_runs(world: World) -> bool:
+    """Whether one of this login node does: what it may submit, it may submit yet."""
+    home = str(world.slurm.users.home(CUSTOMER).resolve())
+    found = psutil.process_iter(["cmdline", "cwd"])
+    return any("guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home for process in found)
 
 
 def assert_each_outcome_is_true(world: World, batch: list[tuple[JobId, Request]], told: Told) -> None:
     """Once nothing can come any more."""
-    wait_until(lambda: not guards(), "the guard to end", IN_TIME_S + KILLED_AFTER_S + MARGIN_S + PATIENCE_S)
+    wait_until(lambda: not guard_runs(world), "the guard to end", IN_TIME_S + KILLED_AFTER_S + MARGIN_S + PATIENCE_S)
     there = in_slurm(world)
     for job, _ in batch:
         outcome, ids = told.outcomes[job], there.get(job, [])
