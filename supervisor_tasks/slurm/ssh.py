@@ -11,7 +11,6 @@ submission that was cut off, or that the guard began too late, while the login n
 """
 
 import secrets
-import shlex
 import socket
 import threading
 import time
@@ -31,16 +30,13 @@ from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, clock_told
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
 from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.ssh_command import BROKEN, CUT_LATER_S, Kept, Listener, command_line, cut_after, run_command
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
-CUT_LATER_S = 1.0  # than a command's own time-out, which can tell what it waited for
 ALIVE_EVERY_S = 5  # how often a silent connection is asked whether the other end is still there
 DEAD_AFTER_MS = 15_000  # bytes that the other end does not acknowledge for so long are lost
 MOST_CONNECTIONS = 64
-MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
-MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
-CHUNK = 2**18
 CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
 CLOCK_TIMEOUT_S = IN_TIME_S  # a login that takes longer is in time for no submission
 QUICK_S = 2.0  # who finds a user's login asked by another thread waits until so long after that one began
@@ -51,12 +47,7 @@ SLOW_COMMANDS = 8  # at once, of all customers whose logins are slow: half of a 
 # The guard ends a submission that began in time before that, whatever SLURM does. A start-up file may forge the guard's words.
 LATE_S = IN_TIME_S + KILLED_AFTER_S + MARGIN_S
 
-# Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
-_FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
-
 Keys = Callable[[str], paramiko.PKey]  # what a user is logged in with; asked once for each connection
-
-BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class SshUnavailableError(TransientError):
@@ -87,24 +78,6 @@ class SshCutError(OutcomeUnknownError):
     """The connection broke, time ran out, or more came back than we keep, while a command ran; nobody knows how far it got."""
 
 
-class TooMuchError(OSError):
-    """A command printed more than we keep."""
-
-
-class Listener(Protocol):
-    """What takes a command's output as it comes."""
-
-    @property
-    def waits_for_stderr(self) -> bool:
-        """Whether standard error is what it needs next."""
-
-    def stdout(self, piece: bytes) -> None:
-        """More of standard output."""
-
-    def stderr(self, piece: bytes) -> None:
-        """More of standard error."""
-
-
 class TurnListener(Listener, Protocol):
     """The same of a customer's command."""
 
@@ -115,28 +88,6 @@ class TurnListener(Listener, Protocol):
     @property
     def came_late(self) -> bool:
         """Whether it was begun too late to do anything."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """All that a command prints."""
-
-    out: bytearray = field(default_factory=bytearray)
-    complaints: bytearray = field(default_factory=bytearray)
-    waits_for_stderr: bool = False
-
-    def stdout(self, piece: bytes) -> None:
-        self.out += piece
-        _require_at_most(MOST_OUTPUT, self.out)
-
-    def stderr(self, piece: bytes) -> None:
-        self.complaints += piece
-        _require_at_most(MOST_COMPLAINTS, self.complaints)
-
-
-def _require_at_most(most: int, kept: bytearray) -> None:
-    if len(kept) > most:
-        raise TooMuchError(f"the command printed more than {most} bytes")
 
 
 @dataclass(slots=True)
@@ -202,7 +153,7 @@ class Ssh:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
         SshCutError when nobody knows.
         """
-        kept = _Kept()
+        kept = Kept()
         status = self.stream(user, argv, stdin, timeout_s, kept)
         return Answer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
 
@@ -213,8 +164,8 @@ class Ssh:
         with self._using(user) as line, self._soon(line.channels, f"run a command as {user}"):
             channel = self._open_channel(user, line)
             try:
-                with _cut_after(channel, timeout_s + CUT_LATER_S):
-                    status = _run(channel, _command(argv, len(stdin)), stdin, timeout_s, listener)
+                with cut_after(channel, timeout_s + CUT_LATER_S):
+                    status = run_command(channel, command_line(argv, len(stdin)), stdin, timeout_s, listener)
                 self._login(user).answered_s = our_clock_s()
                 return status
             except BROKEN as error:
@@ -493,77 +444,3 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
-
-
-@contextmanager
-def _cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
-    """Close the channel then, whatever is waited for: paramiko waits for the answer to `exec` without a time-out, and the other
-    end may stand still just there.
-    """
-
-    def cut() -> None:
-        with suppress(*BROKEN):  # it is marked as closed before the other end is told
-            channel.close()
-
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _command(argv: Sequence[str], stdin_bytes: int) -> str:
-    """The command with its input's end already in it. An end, or more data, that we sent when the other end has just closed the
-    channel would refer to a channel that is no more, and sshd then ends the whole connection with all commands on it.
-    """
-    if not stdin_bytes:
-        return f"{shlex.join(argv)} </dev/null"
-    return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
-
-
-def _run(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: Listener) -> int:
-    deadline_s = time.monotonic() + timeout_s
-    channel.settimeout(timeout_s)
-    channel.exec_command(command)
-    _send(channel, stdin, listener)
-    _listen(channel, listener, deadline_s)
-    if not channel.status_event.wait(max(deadline_s - time.monotonic(), 0)):
-        raise TimeoutError(f"the command did not end within {timeout_s:g} s")
-    if channel.exit_status < 0:
-        raise EOFError("the command's end was not seen")
-    return channel.exit_status
-
-
-def _send(channel: paramiko.Channel, stdin: bytes, listener: Listener) -> None:
-    """All of it; what comes back meanwhile is taken."""
-    sent = 0
-    while sent < len(stdin):
-        piece = channel.send(stdin[sent : sent + CHUNK])
-        if not piece:
-            raise EOFError("the other end takes no more input")
-        sent += piece
-        if channel.recv_ready():
-            listener.stdout(channel.recv(CHUNK))
-
-
-def _listen(channel: paramiko.Channel, listener: Listener, deadline_s: float) -> None:
-    """All that comes until then. What is not read is not sent on: errors that do not matter yet take no more memory than the
-    channel's window.
-    """
-    while piece := _receive(channel, channel.recv, deadline_s):
-        listener.stdout(piece)
-        while listener.waits_for_stderr and (piece := _receive(channel, channel.recv_stderr, deadline_s)):
-            listener.stderr(piece)
-    while piece := _receive(channel, channel.recv_stderr, deadline_s):
-        listener.stderr(piece)
-
-
-def _receive(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float) -> bytes:
-    """A piece; empty when all has come."""
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("the command did not end in time")
-    channel.settimeout(left_s)
-    return receive(CHUNK)

@@ -19,7 +19,7 @@ from devgrid.machine import deadline
 from devgrid.process import wait_until
 from devgrid.proxy import Fault, Proxy
 from devgrid.sshd import Sshd
-from supervisor_tasks.slurm import login_silence
+from supervisor_tasks.slurm import login_silence, ssh_command
 from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.login_silence import FIRST_S
 from supervisor_tasks.slurm.output import Answer
@@ -80,7 +80,7 @@ def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried
 
 @pytest.mark.parametrize("where", ["", " >&2"])
 def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OUTPUT", 2**20)
+    monkeypatch.setattr(ssh_command, "MOST_OUTPUT", 2**20)
     ssh = login.ssh(login.sshd)
     with pytest.raises(SshCutError):
         ssh.run(CUSTOMER, ["/bin/sh", "-c", f"yes{where}"], timeout_s=3.0)
@@ -139,16 +139,16 @@ def test_words__reach_the_command_as_they_are(login: Login) -> None:
 def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_time(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ssh, run = login.ssh(login.sshd), module._run
+    ssh, run = login.ssh(login.sshd), ssh_command.run_command
     sshd = login.processes.find("sshd")
 
     def frozen(
-        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: module.Listener
+        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.Listener
     ) -> int:
         login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
         return run(channel, command, stdin, timeout_s, listener)
 
-    monkeypatch.setattr(module, "_run", frozen)
+    monkeypatch.setattr(module, "run_command", frozen)
     ends: list[BaseException] = []
 
     def call() -> None:

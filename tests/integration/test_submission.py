@@ -38,7 +38,8 @@ from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
 from supervisor_tasks.slurm.output import Answer
-from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, CUT_LATER_S, Ssh
+from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
+from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
 from tests.carrying import carry_out
 from tests.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, World
 

@@ -1,0 +1,138 @@
+"""One command on a channel of a connection: its input, its output as it comes, and its end."""
+
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import paramiko
+
+CUT_LATER_S = 1.0  # than a command's own time-out, which can tell what it waited for
+MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
+MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
+CHUNK = 2**18
+
+# Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
+_FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
+
+BROKEN = (paramiko.SSHException, EOFError, OSError)
+
+
+class TooMuchError(OSError):
+    """A command printed more than we keep."""
+
+
+class Listener(Protocol):
+    """What takes a command's output as it comes."""
+
+    @property
+    def waits_for_stderr(self) -> bool:
+        """Whether standard error is what it needs next."""
+
+    def stdout(self, piece: bytes) -> None:
+        """More of standard output."""
+
+    def stderr(self, piece: bytes) -> None:
+        """More of standard error."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """All that a command prints."""
+
+    out: bytearray = field(default_factory=bytearray)
+    complaints: bytearray = field(default_factory=bytearray)
+    waits_for_stderr: bool = False
+
+    def stdout(self, piece: bytes) -> None:
+        """Keep more of it. Raises TooMuchError."""
+        self.out += piece
+        _require_at_most(MOST_OUTPUT, self.out)
+
+    def stderr(self, piece: bytes) -> None:
+        """Keep more of it. Raises TooMuchError."""
+        self.complaints += piece
+        _require_at_most(MOST_COMPLAINTS, self.complaints)
+
+
+def _require_at_most(most: int, kept: bytearray) -> None:
+    if len(kept) > most:
+        raise TooMuchError(f"the command printed more than {most} bytes")
+
+
+@contextmanager
+def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
+    """Close the channel then, whatever is waited for: paramiko waits for the answer to `exec` without a time-out, and the other
+    end may stand still just there.
+    """
+
+    def cut() -> None:
+        with suppress(*BROKEN):  # it is marked as closed before the other end is told
+            channel.close()
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
+    """The command with its input's end already in it. An end, or more data, that we sent when the other end has just closed the
+    channel would refer to a channel that is no more, and sshd then ends the whole connection with all commands on it.
+    """
+    if not stdin_bytes:
+        return f"{shlex.join(argv)} </dev/null"
+    return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
+
+
+def run_command(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: Listener) -> int:
+    """Run one on a fresh channel; returns its status. Raises one of BROKEN, and what the listener raises."""
+    deadline_s = time.monotonic() + timeout_s
+    channel.settimeout(timeout_s)
+    channel.exec_command(command)
+    _send(channel, stdin, listener)
+    _listen(channel, listener, deadline_s)
+    if not channel.status_event.wait(max(deadline_s - time.monotonic(), 0)):
+        raise TimeoutError(f"the command did not end within {timeout_s:g} s")
+    if channel.exit_status < 0:
+        raise EOFError("the command's end was not seen")
+    return channel.exit_status
+
+
+def _send(channel: paramiko.Channel, stdin: bytes, listener: Listener) -> None:
+    """All of it; what comes back meanwhile is taken."""
+    sent = 0
+    while sent < len(stdin):
+        piece = channel.send(stdin[sent : sent + CHUNK])
+        if not piece:
+            raise EOFError("the other end takes no more input")
+        sent += piece
+        if channel.recv_ready():
+            listener.stdout(channel.recv(CHUNK))
+
+
+def _listen(channel: paramiko.Channel, listener: Listener, deadline_s: float) -> None:
+    """All that comes until then. What is not read is not sent on: errors that do not matter yet take no more memory than the
+    channel's window.
+    """
+    while piece := _receive(channel, channel.recv, deadline_s):
+        listener.stdout(piece)
+        while listener.waits_for_stderr and (piece := _receive(channel, channel.recv_stderr, deadline_s)):
+            listener.stderr(piece)
+    while piece := _receive(channel, channel.recv_stderr, deadline_s):
+        listener.stderr(piece)
+
+
+def _receive(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float) -> bytes:
+    """A piece; empty when all has come."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the command did not end in time")
+    channel.settimeout(left_s)
+    return receive(CHUNK)
