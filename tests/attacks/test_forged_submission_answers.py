@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.process import wait_until
-from supervisor_tasks.events import CancelRequested, SubmitStarted, Submitted, ToppedUp
+from supervisor_tasks.events import CancelRequested, SubmitNotRun, SubmitStarted, Submitted, ToppedUp
 from supervisor_tasks.job import Address, Job, JobId, Kind, SlurmId, State
 from supervisor_tasks.journey.witness import look_at, witness
 from supervisor_tasks.ledger.store import Change
@@ -26,6 +26,12 @@ PATIENCE_S = 60.0
 IN_SBATCHS_PLACE = """
 case "$BASH_EXECUTION_STRING" in *guard*)
     IFS= read -r m; id=$(cat ~/id); printf '%s\\n%s\\n%s 0 0\\n' "$m" "$id" "$m"; exit 0 ;;
+esac
+"""
+BEFORE_SBATCH = """
+case "$BASH_EXECUTION_STRING" in *guard*)
+    n=$(printf %s "$BASH_EXECUTION_STRING" | grep -o ' fed [0-9]*' | head -n 1); head -c "${n# fed }" >~/input
+    eval "$BASH_EXECUTION_STRING" <~/input >/dev/null; eval "$BASH_EXECUTION_STRING" <~/input; exit 0 ;;
 esac
 """
 BEHIND_SBATCH = """
@@ -185,3 +191,20 @@ def test_id_of_another_job_though_slurm_took_it__is_found_and_witnessed_under_it
     found = what_becomes_of(world, site, liars)
     assert [found.slurm_id] == world.in_slurm(liars)
     assert found.slurm_id != number
+
+
+def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(
+    world: World, site: Site, lies: Path
+) -> None:
+    """With a token of the first submission, which was not run: slurmctld takes it until it has seen the second one."""
+    with_key = replace(site.slurm.cluster, submit_key="0" * 64)
+    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
+    (lies / ".bashrc").write_text(BEFORE_SBATCH)
+    job_id = world.new_job(site, LONG, LIAR)
+    site.ledger.record(Change(job_id, SubmitStarted(10)), Change(job_id, SubmitNotRun("cut off")))
+    number = world.carry_out(site, job_id).slurm_id
+    oldest, *extras = sorted(world.in_slurm(job_id))
+    assert (number, len(extras)) == (oldest, 1)
+    wait_until(lambda: world.field(extras[0], "State") == "CANCELLED", "the other one to be cancelled", PATIENCE_S, 0.1)
+    assert world.field(oldest, "State") in LIVE
+    assert until(world, site, job_id, State.RUNNING).slurm_id == oldest

@@ -1,0 +1,100 @@
+"""A stranger at a site that has a key says that jobs run, and that they have ended after ever so long: no job ends or is billed
+by it, also where SLURM has forgotten the job and nothing else has told its end.
+
+This site has no accounting, and SLURM forgets a job within minutes of its end.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from devgrid.chain import Account, Prices
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from supervisor_tasks.job import ChainStatus
+from tests.attacks.ports import report
+from tests.ends import PATIENCE_S, row_of, running, wait_for_state
+from tests.support.grids import served_grid
+from tests.support.requeueing import seconds_of_runs
+from tests.watching import journal, rows, slurm_of, wait_for_end
+
+FORGOTTEN_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
+UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough{number} ]; do sleep 0.1; done\n"
+LIES = (
+    {"status": messages.JOB_STATUS_RUNNING, "duration": 7},
+    {"status": messages.JOB_STATUS_FINISHED, "duration": 3_000},
+    {"status": messages.JOB_STATUS_FAILED, "duration": 10**9, "exit_code": 256},
+    {"status": messages.JOB_STATUS_OUT_OF_CREDITS, "duration": 3_600},
+)
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    with served_grid(min_job_age_s=2) as running_grid:
+        yield running_grid
+
+
+@contextmanager
+def stranger(grid: Grid) -> Iterator[grpc.Channel]:
+    """Who reaches the port, and has no key."""
+    authority = (grid.folder / "tls" / "ca.pem").read_bytes()
+    address = grid.environment["PUBLIC_ADDRESS"]
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
+        yield channel
+
+
+def unread(grid: Grid, job_id: str) -> int:
+    query = "SELECT count(*) AS number FROM callbacks WHERE job_id = :id AND read_at IS NULL"
+    return int(rows(grid, query, id=job_id)[0].number)
+
+
+def lied_about(grid: Grid, job_id: str, slurm_id: int) -> None:
+    """All lies, once the supervisor has read them and looked because of them."""
+    looks = len(journal(grid, job_id))
+    with stranger(grid) as channel:
+        for lie in LIES:
+            report(channel, job_id, slurm_id, **lie)
+    told = "SELECT count(*) AS number FROM callbacks WHERE job_id = :id AND proof = 'unproven'"
+    assert rows(grid, told, id=job_id)[0].number == len(LIES)
+    wait_until(lambda: unread(grid, job_id) == 0, "the lies to be read", PATIENCE_S, 0.1)
+    wait_until(lambda: len(journal(grid, job_id)) > looks, "a look because of them", PATIENCE_S, 0.1)
+
+
+def assert_billed_as_slurm_says(grid: Grid, job_id: str, slurm_id: int) -> None:
+    job = wait_for_end(grid, job_id, 2 * PATIENCE_S)
+    ((state, seconds),) = seconds_of_runs(grid, slurm_id)
+    assert (state, job.status) == ("COMPLETED", ChainStatus.FINISHED)
+    assert row_of(grid, job_id).elapsed_s == seconds
+    assert job.final_cost_wei == seconds // 60 * Prices().of(job.definition)
+
+
+def test_lies_about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, customer: Account) -> None:
+    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=1), minutes=100)
+    slurm_id = running(grid, job_id)
+    lied_about(grid, job_id, slurm_id)
+    assert "SlurmEnded" not in journal(grid, job_id)
+    assert grid.chain.job(job_id).status is ChainStatus.RUNNING
+    (grid.users.home(customer.address) / "enough1").touch()
+    assert_billed_as_slurm_says(grid, job_id, slurm_id)
+
+
+def test_lies_about_a_job_that_slurm_has_forgotten__end_nothing_until_the_reporter_tells(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=2), minutes=100)
+    slurm_id = running(grid, job_id)
+    for name in ("reporter", "worker"):
+        grid.processes.kill(grid.processes.find(name))
+    (grid.users.home(customer.address) / "enough2").touch()
+    wait_for_state(grid, slurm_id, "COMPLETED")
+    asked = ("squeue", "--noheader", "--states=all", "--format=%A")
+    wait_until(lambda: not slurm_of(grid).run(*asked).stdout, "slurmctld to forget it", FORGOTTEN_WITHIN_S, 1.0)
+    grid.fleet.start_worker()
+    lied_about(grid, job_id, slurm_id)
+    assert "SlurmEnded" not in journal(grid, job_id)
+    assert not grid.chain.job(job_id).status.cold
+    grid.start_reporter()
+    assert_billed_as_slurm_says(grid, job_id, slurm_id)
