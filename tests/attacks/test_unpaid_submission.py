@@ -2,8 +2,6 @@
 has read, or changes those that the supervisor submitted.
 """
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +11,11 @@ from sqlalchemy import text
 
 from devgrid.chain import Account
 from devgrid.grid import Grid
-from devgrid.machine import deadline
 from devgrid.process import wait_until
 from supervisor_tasks.job import Definition, JobId
 from supervisor_tasks.slurm.commands import batch_script, sbatch
 from supervisor_tasks.slurm.submit_token import Submission, with_token
-from tests.ends import running, wait_for_state
+from tests.ends import running, tried, wait_for_state
 from tests.watching import ledger, rows, slurm_of
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
@@ -26,22 +23,6 @@ CHANGES = ["TimeLimit=10", "TimeLimit=1", "NumCPUs=8", "Requeue=1", "Comment=x",
 PAID = Definition(gpus=0, mem_per_cpu_mb=50, cpus_per_task=1, ntasks=1, batch_location_hash="h")
 LIMIT_MIN = 2
 COMMENT = "supervisor 127.0.0.1:1"
-
-
-def tried(grid: Grid, customer: Account, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """One of SLURM's commands, as the customer's own Linux user."""
-    uid = grid.users.add(customer.address)
-    return subprocess.run(
-        argv,
-        input=stdin,
-        env={**os.environ, **slurm_of(grid).env()},
-        cwd=grid.users.home(customer.address),
-        user=uid,
-        group=uid,
-        extra_groups=[],
-        capture_output=True,
-        timeout=deadline(60),
-    )
 
 
 def shown(grid: Grid, slurm_id: int | str) -> dict[str, str]:
@@ -96,9 +77,9 @@ class Interceptor:
     def give(self, comment: str, *options: str, script: bytes | None = None) -> str:
         asked = sbatch("sbatch", self.job_id, PAID, limit_min=LIMIT_MIN, partition="main", comment=comment)
         text = batch_script(self.job_id, SLEEPS) if script is None else script
-        done = tried(self.grid, self.customer, *asked, *options, stdin=text)
+        done = tried(self.grid, self.customer, *asked, *options, stdin=text.decode())
         assert (done.returncode == 0) == bool(done.stdout)
-        return (done.stdout or done.stderr).decode().strip()
+        return (done.stdout or done.stderr).strip()
 
 
 @pytest.fixture
@@ -137,7 +118,7 @@ def test_own_submission__refused(grid: Grid, customer: Account, argv: tuple[str,
     before = slurm_of(grid).run("squeue", "--noheader").stdout.split()[0]
     done = tried(grid, customer, *argv)
     assert done.returncode != 0
-    assert b"supervisor: no token" in done.stderr or b"supervisor: wrong token" in done.stderr
+    assert "supervisor: no token" in done.stderr or "supervisor: wrong token" in done.stderr
     assert slurm_of(grid).run("squeue", "--noheader").stdout.split()[0] == before
 
 
@@ -158,7 +139,7 @@ def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
     assert tried(grid, customer, "sbatch", "--hold", "--job-name=allowed", "--wrap=true").returncode == 0
     slurm_of(grid).run("scancel", *in_slurm(grid, "allowed"))
     stranger = grid.new_customer()
-    assert b"supervisor: no token" in tried(grid, stranger, "sbatch", "--wrap=true").stderr
+    assert "supervisor: no token" in tried(grid, stranger, "sbatch", "--wrap=true").stderr
 
 
 # --- what a customer does with a token ------------------------------------------------------------------------------------
@@ -249,7 +230,7 @@ def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id:
     before = shown(grid, slurm_id)
     done = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
     assert done.returncode != 0
-    assert b"Access/permission denied" in done.stderr
+    assert "Access/permission denied" in done.stderr
     assert shown(grid, slurm_id) | {"RunTime": ""} == before | {"RunTime": ""}
 
 
@@ -278,7 +259,7 @@ def test_wrong_key_at_slurmctld__job_waits_and_the_operator_is_called(grid: Grid
         file.write_text("0" * 64 + "\n")
         job_id = grid.submit_script(customer, "#!/bin/bash\n")
         wait_until(lambda: refused(grid, job_id), "the submission to be refused", 60.0, 0.1)
-        assert rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state in ("READY", "SUBMITTING")
+        assert state_of(grid, job_id) in ("READY", "SUBMITTING")
         fails_for_long(grid, job_id)
         wait_until(lambda: "supervisor: " in alarm(grid), "the alarm", 90.0, 0.2)
     finally:
@@ -286,6 +267,10 @@ def test_wrong_key_at_slurmctld__job_waits_and_the_operator_is_called(grid: Grid
     wait_until(lambda: in_slurm(grid, job_id) != [], "the submission", 60.0, 0.1)
     file.write_text(ours)
     wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
+
+
+def state_of(grid: Grid, job_id: str) -> str:
+    return str(rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state)
 
 
 def refused(grid: Grid, job_id: str) -> bool:
