@@ -132,7 +132,7 @@ def still_measured(ended: Sequence[Ended]) -> frozenset[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmarks:
     """How it stands with benchmarks. `labels` are the latest good results, `of` those of each set of machines, `known` the keys
-    of all that were ever measured. `measured` are the machines that need not be measured, none where no run is known;
+    of all that the last runs measured. `measured` are the machines that need not be measured, none where no run is known;
     `terms` those of the last run of which they are known. `every_s` 0 is no schedule, and `ended_s_ago` None means that there
     never was a run.
     """

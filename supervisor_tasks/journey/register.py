@@ -103,7 +103,7 @@ def _benchmarks(site: Site) -> Benchmarks:
     taken for one that is measured no more.
     """
     side, runs = site.offer, site.ledger.benchmarks
-    under_way, last, known = runs.under_way(), runs.run(), frozenset(runs.known_labels())
+    under_way, last = runs.under_way(), runs.run()
     ended_at = None if last is None else last["ended_at"]
     terms, ended, measured = runs.terms(), still_measured(runs.ended()), runs.measured()
     return Benchmarks(
@@ -113,7 +113,7 @@ def _benchmarks(site: Site) -> Benchmarks:
         every_s=side.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
         of=_results(measured),
-        known=known,
+        known=frozenset(label for one in measured for label in one.labels),
         measured=ended,
         terms=terms,
     )

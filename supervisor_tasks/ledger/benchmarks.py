@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select, text, update
+from sqlalchemy import Connection, Engine, func, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, RunState, Stage, Value, job_name
@@ -18,7 +18,8 @@ from supervisor_tasks.registration import Ended
 
 RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
 RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
-OPEN = RUNS.c.state.in_([state.value for state in RunState if state.open])
+# In the words of the partial index: what is a parameter, a prepared statement's plan cannot compare with them.
+OPEN = RUNS.c.state.in_([literal_column(f"'{state.value}'") for state in RunState if state.open])
 TOKEN_BYTES = 8
 ENDS = (Stage.ENDED, Stage.FAILED, Stage.CANCELLED)
 
@@ -32,16 +33,12 @@ SHOWN_OF_RUN = tuple(
     column for column in RUNS.c if column.name not in ("cluster", "token", "machines", "terms", "anew")
 )
 MOST_ENDED = 100  # runs that are looked back at
-MOST_MEASURED = 1000  # runs whose labels count: the registration asks every few seconds
+MOST_MEASURED = 100  # runs whose labels count: the registration asks every few seconds
 
 _MEASURED = text(
     """
-    SELECT benchmark, labels, left_out, notes, run_id, results.ended_at, runs.machines
-    FROM benchmark_results AS results JOIN benchmark_runs AS runs ON runs.id = run_id
-    WHERE results.cluster = :cluster AND stage = 'MEASURED' AND run_id IN (
-        SELECT id FROM benchmark_runs WHERE cluster = :cluster ORDER BY id DESC LIMIT :runs
-    )
-    ORDER BY results.id
+    SELECT benchmark, labels, left_out, notes, run_id, ended_at FROM benchmark_results
+    WHERE cluster = :cluster AND stage = 'MEASURED' AND run_id = ANY(:runs) ORDER BY id
     """
 )
 _LAST_WORDS = text(
@@ -232,10 +229,11 @@ class Benchmarks:
             return [_measurement(row) for row in connection.execute(query)]
 
     def users(self) -> frozenset[str]:
-        """Under whom benchmarks were ever handed to SLURM."""
+        """Under whom the benchmarks of the last runs were handed to SLURM."""
         known = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
         with self._engine.connect() as connection:
-            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*known).distinct()))
+            of_runs = RESULTS.c.run_id.in_(self._last_runs(connection))
+            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*known, of_runs).distinct()))
 
     def start_submission(self, one: Measurement, run_as: str) -> bool:
         """Commit that sbatch is about to be called as that user, once; False when somebody else was faster, or the run is
@@ -313,8 +311,15 @@ class Benchmarks:
     def measured(self) -> list[Measured]:
         """All that the last runs measured, the oldest first."""
         with self._engine.connect() as connection:
-            rows = connection.execute(_MEASURED, {"cluster": self._cluster, "runs": MOST_MEASURED}).mappings()
-            return [Measured(**row) for row in rows]
+            runs = self._last_runs(connection)
+            rows = connection.execute(_MEASURED, {"cluster": self._cluster, "runs": list(runs)}).mappings()
+            return [Measured(**row, machines=runs[row["run_id"]]) for row in rows]
+
+    def _last_runs(self, connection: Connection) -> dict[int, str | None]:
+        """The machines of the last runs, by the runs' numbers."""
+        query = select(RUNS.c.id, RUNS.c.machines).where(RUNS.c.cluster == self._cluster)
+        rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MOST_MEASURED))
+        return {row.id: row.machines for row in rows}
 
     def latest(self) -> dict[str, Measured]:
         """What each benchmark measured when it last worked; a label that it left out then stays as it was."""
@@ -352,7 +357,7 @@ class Benchmarks:
             return [Point(**row) for row in rows]
 
     def known_labels(self) -> list[str]:
-        """All labels that were ever measured."""
+        """All labels that were ever measured. Reads all results: for an operator, not for what is done often."""
         names = func.jsonb_object_keys(RESULTS.c.labels).label("name")
         query = select(names).where(RESULTS.c.cluster == self._cluster, RESULTS.c.stage == Stage.MEASURED.value)
         with self._engine.connect() as connection:
