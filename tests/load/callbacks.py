@@ -1,0 +1,79 @@
+"""The gRPC process: how many callbacks it stores and acknowledges, and how soon."""
+
+from sqlalchemy import text
+
+from devgrid.grid import Grid
+from tests.load.figures import Figure, tell
+from tests.load.light_caller import Calls, Outcome, in_a_process
+from tests.load.usage import cpu_s_of
+from tests.watching import ledger, rows
+
+CALLERS = 32
+CALLS = 10_000
+OFFERED_A_SECOND = 300
+OFFERED = 3_000
+FIRST = 1 << 64  # job ids from here on are of no other measure
+
+# Of jobs that it does not know, the inbox keeps a few.
+_KNOW = """
+INSERT INTO jobs (cluster, job_id, slurm_id, state, customer, provider, claim_key, definition, time_limit_min, chain_status,
+    chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, looks, message)
+SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1, 'SETTLED', '', '', number, '{}', 1, 5,
+    1, 1, '', '[]', false, 0, ''
+FROM generate_series(0, :calls - 1) AS number
+"""
+_FORGET = (
+    "DELETE FROM callbacks WHERE job_id LIKE :made_up",
+    "DELETE FROM jobs WHERE job_id LIKE :made_up",
+)
+_MADE_UP = "0x" + "0" * 47 + "1%"
+
+
+def callbacks(grid: Grid) -> list[Figure]:
+    """Durable acknowledgements: as many as callers that do not pause get, and at a rate that is offered."""
+    know(grid)
+    try:
+        most = call(grid, Calls(FIRST, CALLS, CALLERS))
+        offered = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
+    finally:
+        forget(grid)
+    rate = most.answered / most.seconds
+    name = f"callback acknowledged, {OFFERED_A_SECOND} a second offered, p99"
+    return [
+        Figure(f"callbacks stored and acknowledged, {CALLERS} callers", rate, "a second", 2000.0, at_least=True),
+        Figure(name, offered.p99_ms(), "ms", 5.0),
+    ]
+
+
+def call(grid: Grid, calls: Calls) -> Outcome:
+    """Make the calls; raises RuntimeError unless each of them is in the inbox afterwards."""
+    names = ("callbacks", "postgres")
+    before, cpu_s = stored(grid), [cpu_s_of(grid, name) for name in names]
+    outcome = in_a_process(grid.environment["PUBLIC_ADDRESS"], grid.folder / "tls" / "ca.pem", calls)
+    used_us = [1e6 * (cpu_s_of(grid, name) - old) / calls.number for name, old in zip(names, cpu_s, strict=True)]
+    if stored(grid) - before != calls.number:
+        raise RuntimeError(f"{calls.number} callbacks were acknowledged, and {stored(grid) - before} are stored")
+    shares = ", ".join(f"{name} {used:.0f}" for name, used in zip(names, used_us, strict=True))
+    tell(
+        f"    {outcome.answered / outcome.seconds:.0f} a second, p99 {outcome.p99_ms():.1f} ms; us of CPU each: {shares}"
+    )
+    return outcome
+
+
+def know(grid: Grid) -> None:
+    """The ledger knows the jobs that are spoken of."""
+    with ledger(grid) as engine, engine.begin() as connection:
+        about = {"cluster": grid.environment["CLUSTER_NAME"], "calls": CALLS + OFFERED}
+        connection.execute(text(_KNOW), about)
+
+
+def forget(grid: Grid) -> None:
+    """Take the made-up jobs out again, with what was said of them."""
+    with ledger(grid) as engine, engine.begin() as connection:
+        for statement in _FORGET:
+            connection.execute(text(statement), {"made_up": _MADE_UP})
+
+
+def stored(grid: Grid) -> int:
+    """How many callbacks about made-up jobs are in the inbox."""
+    return int(rows(grid, "SELECT count(*) AS n FROM callbacks WHERE job_id LIKE :made_up", made_up=_MADE_UP)[0].n)

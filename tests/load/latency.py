@@ -1,0 +1,123 @@
+"""How long one job at a time waits, on an idle grid."""
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from devgrid.chain import Chain
+from devgrid.grid import Grid
+from devgrid.process import wait_until
+from tests.load.figures import Figure
+from tests.watching import rows, wait_for_end
+
+JOBS = 50
+BLOCK_POLL_S = 0.01
+P50_BOUND_S, P95_BOUND_S = 0.20, 0.40
+POLLED_P50_BOUND_S, POLLED_P95_BOUND_S = 0.70, 1.05
+AFTER_BLOCK_P95_BOUND_S = 0.2
+
+
+def claim_latency(grid: Grid) -> list[Figure]:
+    """From metaSchedule being sent to sbatch being called, where new blocks wake the fleet."""
+    return percentiles("claimable to sbatch, with WebSocket", claim_waits_s(grid), P50_BOUND_S, P95_BOUND_S)
+
+
+def polled_claim_latency(grid: Grid) -> list[Figure]:
+    """The same where the chain's WebSocket does not answer."""
+    name = "claimable to sbatch, without WebSocket"
+    return percentiles(name, claim_waits_s(grid), POLLED_P50_BOUND_S, POLLED_P95_BOUND_S)
+
+
+def completion(grid: Grid) -> list[Figure]:
+    """From the block behind a completion callback to its FINISHED seen mined, and from the callback itself."""
+    customer = grid.new_customer()
+    with block_times(grid.chain) as blocks_s:
+        for _ in range(JOBS):
+            job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 0.5\n")
+            schedule(grid, job_id)
+            wait_for_end(grid, job_id)
+            wait_until(lambda one=job_id: is_settled(grid, one), "the ledger to know", 10.0, 0.05)  # type: ignore[misc]
+    query = """
+        SELECT EXTRACT(EPOCH FROM c.received_at)::float8 AS called_s, EXTRACT(EPOCH FROM t.done_at)::float8 AS mined_s
+        FROM callbacks c JOIN jobs j ON j.job_id = c.job_id JOIN transactions t ON t.job_id = c.job_id
+        WHERE c.status = 7 AND t.purpose = 'report FINISHED' AND j.customer = :customer"""
+    found = rows(grid, query, customer=customer.address)
+    after_block_s = [row.mined_s - next_block_s(blocks_s, row.called_s) for row in found]
+    name = "callback to FINISHED mined"
+    return [
+        *percentiles(name, [row.mined_s - row.called_s for row in found], 2.0, 3.0),
+        Figure(f"{name}, after the next block, p95 of {JOBS}", p95(after_block_s), "s", AFTER_BLOCK_P95_BOUND_S),
+    ]
+
+
+def claim_waits_s(grid: Grid) -> list[float]:
+    """The wait of each of JOBS jobs."""
+    customer = grid.new_customer()
+    warm = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    schedule(grid, warm)
+    wait_for_end(grid, warm)
+    waits_s = []
+    for number in range(JOBS):
+        job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+        time.sleep(0.037 * number % 0.5)  # not in step with the clock that polls
+        began_s = time.time()
+        schedule(grid, job_id)
+        wait_for_end(grid, job_id)
+        query = (
+            "SELECT EXTRACT(EPOCH FROM at)::float8 AS s FROM events WHERE name = 'SubmitStarted' AND job_id = :job_id"
+        )
+        waits_s.append(rows(grid, query, job_id=job_id)[0].s - began_s)
+    return waits_s
+
+
+@contextmanager
+def block_times(chain: Chain) -> Iterator[list[float]]:
+    """When each new block was there, as Unix times: a block's own timestamp has whole seconds."""
+    seen_s, done = list[float](), threading.Event()
+
+    def watch() -> None:
+        last = chain.block_number()
+        while not done.wait(BLOCK_POLL_S):
+            number = chain.block_number()
+            if number > last:
+                seen_s.append(time.time())
+            last = number
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield seen_s
+    finally:
+        done.set()
+        watching.join()
+
+
+def next_block_s(blocks_s: Sequence[float], after_s: float) -> float:
+    """When the first block behind that moment was there."""
+    return next(block_s for block_s in blocks_s if block_s > after_s)
+
+
+def percentiles(name: str, waits_s: list[float], p50_bound: float, p95_bound: float) -> list[Figure]:
+    """Their median and their 95th percentile, in seconds."""
+    return [
+        Figure(f"{name}, p50 of {len(waits_s)}", statistics.median(waits_s), "s", p50_bound),
+        Figure(f"{name}, p95 of {len(waits_s)}", p95(waits_s), "s", p95_bound),
+    ]
+
+
+def p95(waits_s: list[float]) -> float:
+    """The 95th percentile."""
+    return statistics.quantiles(waits_s, n=20, method="inclusive")[18]
+
+
+def schedule(grid: Grid, job_id: str) -> None:
+    """Give a job to the provider."""
+    grid.chain.meta_schedule([job_id], grid.chain.account("provider").address)
+
+
+def is_settled(grid: Grid, job_id: str) -> bool:
+    """Whether the ledger has settled the job."""
+    query = "SELECT count(*) AS n FROM jobs WHERE state = 'SETTLED' AND job_id = :job_id"
+    return bool(rows(grid, query, job_id=job_id)[0].n == 1)
