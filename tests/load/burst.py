@@ -17,7 +17,8 @@ from devgrid.workflow import Resources
 from supervisor_tasks.job import ChainStatus
 from tests.load import raw_sbatch
 from tests.load.figures import Figure, tell
-from tests.load.usage import OWN, SECOND_WORKER, Meter, Usage, cpu_s_of, process_of
+from tests.load.registration import READY
+from tests.load.usage import OWN, SECOND_WORKER, Meter, Usage, process_of
 from tests.watching import parked, rows, slurm_of
 
 BURST = 200
@@ -91,7 +92,7 @@ def two_workers(grid: Grid) -> list[Figure]:
     apart = (psutil.cpu_count() or 1) >= FEW_CORES
     with partition_busy(grid):
         alone, alone_cpu_s = _of_workers(grid, ["worker"], apart)
-        grid.fleet.start_worker(SECOND_WORKER)
+        start_second_worker(grid)
         try:
             both, both_cpu_s = _of_workers(grid, ["worker", SECOND_WORKER], apart)
         finally:
@@ -108,9 +109,16 @@ def _of_workers(grid: Grid, workers: Sequence[str], apart: bool) -> tuple[float,
     """Submissions a second, and the seconds of CPU that the workers took. `apart`: each on a core of its own."""
     for core, name in enumerate(workers if apart else ()):
         process_of(grid, name).cpu_affinity([core])
-    before_s = sum(cpu_s_of(grid, name) for name in workers)
-    rate = submissions_a_second(grid, new_customers(grid, LARGE_BURST_CUSTOMERS), BURST // LARGE_BURST_CUSTOMERS)
-    return rate, sum(cpu_s_of(grid, name) for name in workers) - before_s
+    customers = new_customers(grid, LARGE_BURST_CUSTOMERS)
+    rate, used = submissions(grid, customers, BURST // LARGE_BURST_CUSTOMERS, workers)
+    return rate, sum(used.cpu_s.values())
+
+
+def start_second_worker(grid: Grid) -> None:
+    """Beside the one that is there; returns when it works: its start is no part of a measurement."""
+    grid.fleet.start_worker(SECOND_WORKER)
+    log = grid.folder / "log" / f"{SECOND_WORKER}.log"
+    wait_until(lambda: READY in log.read_text(), "the second worker to be ready", 60.0, 0.1)
 
 
 def beside_raw(grid: Grid, customers: int, jobs_each: int) -> tuple[float, float]:
@@ -122,13 +130,17 @@ def beside_raw(grid: Grid, customers: int, jobs_each: int) -> tuple[float, float
             cancel(grid, slurm_ids)
         raw = len(slurm_ids) / took_s
         tell(f"    sbatch alone: {raw:.1f} a second")
-        return raw, submissions_a_second(grid, new_customers(grid, customers), jobs_each)
+        return raw, submissions(grid, new_customers(grid, customers), jobs_each)[0]
 
 
-def submissions_a_second(grid: Grid, customers: Sequence[Account], jobs_each: int) -> float:
-    """From the first claim in the ledger to the last SLURM id. Cancels the jobs then, and waits until all are settled."""
+def submissions(
+    grid: Grid, customers: Sequence[Account], jobs_each: int, names: Sequence[str] = OWN
+) -> tuple[float, Usage]:
+    """How many a second, from the first claim in the ledger to the last SLURM id, and what these processes used until then.
+    Cancels the jobs afterwards, and waits until all are settled.
+    """
     job_ids = request(grid, customers, jobs_each, definition(grid, WAITING_JOB))
-    with Meter(grid, OWN) as meter:
+    with Meter(grid, names) as meter:
         before = meter.read()
         make_claimable(grid, job_ids)
         wait_until(lambda: submitted(meter, job_ids) == len(job_ids), f"{len(job_ids)} jobs in SLURM", 600.0, 0.5)
@@ -141,8 +153,9 @@ def submissions_a_second(grid: Grid, customers: Sequence[Account], jobs_each: in
         wait_until(
             lambda: in_state(meter, job_ids, "SETTLED") == len(job_ids), "the cancelled jobs to settle", 600.0, 1.0
         )
-    tell(f"    the fleet: {len(job_ids) / (last_s - claimed_s):.1f} a second")
-    return len(job_ids) / (last_s - claimed_s)
+    rate = len(job_ids) / (last_s - claimed_s)
+    tell(f"    the fleet: {rate:.1f} a second")
+    return rate, used
 
 
 # --- a grid -----------------------------------------------------------------------------------------------------------
