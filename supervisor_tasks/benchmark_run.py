@@ -156,11 +156,11 @@ def next_step(run: Run, measurements: Sequence[Measurement]) -> tuple[Step, Meas
     return (Step.READ if one.stage is Stage.ENDED else Step.LOOK), one
 
 
-def stands_still(troubled_s: float, *, impossible: bool) -> bool:
-    """Whether the operator is called for a run of which no step has succeeded for so long; at once when it cannot be planned:
-    with these settings and nodes it never will.
+def patience_s(*, impossible: bool) -> float:
+    """For how long a run may make no step before the operator is called; not at all when it cannot be planned: with these
+    settings and nodes it never will.
     """
-    return impossible or troubled_s >= STANDS_STILL_S
+    return 0.0 if impossible else STANDS_STILL_S
 
 
 def login_again_in_s(refused_for_s: float) -> float:

@@ -250,7 +250,7 @@ class Wallet:
 
     def alarm_of_foreign(self, **about: Any) -> None:
         """Somebody else writes with this wallet's key."""
-        self.alarms.on(AlarmName.FOREIGN_WRITER, address=self.address, seen_s=round(time.time()), **about)
+        self.alarms.on(AlarmName.FOREIGN_WRITER, address=self.address, **about)
 
     def send_again(self, transactions: Sequence[Sent]) -> None:
         """Broadcast the same bytes once more."""

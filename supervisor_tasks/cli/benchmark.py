@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_TROUBLED
+from supervisor_tasks.ledger.conditions import Condition
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
+from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.settings import Need, load_or_exit
 
 NO_RUN = "0" * 16  # stands where a run has its own number
@@ -180,8 +182,8 @@ def _run_number(desk: Desk, run_id: int | None) -> int:
 
 def _last_error(desk: Desk, number: int) -> str:
     """Why the run makes no step at the moment."""
-    facts = desk.ledger.facts
-    return (facts.get(BENCHMARK_ERROR) or "") if facts.get(BENCHMARK_TROUBLED) == str(number) else ""
+    standstill = Condition(desk.ledger, AlarmName.BENCHMARK_STANDS_STILL).duration
+    return (desk.ledger.facts.get(BENCHMARK_ERROR) or "") if standstill.subject() == str(number) else ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

@@ -5,7 +5,6 @@ not paid. An endpoint that answers and does not show the event holds it back, fo
 An endpoint that does not answer holds it back for PATIENCE_S; then one alone is believed, and the operator is called.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from supervisor_tasks.chain.contract import Contract, Happened
 from supervisor_tasks.chain.endpoints import Endpoints
 from supervisor_tasks.chain.rpc import RpcError
 from supervisor_tasks.events import CancelRequested, Claimed, ToppedUp
-from supervisor_tasks.ledger.facts import TEXT, Fact, Stored
+from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 
@@ -24,7 +23,6 @@ log = structlog.get_logger()
 AGREEING = 2  # endpoints
 PATIENCE_S = 30.0  # with endpoints that do not answer
 DISAGREE_S = 60.0  # a node may be behind for less
-DISAGREE = Fact("condition.endpoints_disagree", TEXT)  # the hash of the first transaction about which they do
 ADVICE = (
     "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 )
@@ -85,18 +83,16 @@ def _tell(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str,
     """The operator is called when endpoints that answer have disagreed about one transaction for long."""
     if not missing or len(shown) < AGREEING:
         return
-    known = ledger.facts.read(DISAGREE)
-    if known is None or known.value not in missing:
-        ledger.facts.set(DISAGREE, min(missing))
-        known = Stored(min(missing), 0.0)
-    doubted = known.value
-    if known.age_s >= DISAGREE_S:
-        ledger.alarms.on(
-            AlarmName.ENDPOINTS_DISAGREE,
-            transactions=len(missing),
-            first=doubted,
-            shown_by=[name for name, events in shown.items() if wanted[doubted] <= events.get(doubted, set())],
-            not_shown_by=[name for name, events in shown.items() if not wanted[doubted] <= events.get(doubted, set())],
-            seen_s=round(time.time()),
-            advice=ADVICE,
-        )
+    condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)
+    known = condition.duration.subject()
+    doubted = known if known in missing else min(missing)
+    shown_by = [name for name, events in shown.items() if wanted[doubted] <= events.get(doubted, set())]
+    condition.update(
+        True,
+        doubted,
+        transactions=len(missing),
+        first=doubted,
+        shown_by=shown_by,
+        not_shown_by=[name for name in shown if name not in shown_by],
+        advice=ADVICE,
+    )

@@ -1,6 +1,5 @@
 """Whether SLURM gives jobs more than was paid for: asked at each look, with what squeue has shown there."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -20,7 +19,7 @@ from supervisor_tasks.jobs.size_rules import (
     may_be_rounded,
     to_take_back,
 )
-from supervisor_tasks.ledger.facts import SIZES_UNTOLD
+from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change, Ledger
 from supervisor_tasks.site import Site
@@ -69,14 +68,13 @@ def call_operator(
         log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
     if stopped:
         jobs = {job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:SHOWN]}
-        site.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, seen_s=round(time.time()), advice=ADVICE)
+        site.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
 
 
 def forget_when_quiet(ledger: Ledger) -> None:
     """The operator was called long enough ago."""
-    for alarm in ledger.alarms.all():
-        if alarm.name in NOT_ASKED_ANEW and time.time() - float(alarm.details["seen_s"]) > QUIET_S:
-            ledger.alarms.off(alarm.name)
+    for name in NOT_ASKED_ANEW:
+        ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
 def _has_a_size(seen: Seen) -> bool:
@@ -123,18 +121,10 @@ def _told(what: str, ask: Callable[[], Answer], untold: dict[str, str]) -> tuple
 
 def _watch_untold(ledger: Ledger, untold: Mapping[str, str], jobs: int) -> None:
     """The operator is called when SLURM does not tell for minutes: a job with more than was paid for passes meanwhile."""
-    if not untold:
-        if ledger.facts.get(SIZES_UNTOLD):
-            ledger.facts.clear(SIZES_UNTOLD)
-            ledger.alarms.off(AlarmName.SIZES_NOT_COMPARED)
-        return
-    log.warning("sizes_not_compared", unknown=untold, jobs=jobs)
-    ledger.facts.set(SIZES_UNTOLD, True)
-    since = ledger.facts.read(SIZES_UNTOLD)
-    for_s = 0.0 if since is None else since.age_s
-    if for_s >= UNTOLD_FOR_S:
-        about = {"unknown": untold, "jobs": jobs, "for_s": round(for_s), "seen_s": round(time.time())}
-        ledger.alarms.on(AlarmName.SIZES_NOT_COMPARED, **about, advice=UNTOLD_ADVICE)
+    if untold:
+        log.warning("sizes_not_compared", unknown=untold, jobs=jobs)
+    condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNTOLD_FOR_S)
+    condition.update(bool(untold), unknown=untold, jobs=jobs, advice=UNTOLD_ADVICE)
 
 
 def _taken(seen: Seen, found: Sequence[Excess]) -> list[Excess]:

@@ -37,7 +37,7 @@ from supervisor_tasks.benchmark_run import (
     gives_up_cleaning,
     login_again_in_s,
     next_step,
-    stands_still,
+    patience_s,
 )
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.job import SlurmId
@@ -46,7 +46,8 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import require_known, require_not_held
 from supervisor_tasks.journey.sight import ProviderUnknownError
 from supervisor_tasks.ledger.benchmarks import Verdict
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED, PROVIDER
+from supervisor_tasks.ledger.conditions import Condition
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, PROVIDER
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.rows import storable
 from supervisor_tasks.site import Site
@@ -136,33 +137,32 @@ def _begin(site: Site, run: Run) -> None:
 
 def _troubled(site: Site, run: Run, error: Exception) -> None:
     """Keep why no step is made, and since when; call the operator if that is for long."""
-    facts = site.ledger.facts
     why = storable(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
-    facts.set(BENCHMARK_ERROR, why)
-    facts.set(BENCHMARK_TROUBLED, str(run.id))
-    troubled = facts.read(BENCHMARK_TROUBLED)
-    if stands_still(troubled.age_s if troubled else 0.0, impossible=isinstance(error, ImpossibleRunError)):
-        advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
-        site.ledger.alarms.on(AlarmName.BENCHMARK_STANDS_STILL, run=run.id, error=why, advice=advice)
+    site.ledger.facts.set(BENCHMARK_ERROR, why)
+    advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
+    after_s = patience_s(impossible=isinstance(error, ImpossibleRunError))
+    condition = Condition(site.ledger, AlarmName.BENCHMARK_STANDS_STILL, after_s)
+    condition.update(True, str(run.id), run=run.id, error=why, advice=advice)
 
 
 def _refused(site: Site, run: Run, error: LoginRefusedError) -> None:
     """Keep that the login node does not let the user in, and since when; call the operator after a minute of that."""
     site.ledger.ticks.leave(LOGIN_TRIED)
-    site.ledger.facts.set(BENCHMARK_REFUSED, error.user)
-    refused = site.ledger.facts.read(BENCHMARK_REFUSED)
-    for_s = refused.age_s if refused else 0.0
-    if for_s >= REFUSED_S:
-        about = {"run": run.id, "user": error.user, "reason": storable(str(error))[:500], "for_s": round(for_s)}
-        site.ledger.alarms.on(AlarmName.BENCHMARK_USER_REFUSED, **about, advice=LET_IN)
+    about = {"run": run.id, "user": error.user, "reason": storable(str(error))[:500]}
+    _login_refused(site).update(True, error.user, **about, advice=LET_IN)
 
 
 def _login_waits(site: Site, one: Measurement | None) -> bool:
     """Whether the next login as the user, who was refused, is not to be tried yet."""
-    refused, tried_s = site.ledger.facts.read(BENCHMARK_REFUSED), site.ledger.ticks.age_s(LOGIN_TRIED)
-    if refused is None or tried_s is None or refused.value != _user(site, one):
+    refused, tried_s = _login_refused(site).duration, site.ledger.ticks.age_s(LOGIN_TRIED)
+    user = refused.subject()
+    if user is None or tried_s is None or user != _user(site, one):
         return False
-    return tried_s < login_again_in_s(refused.age_s)
+    return tried_s < login_again_in_s(refused.seconds())
+
+
+def _login_refused(site: Site) -> Condition:
+    return Condition(site.ledger, AlarmName.BENCHMARK_USER_REFUSED, REFUSED_S)
 
 
 def _user(site: Site, one: Measurement | None) -> str:
@@ -173,17 +173,11 @@ def _user(site: Site, one: Measurement | None) -> str:
 
 def _let_in(site: Site) -> None:
     """The login node lets the user in again, or no login is needed any more."""
-    refused = site.ledger.facts.get(BENCHMARK_REFUSED)
-    if refused is not None:
-        site.ledger.alarms.off(AlarmName.BENCHMARK_USER_REFUSED)
-        site.ledger.facts.clear_if(BENCHMARK_REFUSED, refused)
+    _login_refused(site).update(False)
 
 
 def _goes_on(site: Site) -> None:
-    troubled = site.ledger.facts.get(BENCHMARK_TROUBLED)
-    if troubled is not None:
-        site.ledger.alarms.off(AlarmName.BENCHMARK_STANDS_STILL)
-        site.ledger.facts.clear_if(BENCHMARK_TROUBLED, troubled)
+    Condition(site.ledger, AlarmName.BENCHMARK_STANDS_STILL).update(False)
 
 
 def _finish(site: Site, run: Run) -> None:

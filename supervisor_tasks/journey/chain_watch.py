@@ -11,13 +11,13 @@ from supervisor_tasks.chain.endpoints import Endpoints, Health
 from supervisor_tasks.chain.rpc import RpcUnavailableError
 from supervisor_tasks.chain.wallet import WalletEmptyError
 from supervisor_tasks.journey import vain_claims
-from supervisor_tasks.ledger.facts import ENDPOINTS, TEXT, Fact
+from supervisor_tasks.ledger.conditions import Condition, Duration
+from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
 
 ANSWERED = "chain"  # the tick that is there when the chain has answered
 SILENT_S = 60.0  # a node that is started anew is no alarm
-OLDEST_OPEN = Fact("condition.transaction_stuck", TEXT)  # its id: all others wait behind it
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
 AWAY_S = 180.0  # one of several endpoints; the others do its work
@@ -49,19 +49,27 @@ def chain_watched(site: Site) -> Iterator[None]:
 
 
 def _silent(site: Site, error: str) -> None:
-    ledger = site.ledger
-    silent_s = ledger.ticks.age_s(ANSWERED)
-    if silent_s is None or silent_s > SILENT_S:
-        shown_s = None if silent_s is None else round(silent_s)
-        ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING, silent_s=shown_s, error=error[:500])
-        ledger.facts.set(OLDEST_OPEN, "")  # it is the chain that stands still
+    silent_s = _silence(site).update(True, error=error[:500])
+    if silent_s >= SILENT_S:
+        _oldest_open(site).update(False)  # it is the chain that stands still
     _watch_endpoints(site)
 
 
 def _answered(site: Site) -> None:
     site.ledger.ticks.leave(ANSWERED)
-    site.ledger.alarms.off(AlarmName.CHAIN_NOT_ANSWERING)
+    _silence(site).update(False)
     _watch_endpoints(site)
+
+
+def _silence(site: Site) -> Condition:
+    return Condition(site.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=ANSWERED)
+
+
+def _oldest_open(site: Site) -> Duration:
+    """For how long a transaction has been the oldest open one while the chain answered: all others wait behind it. The alarm
+    TRANSACTION_STUCK has a second reason, a price that may not be paid (tend.py).
+    """
+    return Duration(site.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 
 
 def _watch_endpoints(site: Site) -> None:
@@ -111,8 +119,8 @@ def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:
     else:
         alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)
     for name, quiet_s in QUIET_S.items():
-        if name in on and _age_s(on[name]) > quiet_s:
-            alarms.off(name)
+        if name in on:
+            alarms.off(name, quiet_s=quiet_s)
     _watch_oldest(site, AlarmName.TRANSACTION_STUCK in on)
     return {alarm.name for alarm in alarms.all()}
 
@@ -120,11 +128,10 @@ def wallet_watched(site: Site, demand: Demand) -> set[AlarmName]:
 def _watch_oldest(site: Site, alarmed: bool) -> None:
     """A transaction that stays open for long stands for something that is wrong, whatever it is."""
     oldest = site.chain.wallet.book.oldest_open()
-    site.ledger.facts.set(OLDEST_OPEN, "" if oldest is None else str(oldest.id))
+    open_s = _oldest_open(site).update(oldest is not None, _name(oldest))
     if oldest is None:
         site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
         return
-    open_s = _stands_still_s(site, oldest)
     if open_s > STUCK_S and not alarmed:
         about = {"nonce": oldest.nonce, "purpose": oldest.purpose, "address": oldest.address, "open_s": round(open_s)}
         site.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
@@ -132,14 +139,12 @@ def _watch_oldest(site: Site, alarmed: bool) -> None:
 
 def calm(site: Site) -> None:
     """No transaction is stuck for want of a price: nothing is wrong, unless one has been open for long all the same."""
-    if _stands_still_s(site, site.chain.wallet.book.oldest_open()) <= STUCK_S:
+    if _oldest_open(site).seconds(_name(site.chain.wallet.book.oldest_open())) <= STUCK_S:
         site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
 
 
-def _stands_still_s(site: Site, oldest: OldestOpen | None) -> float:
-    """For how long this has been the oldest open one while the chain answered."""
-    known = site.ledger.facts.read(OLDEST_OPEN)
-    return known.age_s if oldest is not None and known is not None and known.value == str(oldest.id) else 0.0
+def _name(oldest: OldestOpen | None) -> str:
+    return "" if oldest is None else str(oldest.id)
 
 
 def _asked_wei(details: dict[str, Any]) -> int:

@@ -1,6 +1,5 @@
 """Heard: what logs of the contracts say. One that cannot be read holds up nothing but itself."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +21,6 @@ def heard(ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]) ->
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))
     if unreadable:
-        about = asdict(unreadable[-1]) | {"seen_s": round(time.time()), "advice": ADVICE}
+        about = asdict(unreadable[-1]) | {"advice": ADVICE}
         ledger.alarms.on(AlarmName.CHAIN_LOG_UNREADABLE, **about)
     return happened

@@ -8,6 +8,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.journey.check_slurm import slurm_works
 from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.known_slurm import require_known
+from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.provider import NODES, Registrations
 from supervisor_tasks.offer import Machine
@@ -54,13 +55,10 @@ def _missed(site: Site, book: Registrations, why: str) -> None:
     if not slurm_works(site.ledger):
         book.forget_missed()  # how long none is seen counts from when it works again
         return
-    missed_s = book.nodes_not_seen(why[:SHOWN])
-    if missed_s >= MISSED_AFTER_S:
-        advice = (
-            "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider` has the last error"
-        )
-        partition = site.slurm.nodes.partition
-        site.ledger.alarms.on(AlarmName.NODES_NOT_SEEN, partition=partition, error=why[:SHOWN], advice=advice)
+    book.learn_why_not_seen(why[:SHOWN])
+    advice = "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider` has the last error"
+    condition = Condition(site.ledger, AlarmName.NODES_NOT_SEEN, MISSED_AFTER_S)
+    condition.update(True, partition=site.slurm.nodes.partition, error=why[:SHOWN], advice=advice)
 
 
 def _left_out(partition: str, specs: Specs) -> str:

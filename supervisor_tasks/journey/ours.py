@@ -1,6 +1,5 @@
 """Which claims that the chain tells of are this ledger's: two fleets may share one wallet by mistake."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ def without_others_claims(ledger: Ledger, contract: Contract, happened: Sequence
             "claims": len(others),
             "some": [entry.claim.claim_key for entry in others[:3]],
         }
-        ledger.alarms.on(AlarmName.FOREIGN_WRITER, seen_s=round(time.time()), **about)
+        ledger.alarms.on(AlarmName.FOREIGN_WRITER, **about)
     return ours
 
 

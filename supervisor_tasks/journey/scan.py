@@ -16,7 +16,7 @@ from supervisor_tasks.journey.drain import drain
 from supervisor_tasks.journey.heard import heard
 from supervisor_tasks.journey.ours import without_others_claims
 from supervisor_tasks.journey.reorganised import end_doubts, look_for_fork, look_for_lost_receipts
-from supervisor_tasks.ledger.facts import STANDS_STILL
+from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Change
 from supervisor_tasks.site import Site
@@ -49,19 +49,19 @@ def _scan(site: Site) -> bool:
     except SupervisorError as error:
         _stand_still(site, AlarmName.SCAN_STANDS_STILL, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN])
         raise
-    ledger.facts.set(STANDS_STILL, "")
-    ledger.alarms.off(AlarmName.SCAN_STANDS_STILL)
+    _standstill(site, AlarmName.SCAN_STANDS_STILL).update(False)
     return more
 
 
 def _stand_still(site: Site, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
-    """The chain goes on and nothing is read. When that lasts, somebody has to look at the node."""
-    ledger = site.ledger
-    ledger.facts.set(STANDS_STILL, str(read_up_to))
-    known = ledger.facts.read(STANDS_STILL)
-    if known is not None and known.age_s > STILL_S:
-        about = {"read_up_to": read_up_to, "for_s": round(known.age_s), **seen}
-        ledger.alarms.on(alarm, **about, advice="the chain's events are not read: look at the node")
+    """The chain goes on and nothing is read. When that lasts, the operator must look at the node."""
+    advice = "the chain's events are not read: look at the node"
+    _standstill(site, alarm).update(True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice)
+
+
+def _standstill(site: Site, alarm: AlarmName) -> Condition:
+    """A node that is behind and one that answers with errors stop the scan alike: the time goes on from one to the other."""
+    return Condition(site.ledger, alarm, STILL_S, name=AlarmName.SCAN_STANDS_STILL.value)
 
 
 def _read_on(site: Site, head: int, known: dict[int, str], cursor: tuple[int, str] | None) -> bool:

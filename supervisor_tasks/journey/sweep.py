@@ -5,7 +5,6 @@ answer is not compared. All decisions go through the ledger's `record`, where `a
 meanwhile is left as it is.
 """
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -161,9 +160,7 @@ def _alarm(ledger: Ledger, view: View, findings: Sequence[Finding], held: Mappin
     again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is Found.RUNS_AFTER_END}
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
-        ledger.alarms.on(
-            AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, seen_s=round(time.time()), advice=RUN_AGAIN
-        )
+        ledger.alarms.on(AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN)
     others = [finding.job_id for finding in findings if finding.kind is Found.ANOTHERS]
     if others:
         ledger.alarms.on(

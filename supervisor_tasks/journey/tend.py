@@ -11,7 +11,7 @@ from supervisor_tasks.chain.signed import read
 from supervisor_tasks.chain.wallet import AccountState
 from supervisor_tasks.job import Kind
 from supervisor_tasks.journey.chain_watch import calm
-from supervisor_tasks.ledger.facts import TEXT, Fact
+from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.site import Site
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 MOST_CERTAIN = 20  # nonces of others that are made certain of in one pass; each costs a request
 SHOWN = 5
-ODDLY_REFUSED = Fact("condition.first_transaction_oddly_refused", TEXT)  # its id: all others wait behind it
+ODDLY_REFUSED = "first_transaction_oddly_refused"  # the duration: all others wait behind it
 
 Plan = dict[Remedy, list[Sent]]
 
@@ -64,16 +64,12 @@ def _cures(site: Site, waiting: Sequence[Sent], state: AccountState) -> dict[int
 
 def _oddly_refused(site: Site, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
     """The transaction whose turn it is, if a node refuses it and nobody knows what to do about that; and for how long."""
-    wallet, facts = site.chain.wallet, site.ledger.facts
+    wallet = site.chain.wallet
     first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
     # Refused bytes are sent again each second: what lies further back was said before nobody answered, or nobody asked.
     just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
     odd_id = next((entry.id for entry in just_now if entry.refusal in ODD), None)
-    value, known = str(odd_id or ""), facts.read(ODDLY_REFUSED)
-    if value == (known.value if known else ""):
-        return odd_id, known.age_s if known else 0.0
-    facts.set(ODDLY_REFUSED, value)
-    return odd_id, 0.0
+    return odd_id, Duration(site.ledger.facts, ODDLY_REFUSED).update(odd_id is not None, str(odd_id))
 
 
 def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pending:

@@ -6,20 +6,17 @@ and ever more rarely, until one succeeds. Those that do not pass the estimate co
 is called when that was so for a minute.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 
 from supervisor_tasks.chain.book import Mined
 from supervisor_tasks.chain.estimates import RevertedError
-from supervisor_tasks.ledger.facts import INT, TEXT, Fact
+from supervisor_tasks.ledger.conditions import Duration
+from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
 REVERTED = {purpose: Fact(f"claims.reverted.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES}  # in a row
-REFUSED = {
-    purpose: Fact(f"condition.refused.{purpose.replace('-', '_')}", TEXT) for purpose in PURPOSES
-}  # by the estimate
 MOST_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 LONGEST_WAIT_S = 60.0
 ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
@@ -61,25 +58,27 @@ def count(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, Reverte
 
 def would_revert(ledger: Ledger, purpose: str, error: str) -> bool:
     """A claim was refused at the estimate; True when it is the first one."""
-    first = ledger.facts.set(REFUSED[purpose], "")
-    for_s = _refused_s(ledger, purpose)
+    refused = _refused(ledger, purpose)
+    first = refused.subject() is None
+    for_s = refused.update(True)
     if for_s >= ESTIMATED_S:
-        about = {"estimated": True, "for_s": round(for_s), "error": error, "seen_s": round(time.time())}
+        about = {"estimated": True, "for_s": round(for_s), "error": error}
         ledger.alarms.on(AlarmName.CLAIMS_REVERT, purpose=purpose, **about, advice=ESTIMATED_ADVICE)
     return first
 
 
 def would_not_revert(ledger: Ledger, purpose: str) -> None:
     """A claim has passed the estimate, or none waits."""
-    if ledger.facts.get(REFUSED[purpose]) is not None:
-        ledger.facts.clear(REFUSED[purpose])
+    refused = _refused(ledger, purpose)
+    if refused.subject() is not None:
+        refused.update(False)
         _calm(ledger)
 
 
 def _calm(ledger: Ledger) -> None:
     """Nothing is wrong any more, unless it is with claims of another kind, or in the other way."""
     in_vain = any(_reverted(ledger, purpose)[0] >= MOST_REVERTED for purpose in PURPOSES)
-    if not in_vain and all(_refused_s(ledger, purpose) < ESTIMATED_S for purpose in PURPOSES):
+    if not in_vain and all(_refused(ledger, purpose).seconds() < ESTIMATED_S for purpose in PURPOSES):
         ledger.alarms.off(AlarmName.CLAIMS_REVERT)
 
 
@@ -94,7 +93,7 @@ def _in_vain(ledger: Ledger, purpose: str, error: str) -> None:
     in_a_row = _reverted(ledger, purpose)[0] + 1
     ledger.facts.set(REVERTED[purpose], in_a_row)
     if in_a_row >= MOST_REVERTED:
-        about = {"in_a_row": in_a_row, "error": error, "next_in_s": wait_s(in_a_row), "seen_s": round(time.time())}
+        about = {"in_a_row": in_a_row, "error": error, "next_in_s": wait_s(in_a_row)}
         ledger.alarms.on(AlarmName.CLAIMS_REVERT, purpose=purpose, **about, advice=ADVICE)
 
 
@@ -104,7 +103,6 @@ def _reverted(ledger: Ledger, purpose: str) -> tuple[int, float]:
     return (0, 0.0) if known is None or known.age_s > QUIET_S else (known.value, known.age_s)
 
 
-def _refused_s(ledger: Ledger, purpose: str) -> float:
-    """For how many seconds claims of a kind have been refused at the estimate."""
-    known = ledger.facts.read(REFUSED[purpose])
-    return 0.0 if known is None else known.age_s
+def _refused(ledger: Ledger, purpose: str) -> Duration:
+    """For how long claims of a kind have been refused at the estimate. They share an alarm with those that revert."""
+    return Duration(ledger.facts, f"refused.{purpose.replace('-', '_')}")

@@ -2,12 +2,11 @@
 while. A fleet that comes back after an outage gives them the time to come back too.
 """
 
-from supervisor_tasks.ledger.facts import TEXT, Fact
+from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.store import Ledger
 from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, away
 
-MISSED = Fact("condition.callbacks_away", TEXT)
 MISSED_S = 60.0
 ADVICE = {
     CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
@@ -19,16 +18,8 @@ ADVICE = {
 def watch_tellers(ledger: Ledger) -> None:
     """Call the operator for who is missed, until he is heard again."""
     missed = away(ledger.ticks.ages_s())
-    known = ledger.facts.read(MISSED)
-    if not missed:
-        if known is not None:
-            ledger.facts.clear(MISSED)
-        ledger.alarms.off(AlarmName.CALLBACKS_AWAY)
-    elif known is None:
-        ledger.facts.set(MISSED, "")
-    elif known.age_s > MISSED_S:
-        ledger.alarms.on(
-            AlarmName.CALLBACKS_AWAY,
-            silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},
-            advice="; ".join(ADVICE[name] for name in missed),
-        )
+    Condition(ledger, AlarmName.CALLBACKS_AWAY, MISSED_S).update(
+        bool(missed),
+        silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},
+        advice="; ".join(ADVICE[name] for name in missed),
+    )

@@ -86,7 +86,7 @@ ENDPOINTS = Fact("chain.endpoints", DOCUMENT)  # the health of each RPC endpoint
 REWIND = Fact(
     "chain.rewind_wanted", OPTIONAL_INT
 )  # the operator: read the chain again from this block, or the last in common
-STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # at this block; empty: it does not
+STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # the block that the scan stands still at; journey/scan.py
 SLURM_BOOT = Fact("slurm.booted", TEXT)  # the start of the slurmctld that answers
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))
 SLURM_IS = Fact("slurm.cluster", TEXT)  # the cluster that has the ledger's jobs
@@ -95,9 +95,6 @@ SLURM_REMEMBERS = Fact("slurm.min_job_age_s", INT)  # for so long slurmctld reme
 SLURM_ACCEPTED = Fact(
     "slurm.accepted", TEXT
 )  # a random word: since then the operator takes what was forgotten for lost
-BENCHMARK_TROUBLED = Fact("condition.benchmark_stands_still", TEXT)  # the run of which no step has succeeded since
-BENCHMARK_REFUSED = Fact("condition.benchmark_user_refused", TEXT)  # the user that the login node does not let in
-SIZES_UNTOLD = Fact("condition.sizes_not_compared", FLAG)  # SLURM does not tell what jobs asked for
 BENCHMARK_ERROR = Fact("benchmark.last_error", TEXT)
 
 

@@ -338,6 +338,7 @@ class AlarmRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     details: Mapped[dict[str, Any]]
     raised_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class SwitchRow(Base):

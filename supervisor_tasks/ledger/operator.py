@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import Engine, delete, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.ledger.database import asking
@@ -97,16 +97,23 @@ class Alarms:
         """Call the operator. The log has it once, however often it is raised; the details are the last ones."""
         kept = storable_json(details)
         row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=kept)
-        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"details": kept})
+        seen = {"details": kept, "seen_at": func.now()}
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=seen)
         with self._engine.begin() as connection:
             # now() is the transaction's time: only a row of this transaction has it
             fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
         if fresh:
             log.error("alarm_on", alarm=name.value, **details)
 
-    def off(self, name: AlarmName) -> None:
-        """What the operator was called for is over."""
-        gone = delete(ALARMS).where(ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value)
+    def off(self, name: AlarmName, *, quiet_s: float | None = None) -> None:
+        """What the operator was called for is over; with `quiet_s`, only if it was not seen for so long."""
+        this = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
+        if quiet_s is not None:
+            this.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
+        with asking(self._engine) as connection:  # one round trip, and mostly there is none
+            if not connection.scalar(select(exists().where(*this))):
+                return
+        gone = delete(ALARMS).where(*this)
         with self._engine.begin() as connection:
             if connection.execute(gone).rowcount:
                 log.info("alarm_off", alarm=name.value)

@@ -6,7 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, Facts, dataclass_codec
+from supervisor_tasks.ledger.operator import AlarmName
 from supervisor_tasks.ledger.rows import storable
 from supervisor_tasks.offer import Machine
 from supervisor_tasks.registration import Memory, Standing
@@ -39,7 +41,6 @@ def _memory(stored: str) -> Memory:
 
 
 HARDWARE = Fact("provider.hardware", Codec(_stored_machines, _machines))  # what SLURM shows
-NOT_SEEN = Fact("condition.nodes_not_seen", TEXT)  # no look has found a node that works
 WHY_NOT_SEEN = Fact("provider.why_nodes_not_seen", TEXT)
 PERMISSION = Fact("provider.permission", dataclass_codec(Permission))  # as the claims saw it last
 STANDING = Fact("provider.standing", Codec(str, Standing))
@@ -54,6 +55,7 @@ class Registrations:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._not_seen = Duration(facts, AlarmName.NODES_NOT_SEEN.value)
 
     def learn_hardware(self, machines: tuple[Machine, ...]) -> bool:
         """Write down what SLURM shows; True when it is something else than before."""
@@ -70,21 +72,18 @@ class Registrations:
 
     def forget_missed(self) -> None:
         """A look has found nodes that work; or SLURM does not work, and nobody can look."""
-        for fact in (NOT_SEEN, WHY_NOT_SEEN):
-            if self._facts.get(fact) is not None:
-                self._facts.clear(fact)
+        self._not_seen.update(False)
+        if self._facts.get(WHY_NOT_SEEN) is not None:
+            self._facts.clear(WHY_NOT_SEEN)
 
-    def nodes_not_seen(self, why: str) -> float:
-        """A look has found none, or has failed; for how many seconds that has been so."""
+    def learn_why_not_seen(self, why: str) -> None:
+        """Write down why a look has found none, or has failed."""
         self._facts.set(WHY_NOT_SEEN, storable(why))
-        self._facts.set(NOT_SEEN, "")
-        known = self._facts.read(NOT_SEEN)
-        return 0.0 if known is None else known.age_s
 
     def why_no_nodes(self) -> tuple[str, float] | None:
         """Why the last look has found no node that works, and for how many seconds none has; None when it has found some."""
-        why, since = self._facts.get(WHY_NOT_SEEN), self._facts.read(NOT_SEEN)
-        return None if why is None or since is None else (why, since.age_s)
+        why = self._facts.get(WHY_NOT_SEEN)
+        return None if why is None or self._not_seen.subject() is None else (why, self._not_seen.seconds())
 
     def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
         """Write down what the contract lets the provider do; True when it is something else than before."""

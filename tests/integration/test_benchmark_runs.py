@@ -23,7 +23,8 @@ from supervisor_tasks.benchmark_run import NICE, Stage
 from supervisor_tasks.cli import main
 from supervisor_tasks.journey.benchmark import LOGIN_TRIED
 from supervisor_tasks.ledger.benchmarks import Benchmarks
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, BENCHMARK_REFUSED, BENCHMARK_TROUBLED
+from supervisor_tasks.ledger.conditions import Duration
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
 from supervisor_tasks.ledger.operator import AlarmName, Switch
 from supervisor_tasks.site import Site
 from supervisor_tasks.slurm.specs import Specs
@@ -153,7 +154,7 @@ def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_p
     site.ledger.switches.set(Switch.SUBMISSIONS_HELD)
     assert "held" in tick(site)
     assert site.ledger.alarms.all() == []
-    assert site.ledger.facts.get(BENCHMARK_TROUBLED) == str(number)
+    assert Duration(site.ledger.facts, "benchmark_stands_still").subject() == str(number)
     site.ledger.switches.unset(Switch.SUBMISSIONS_HELD)
     assert "cannot be planned" in tick(impossible)
     assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STANDS_STILL]
@@ -477,7 +478,7 @@ def test_user_who_is_not_let_in__is_tried_ever_less_often_and_the_operator_is_ca
     assert alarms(site) == []
     an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
     with world.engine.begin() as connection:
-        connection.execute(text(an_hour_passes), {"name": BENCHMARK_REFUSED.name})
+        connection.execute(text(an_hour_passes), {"name": "condition.benchmark_user_refused"})
         connection.execute(
             text("UPDATE ticks SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
         )

@@ -9,7 +9,6 @@ from sqlalchemy import text
 
 from devgrid.process import wait_until
 from supervisor_tasks.job import State
-from supervisor_tasks.ledger.facts import SIZES_UNTOLD
 from supervisor_tasks.ledger.operator import AlarmName
 from tests.submitting import PATHS, PATIENCE_S, World
 
@@ -38,7 +37,7 @@ def test_requests_are_not_told__calls_the_operator_until_they_are(world: World, 
     assert site.ledger.alarms.all() == []
     with world.engine.begin() as connection:
         passes = "UPDATE facts SET since = since - interval '6 min' WHERE name = :name"
-        assert connection.execute(text(passes), {"name": SIZES_UNTOLD.name}).rowcount == 1
+        assert connection.execute(text(passes), {"name": "condition.sizes_not_compared"}).rowcount == 1
     assert world.look(site, job_id).stop is None
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name is AlarmName.SIZES_NOT_COMPARED

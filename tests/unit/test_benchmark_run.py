@@ -41,8 +41,8 @@ from supervisor_tasks.benchmark_run import (
     job_name,
     name_beginning,
     next_step,
+    patience_s,
     sbatch,
-    stands_still,
 )
 from supervisor_tasks.job import SlurmId
 from supervisor_tasks.slurm.benchmark_jobs import minutes_back
@@ -115,9 +115,8 @@ def test_step__with_slurm__takes_the_ledgers_slurm_and_begins_nothing_unless_it_
 
 
 def test_run_without_a_step__calls_the_operator_after_a_while_and_at_once_when_it_cannot_be_planned() -> None:
-    assert not stands_still(STANDS_STILL_S - 1, impossible=False)
-    assert stands_still(STANDS_STILL_S, impossible=False)
-    assert stands_still(0.0, impossible=True)
+    assert patience_s(impossible=False) == STANDS_STILL_S
+    assert patience_s(impossible=True) == 0.0
 
 
 @pytest.mark.parametrize(("called_s_ago", "minutes"), [(0.0, 10), (3600.0, 70), (math.inf, 30 * 24 * 60 + 10)])
