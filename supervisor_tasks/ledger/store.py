@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from supervisor_tasks.crash import Point, around
 from supervisor_tasks.events import Claimed, Event, OperatorForgot, ScriptFetched, SubmitUnclear
 from supervisor_tasks.job import Effect, Job, JobId, SlurmId
+from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.ledger.benchmarks import Benchmarks
 from supervisor_tasks.ledger.blocks import Cursors
 from supervisor_tasks.ledger.database import asking
@@ -27,7 +28,6 @@ from supervisor_tasks.ledger.others import Others
 from supervisor_tasks.ledger.rows import job_from_row, row_from_job
 from supervisor_tasks.ledger.sweeps import Sweeps
 from supervisor_tasks.ledger.ticks import Ticks
-from supervisor_tasks.life import advance
 
 JOBS = JobRow.metadata.tables["jobs"]
 HAS_SCRIPT = JOBS.c.script.is_not(None).label("has_script")

@@ -22,8 +22,8 @@ from supervisor_tasks.events import (
 )
 from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, SlurmId, State
 from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.known import Known, OnChain, earlier_limits
-from supervisor_tasks.life import advance
 from supervisor_tasks.reorganised import LAST_LOG
 from supervisor_tasks.slurm.listing import Listed
 from supervisor_tasks.slurm.output import Seen

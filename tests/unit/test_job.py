@@ -52,7 +52,7 @@ from supervisor_tasks.job import (
     finished,
     path_to_goal,
 )
-from supervisor_tasks.life import advance
+from supervisor_tasks.jobs.state_machine import advance
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CLAIM = Claimed(

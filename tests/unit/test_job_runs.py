@@ -20,7 +20,7 @@ from supervisor_tasks.events import (
 )
 from supervisor_tasks.job import ChainStatus, Effect, Job, Kind, Outcome, SlurmId, State, closes
 from supervisor_tasks.jobs.runs import Sighting
-from supervisor_tasks.life import PUT_BACK_AT_MOST
+from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
 from tests.unit.test_job import TO_RUNNING, lived, step, then
 
 T = 1_000_000

@@ -5,11 +5,11 @@ import pytest
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.events import ChainSaw, Event, ScriptFetched
 from supervisor_tasks.job import ChainStatus, Job, State
+from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.submit import require_never_ran
 from supervisor_tasks.journey.known_slurm import JUST_STARTED_S, first_id, is_to_be_learnt
 from supervisor_tasks.journey.sweep import FORGOT, lifts
 from supervisor_tasks.ledger.facts import SlurmStart
-from supervisor_tasks.life import advance
 from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.output import Answer, next_id
 from supervisor_tasks.slurm.which import which

@@ -15,7 +15,7 @@ from supervisor_tasks.events import (
     Submitted,
 )
 from supervisor_tasks.job import ChainStatus, Job, Kind, Outcome, Report, SlurmId, State, closes, path_to_goal
-from supervisor_tasks.life import advance
+from supervisor_tasks.jobs.state_machine import advance
 from tests.ledgers import claim
 
 WORD = Outcome(status=ChainStatus.FAILED, elapsed_s=180, reason="the node burnt down")

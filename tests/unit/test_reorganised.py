@@ -42,7 +42,7 @@ from supervisor_tasks.job import (
     finished,
     path_to_goal,
 )
-from supervisor_tasks.life import advance
+from supervisor_tasks.jobs.state_machine import advance
 
 CLAIM = Claimed(
     job_id=JobId("0x" + "1" * 64),
