@@ -1,0 +1,144 @@
+"""The table of rules: which events it knows, and that what it does not know changes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor_tasks.events import (
+    Adopted,
+    CalledBack,
+    CancelRequested,
+    Carried,
+    ChainSaw,
+    Claimed,
+    EarlierRunsTold,
+    Event,
+    LimitApplied,
+    MoreThanPaid,
+    OperatorDenied,
+    OperatorForgot,
+    OperatorSettled,
+    Overlooked,
+    Recognised,
+    Reorganised,
+    RunsAfterItsEnd,
+    ScriptFetched,
+    ScriptUnavailable,
+    SlurmEnded,
+    SlurmLost,
+    SlurmStarted,
+    SlurmWaiting,
+    SubmissionDenied,
+    SubmissionForgotten,
+    SubmitNotFound,
+    SubmitNotRun,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+    SubmitUnclear,
+    ToppedUp,
+)
+from supervisor_tasks.job import Job, State
+from supervisor_tasks.jobs.state_machine import RULES, advance, rule_for
+
+EVENTS = get_args(Event)
+SIMPLE: Mapping[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(0, 4),  # few values, so that they meet
+    float: st.sampled_from([0.0, 1.5]),
+    bool: st.booleans(),
+    str: st.sampled_from(["", "a", "b"]),
+    NoneType: st.none(),
+}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that jobs and events are made of."""
+    kind = getattr(kind, "__supertype__", kind)
+    if kind in SIMPLE:
+        return SIMPLE[kind]
+    if get_origin(kind) in (Union, UnionType):
+        return st.one_of([values(one) for one in get_args(kind)])
+    if get_origin(kind) is tuple:
+        return tuples(get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return st.sampled_from(list(kind))
+    assert isinstance(kind, type)
+    assert is_dataclass(kind), kind
+    hints = get_type_hints(kind)
+    return st.builds(kind, **{field.name: values(hints[field.name]) for field in fields(kind)})
+
+
+def tuples(kinds: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    if kinds[1:] == (...,):
+        return st.lists(values(kinds[0]), max_size=2).map(tuple)
+    return st.tuples(*(values(kind) for kind in kinds))
+
+
+JOBS = values(Job)
+
+
+IN_SLURM = {State.QUEUED, State.RUNNING}
+ALL = set(State)
+STATES_OF = {
+    Claimed: ALL,
+    ScriptFetched: {State.CLAIMED},
+    ScriptUnavailable: {State.CLAIMED},
+    SubmitStarted: {State.READY},
+    Submitted: ALL,  # an id may come late
+    SubmitRejected: {State.SUBMITTING},
+    SubmitNotRun: {State.SUBMITTING},
+    SubmitUnclear: {State.SUBMITTING},
+    SubmitNotFound: {State.SUBMITTING},
+    CalledBack: IN_SLURM | {State.SETTLED},
+    Recognised: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
+    SlurmWaiting: IN_SLURM,
+    SlurmStarted: IN_SLURM,
+    EarlierRunsTold: IN_SLURM,
+    MoreThanPaid: IN_SLURM,
+    SlurmEnded: IN_SLURM,
+    RunsAfterItsEnd: {State.ENDED, State.SETTLED},
+    CancelRequested: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
+    ToppedUp: ALL,
+    LimitApplied: ALL,
+    ChainSaw: ALL,
+    Reorganised: ALL,
+    Overlooked: ALL,
+    Adopted: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
+    SlurmLost: IN_SLURM,
+    SubmissionForgotten: {State.QUEUED},
+    SubmissionDenied: {State.QUEUED},
+    Carried: ALL,
+    OperatorDenied: {State.SUBMITTING},
+    OperatorSettled: ALL,
+    OperatorForgot: ALL,
+}
+
+
+def test_rules__each_event_has_one_at_least() -> None:
+    assert {event for event, _ in RULES} == set(EVENTS)
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_rules__of_an_event__are_in_the_states_that_it_can_change(kind: type) -> None:
+    assert {state for state in State if (kind, state) in RULES} == STATES_OF[kind]
+
+
+@given(JOBS, values(Event))
+@settings(max_examples=200, deadline=None)
+def test_event__without_a_rule_that_holds__changes_nothing(job: Job, event: Event) -> None:
+    if rule_for(job, event) is None:
+        assert advance(job, event) == (job, ())
+
+
+@given(values(Event))
+@settings(max_examples=30, deadline=None)
+def test_event__of_a_job_that_is_not_known__begins_it_only_by_a_claim(event: Event) -> None:
+    job, effects = advance(None, event)
+    assert (job is not None) == isinstance(event, Claimed)
+    assert bool(effects) == isinstance(event, Claimed)
