@@ -7,7 +7,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from supervisor_tasks.brim import Brim
+from supervisor_tasks.messaging.backpressure import Brim
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS
 
 log = structlog.get_logger()

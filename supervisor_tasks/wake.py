@@ -11,7 +11,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from supervisor_tasks.brim import Brim
+from supervisor_tasks.messaging.backpressure import Brim
 from supervisor_tasks.ledger.effects import OpenEffect
 from supervisor_tasks.queues import TASK_OF_KIND, TASKS
 
