@@ -7,7 +7,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from supervisor_tasks.messaging.backpressure import Brim
+from supervisor_tasks.messaging.backpressure import Backpressure
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ class Bell:
         self._celery = Celery(broker=broker_url, broker_use_ssl=tls)
         self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
         self._queue = QUEUE_OF_TASK["witness"].of(cluster)
-        self._brim = Brim(self._celery, most_waiting)
+        self._backpressure = Backpressure(self._celery, most_waiting, "callbacks")
         self._rung = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ring_on, name="bell", daemon=True)
@@ -65,7 +65,7 @@ class Bell:
             log.exception("bell_failed")
 
     def _send(self) -> None:
-        if not self._brim.takes_one_more(self._queue):
+        if not self._backpressure.allows_one_more(self._queue):
             return
         try:
             self._celery.send_task(f"{TASKS}.witness", queue=self._queue, ignore_result=True)

@@ -19,9 +19,9 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
-from kombu.exceptions import KombuError
 from kombu.transport.redis import Channel as RedisChannel
-from redis.exceptions import RedisError
+
+from supervisor_tasks.messaging.backpressure import queue_lengths
 
 log = structlog.get_logger()
 
@@ -118,21 +118,11 @@ def _watch_ear(app: Celery, queues: Sequence[str], threads: int, every_s: float)
     ear = Ear()
     while True:
         time.sleep(every_s)  # it takes looks that lie apart
-        waiting = _waiting(app, queues)
+        waiting = queue_lengths(app.connection_for_read, queues)
         received = sum(state.total_count.values())
         if not ear.hears(received=received, waiting=waiting, idle=len(state.active_requests) < threads):
             log.critical("worker_deaf", waiting=waiting, advice="the worker ends; start it anew")
             _end()
-
-
-def _waiting(app: Celery, queues: Sequence[str]) -> int:
-    """How many messages wait in these queues; none while the broker does not answer."""
-    try:
-        with app.connection_for_read() as connection:
-            client = connection.default_channel.client
-            return sum(int(client.llen(queue)) for queue in queues)
-    except (KombuError, RedisError, OSError):
-        return 0
 
 
 def _end() -> None:

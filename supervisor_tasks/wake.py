@@ -11,8 +11,8 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from supervisor_tasks.messaging.backpressure import Brim
 from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.messaging.backpressure import Backpressure
 from supervisor_tasks.queues import TASK_OF_KIND, TASKS
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ class WakeUps:
 
     def __init__(self, app: Celery, most_waiting: int = MOST_WAITING) -> None:
         self._app = app
-        self._brim = Brim(app, most_waiting)
+        self._backpressure = Backpressure(app, most_waiting, "wake-ups")
         self._turns: dict[str, int] = {}
 
     def effects(self, effects: Sequence[OpenEffect]) -> None:
@@ -59,14 +59,14 @@ class WakeUps:
         return self._send(name, due_in_s, shown)
 
     def _is_busy(self, name: str) -> bool:
-        return self._brim.is_busy(self._queue(name))
+        return self._backpressure.is_busy(self._queue(name))
 
     def _queue(self, name: str) -> str:
         queue: str = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name
         return queue
 
     def _send(self, name: str, due_in_s: float, shown: str | None = None) -> bool:
-        if not self._brim.takes_one_more(self._queue(name)):
+        if not self._backpressure.allows_one_more(self._queue(name)):
             return True  # the clock wakes again what is left when somebody works there
         options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
         if shown is not None:

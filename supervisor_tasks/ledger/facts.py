@@ -86,6 +86,7 @@ ENDPOINTS = Fact("chain.endpoints", DOCUMENT)  # the health of each RPC endpoint
 REWIND = Fact(
     "chain.rewind_wanted", OPTIONAL_INT
 )  # the operator: read the chain again from this block, or the last in common
+CALLBACKS_MISSED = Fact("condition.callbacks_away", TEXT)  # journey/watch_tellers.py
 STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # the block that the scan stands still at; journey/scan.py
 SLURM_BOOT = Fact("slurm.booted", TEXT)  # the start of the slurmctld that answers
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))

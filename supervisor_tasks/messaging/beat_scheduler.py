@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from supervisor_tasks.broker import Outage, connected
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.messaging.backpressure import Limit, queue_length
 from supervisor_tasks.queues import TASKS
 
 log = structlog.get_logger()
@@ -38,7 +39,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._outage = Outage()
         self._asked_s = float("-inf")
         self._sent_s: dict[str, float] = {}
-        self._held_back: set[str] = set()
+        self._limit = Limit(MOST_WAITING, "beat")
         self._ledger_away_since_s: float | None = None
         super().__init__(app, *args, **kwargs)
         self._question = self.open_question()
@@ -88,14 +89,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     def _is_worked_off(self, entry: ScheduleEntry) -> bool:
         queue = self.app.amqp.router.route({}, entry.task)["queue"].name
         channel: Any = connected(self.connection, self._outage).default_channel
-        waiting = int(channel.client.llen(queue))
-        if waiting >= MOST_WAITING and queue not in self._held_back:
-            self._held_back.add(queue)
-            log.warning("clock_held_back", queue=queue, waiting=waiting)
-        elif waiting < MOST_WAITING and queue in self._held_back:
-            self._held_back.remove(queue)
-            log.info("clock_goes_on", queue=queue)
-        return queue not in self._held_back
+        return self._limit.allows(queue, queue_length(channel, queue))
 
     def _ensure_connected(self) -> Connection:
         return connected(self.connection, self._outage)

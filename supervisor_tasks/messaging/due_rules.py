@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import REWIND, STANDS_STILL, Fact
+from supervisor_tasks.ledger.facts import CALLBACKS_MISSED, REWIND, STANDS_STILL, Fact
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.provider import HARDWARE, MEMORY, PERMISSION, REGISTRATION, RUN_WANTED, STANDING
 from supervisor_tasks.ledger.provider import WANTED as REGISTRATION_WANTED
@@ -24,6 +24,7 @@ FACTS: tuple[Fact[Any], ...] = (
     FAILED_TRIES,
     SEEN,
     STANDS_STILL,
+    CALLBACKS_MISSED,
     REWIND,
     REGISTRATION_WANTED,
     RUN_WANTED,
@@ -79,7 +80,8 @@ def _check_slurm(look: Look, settings: RuleSettings) -> bool:
 
 
 def _watch(look: Look, _: RuleSettings) -> bool:
-    return look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS) or bool(away(look.ticks_s))
+    missed = bool(away(look.ticks_s)) or look.read(CALLBACKS_MISSED) is not None  # that it is over must be seen, too
+    return look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS) or missed
 
 
 RULES = {

@@ -10,9 +10,9 @@ from redis import Redis
 from devgrid.grid import start_server
 from devgrid.state import private_processes
 from supervisor_tasks import embedded
-from supervisor_tasks.messaging.backpressure import BUSY
 from supervisor_tasks.job import JobId, Kind
 from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.messaging.backpressure import BUSY
 from supervisor_tasks.wake import WakeUps
 
 QUEUE = "nobody"

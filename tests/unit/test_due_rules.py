@@ -9,7 +9,7 @@ from supervisor_tasks.health import complaints, periodic_work
 from supervisor_tasks.journey.check_slurm import KNOWN_FOR_S
 from supervisor_tasks.journey.sight import SCANNED_WITHIN_S
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import STANDS_STILL, Fact, Stored
+from supervisor_tasks.ledger.facts import CALLBACKS_MISSED, STANDS_STILL, Fact, Stored
 from supervisor_tasks.ledger.operator import AlarmName, finished_tick
 from supervisor_tasks.ledger.provider import HARDWARE, REGISTRATION, STANDING, WANTED
 from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
@@ -64,6 +64,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"ticks_s": aged(ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(STANDS_STILL, "17")}, {"scan"}),
         ({"facts": REGISTERED | stored(STANDS_STILL, "")}, set()),
+        ({"facts": REGISTERED | stored(CALLBACKS_MISSED, "")}, {"watch"}),
         ({"facts": REGISTERED | stored(WANTED, "the operator")}, {"register"}),
         ({"facts": REGISTERED | stored(STANDING, Standing.WAITING)}, {"register"}),
         ({"facts": REGISTERED | stored(REGISTRATION, {"decision": "register"})}, {"register"}),
