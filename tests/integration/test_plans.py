@@ -74,8 +74,8 @@ def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
     found: list[tuple[str, Any]] = []
 
     def explain(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        verb = statement.lstrip()[:6].upper()
-        if verb not in ("SELECT", "UPDATE", "INSERT", "DELETE") or statement.startswith("EXPLAIN"):
+        verb = statement.split(maxsplit=1)[0].upper()
+        if verb not in ("SELECT", "UPDATE", "INSERT", "DELETE", "WITH") or statement.startswith("EXPLAIN"):
             return
         for each in list(parameters)[:1] if many else [parameters]:
             with cursor.connection.cursor() as own:
