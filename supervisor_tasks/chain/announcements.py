@@ -34,7 +34,8 @@ class Announcements:
 
     def subscribed(self) -> None:
         """The node is to announce heads from now on."""
-        self._why_not = NO_BLOCK
+        if self.number < 0:
+            self._why_not = NO_BLOCK
 
     def cut(self, why: str) -> None:
         """The node announces nothing any more."""

@@ -31,6 +31,7 @@ log = structlog.get_logger()
 MOST_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
 MOST_QUEUED = 16  # messages that were received and not read yet
 MOST_A_SECOND = 1000  # messages that are read; the others wait in the node
+HEADS, LOGS = "newHeads", "logs"  # what eth_subscribe calls them
 SHORT = 100  # characters of an answer: a chain's number, a subscription's name
 PATIENCE_S = 10.0  # to connect, and for an answer
 PING_EVERY_S = 5.0  # a connection that only looks alive is cut after twice that
@@ -116,18 +117,27 @@ class _Provider(WebSocketProvider):
         }
         super().__init__(url, options, max_connection_retries=1, request_timeout=PATIENCE_S, use_text_frames=True)
         self._listener = listener
-        self._asked = set[int]()
-        self.heads = self.logs = ""  # the names of the subscriptions
+        self._asked = dict[int, str]()  # what each request that is not answered yet subscribes to, if anything
+        self._names = dict[str, str]()  # what each subscription announces
         self._second_s, self._read = 0.0, 0
 
     def form_request(self, method: Any, params: Any = None) -> Any:
         """A request, whose number is remembered."""
         request = super().form_request(method, params)
-        self._asked.add(cast(int, request["id"]))
+        self._asked[cast(int, request["id"])] = params[0] if method == "eth_subscribe" else ""
         return request
 
     async def _provider_specific_connect(self) -> None:
         self._ws = await _Connect(str(self.endpoint_uri), **self.websocket_kwargs)
+
+    async def disconnect(self) -> None:
+        """Close the connection, whatever has ended it; web3 leaves one open that ended with an error."""
+        connection = self._ws
+        try:
+            await super().disconnect()
+        finally:
+            if connection is not None:
+                await connection.close()
 
     async def _provider_specific_socket_reader(self) -> RPCResponse:
         """The next answer to a request of ours."""
@@ -141,14 +151,16 @@ class _Provider(WebSocketProvider):
             if message.subscription:
                 self._announced(message)
             elif message.request in self._asked:
-                self._asked.discard(message.request)
+                wanted = self._asked.pop(message.request)
+                if wanted and message.answer:
+                    self._names[message.answer] = wanted  # before the next message, which may be its first
                 return RPCResponse(jsonrpc="2.0", id=message.request, result=message.answer)
 
     def _announced(self, message: Message) -> None:
-        found = message.announced
-        if message.subscription == self.heads and isinstance(found, dict) and is_block_number(found.get("number")):
+        found, about = message.announced, self._names.get(message.subscription)
+        if about == HEADS and isinstance(found, dict) and is_block_number(found.get("number")):
             self._listener.head(int(found["number"], 16))
-        elif message.subscription == self.logs and LOG(found):
+        elif about == LOGS and LOG(found):
             self._listener.log({name: found[name] for name in KEPT_OF_A_LOG})
 
     async def _in_measure(self) -> None:
@@ -225,8 +237,8 @@ class Subscription:
             provider = web3.provider
             async with asyncio.timeout(2 * PATIENCE_S):
                 await self._require_chain(provider)
-                provider.logs = await _subscribe(provider, "logs", wanted)
-                provider.heads = await _subscribe(provider, "newHeads")
+                await _subscribe(provider, LOGS, wanted)
+                await _subscribe(provider, HEADS)
             self._listener.subscribed()
             await self._until_it_ends(provider)
 
@@ -246,11 +258,10 @@ class Subscription:
                 return
 
 
-async def _subscribe(provider: _Provider, *params: Any) -> str:
+async def _subscribe(provider: _Provider, *params: Any) -> None:
     answer = (await provider.make_request("eth_subscribe", params))["result"]  # type: ignore[arg-type]
     if not isinstance(answer, str) or not answer:
         raise SubscriptionError(f"the node refused to announce {params[0]}")
-    return answer
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,222 @@
+"""A node that announces whatever it likes: without end, without measure, of another chain, or by leading elsewhere."""
+
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import structlog
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+
+from devgrid.chain import Chain, Node, Prices
+from devgrid.process import wait_until
+from devgrid.state import private_processes
+from supervisor_tasks.chain.subscription import MOST_A_SECOND, MOST_BYTES, Subscription
+from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
+from tests.integration.wallets import Fleet, databases, empty, scheduled_jobs
+
+CHAIN_ID = 7
+KEY = "k3y-0123456789abcdef"
+PATIENCE_S = 15.0
+MOST_MORE_MB = 60.0  # of memory, whatever is sent
+Script = Callable[[ServerConnection], None]
+
+
+class Heard:
+    """What a listener is told."""
+
+    def __init__(self) -> None:
+        self.heads: list[int] = []
+        self.logs = self.subscriptions = 0
+        self.cuts: list[tuple[str, bool]] = []
+
+    def subscribed(self) -> None:
+        self.subscriptions += 1
+
+    def head(self, number: int) -> None:
+        self.heads.append(number)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        self.logs += len(entry) > 0
+
+    def cut(self, why: str, *, foreign: bool) -> None:
+        self.cuts.append((why, foreign))
+
+
+def head(number: object) -> str:
+    params = {"subscription": "newHeads", "result": {"number": number}}
+    return json.dumps({"jsonrpc": "2.0", "method": "eth_subscription", "params": params})
+
+
+@contextmanager
+def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
+    """A node that subscribes whoever asks, and then does as it likes."""
+
+    def handle(connection: ServerConnection) -> None:
+        try:
+            for _ in range(3):
+                asked = json.loads(connection.recv())
+                answer = hex(chain_id) if asked["method"] == "eth_chainId" else asked["params"][0]
+                connection.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}))
+            script(connection)
+        except ConnectionClosed:
+            return
+
+    with serve(handle, "127.0.0.1", 0, compression=None) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}/{KEY}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def subscribed(url: str) -> Iterator[Heard]:
+    heard = Heard()
+    subscription = Subscription(url, CHAIN_ID, lambda: (["0x" + "1" * 40], ["0x" + "2" * 64]), heard)
+    subscription.start()
+    try:
+        yield heard
+    finally:
+        subscription.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what, PATIENCE_S, 0.02)
+
+
+def forever(*messages: str) -> Script:
+    def script(connection: ServerConnection) -> None:
+        while True:
+            for message in messages:
+                connection.send(message)
+
+    return script
+
+
+def silent(connection: ServerConnection) -> None:
+    connection.recv()
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None:
+    with node(forever(head("0x1"))) as url, subscribed(url) as heard:
+        until(lambda: len(heard.heads) > 10, "the first heads")
+        before_mb, began, began_s = peak_mb(), len(heard.heads), time.monotonic()
+        until(lambda: time.monotonic() - began_s > 3.0, "three seconds")
+        assert len(heard.heads) - began <= 5 * MOST_A_SECOND
+        assert peak_mb() - before_mb < MOST_MORE_MB
+
+
+def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
+    """web3 would keep 500 of them, whatever their size."""
+    large = json.dumps({"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MOST_BYTES // 5)})
+    many = [large.replace("1000000", str(10**6 + number)) for number in range(600)]
+
+    def script(connection: ServerConnection) -> None:
+        for message in many:
+            connection.send(message)
+        connection.send(head("0x2"))
+        silent(connection)
+
+    with node(script) as url, subscribed(url) as heard:
+        until(lambda: heard.subscriptions == 1, "the subscription")
+        before_mb = peak_mb()
+        until(lambda: heard.heads == [2], "what comes behind them")
+        assert peak_mb() - before_mb < MOST_MORE_MB
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        head("0x1") + " " * MOST_BYTES,
+        "[" * 100_000,
+        "no JSON",
+        b"\xff\xfe\xfd",
+    ],
+)
+def test_a_message_without_measure_or_sense__ends_the_connection_and_no_more(message: str | bytes) -> None:
+    def script(connection: ServerConnection) -> None:
+        connection.send(message)
+        silent(connection)
+
+    with node(script) as url, subscribed(url) as heard:
+        until(lambda: len(heard.cuts) > 1, "the connection to be cut, made again and cut again")
+        assert heard.heads == []
+
+
+@pytest.mark.parametrize("number", ["0x", "1", 1, None, "0x" + "f" * 64, {"a": 1}, "0xzz"])
+def test_a_block_that_is_none__is_not_told(number: object) -> None:
+    def script(connection: ServerConnection) -> None:
+        connection.send(head(number))
+        connection.send(head("0x5"))
+        silent(connection)
+
+    with node(script) as url, subscribed(url) as heard:
+        until(lambda: heard.heads == [5], "the block behind it")
+        assert heard.cuts == []
+
+
+def test_another_chain__nothing_is_told_but_that() -> None:
+    with node(forever(head("0x1")), chain_id=8) as url, subscribed(url) as heard:
+        until(lambda: bool(heard.cuts), "the connection to be given up")
+        ((why, foreign), *_) = heard.cuts
+        assert foreign
+        assert "serves chain 8, the settings want 7" in why
+        assert (heard.heads, heard.subscriptions) == ([], 0)
+
+
+def test_redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inside, socket.create_server(("127.0.0.1", 0)) as outside:
+        inside.settimeout(0.5)
+        there = f"http://127.0.0.1:{inside.getsockname()[1]}/admin"
+        answer = f"HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n".encode()
+
+        def lead_elsewhere() -> None:
+            while True:
+                try:
+                    connection, _ = outside.accept()
+                except OSError:
+                    return
+                connection.recv(65536)
+                connection.sendall(answer)
+                connection.close()
+
+        threading.Thread(target=lead_elsewhere, daemon=True).start()
+        url = f"ws://127.0.0.1:{outside.getsockname()[1]}/{KEY}"
+        with structlog.testing.capture_logs() as entries, subscribed(url) as heard:
+            until(lambda: bool(heard.cuts), "the connection to be refused")
+            with pytest.raises(TimeoutError):
+                inside.accept()
+        assert "HTTP status 302" in heard.cuts[0][0]
+        assert KEY not in json.dumps([heard.cuts, entries], default=str)
+
+
+def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
+    woken: list[float] = []
+    with private_processes() as processes, databases(processes, "one") as (engine,):
+        chain = Chain.start(processes)
+        provider = chain.new_account()
+        chain.register_provider(provider, [Node(2, 32, 64_000)], Prices())
+        scheduled_jobs(chain, provider, 1)  # so each look finds something
+        fleet = Fleet.of(chain, provider, engine)
+        with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
+            watch = NewBlocks(fleet.site, 600.0, lambda _: woken.append(time.monotonic()), url)
+            watch.start()
+            until(lambda: len(woken) > 20, "wake-ups")
+            watch.close()
+        gaps_s = [later - earlier for earlier, later in pairwise(woken)]
+        assert min(gaps_s) >= PAUSE_S * 0.95
+        empty(engine)
