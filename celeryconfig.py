@@ -12,6 +12,7 @@ from supervisor_tasks.config.process_guard import guard_process as _guard_proces
 from supervisor_tasks.embedded import broker_tls as _broker_tls
 from supervisor_tasks.embedded import broker_url as _broker_url
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
+from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
 from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
 from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.running import needs_of_command as _needs_of_command
@@ -28,6 +29,7 @@ if "flower" in sys.argv:
 
     with _or_exit():
         _guard_flower(_options, _settings.flower_basic_auth)
+        _serve_flower(_settings)
 _keep_questions_only()
 with _or_exit():
     broker_url = _broker_url(_settings)

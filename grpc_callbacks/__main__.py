@@ -16,6 +16,8 @@ from supervisor_tasks import logs
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.embedded import broker_tls, broker_url, database_url
 from supervisor_tasks.forms import is_loopback
+from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
+from supervisor_tasks.monitoring.progress import LOOP
 from supervisor_tasks.settings import Need, Settings, SettingsError, load_or_exit, or_exit
 
 log = structlog.get_logger()
@@ -51,9 +53,16 @@ async def _serve(settings: Settings) -> None:
         print(f"{found}; expected a free one of this machine ({error})", file=sys.stderr)
         sys.exit(2)
     about = {"tls": settings.tls_enable, "proof": settings.callback_proof, "key": settings.callback_key is not None}
+    marking = asyncio.create_task(mark_loop())
+    with or_exit():
+        probes = serve_callbacks(settings)
     log.info("listening", address=settings.listen_address, port=server.port, **about)
     await server.run_until(asked_to_end)
+    LOOP.end()
     await server.stop()
+    marking.cancel()
+    if probes is not None:
+        probes.stop()
     bell.close()
     inbox.close()
 

@@ -23,10 +23,13 @@ from kombu.transport.redis import Channel as RedisChannel
 
 from supervisor_tasks.messaging.backpressure import queue_lengths
 
+from supervisor_tasks.monitoring.progress import LOOP
+
 log = structlog.get_logger()
 
 RETRY_S = 1.0  # between two tries to connect, for as long as it takes
 EVENTS_EVERY_S = 0.25
+MARK_EVERY_S = 1.0
 SAMPLES = 10  # looks at the queues, all with the same finding, before a worker is called deaf
 LAST_WORDS_S = 15.0  # for a deaf worker to end what it is doing
 
@@ -82,6 +85,7 @@ class PatientConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         """Tell Flower what the tasks do a few times a second: Celery would send a message for nearly each event."""
         super().register_with_event_loop(hub)
         hub.call_repeatedly(EVENTS_EVERY_S, self._flush_events)
+        hub.call_repeatedly(MARK_EVERY_S, LOOP.mark)
 
     def on_send_event_buffered(self) -> None:
         """Nothing is sent right away."""

@@ -257,6 +257,7 @@ class Settings(BaseSettings):
     ) = None
     worker_deaf_after_s: float = Field(60.0, ge=0, allow_inf_nan=False)  # 0: never
     metrics_address: ListenAddress = "127.0.0.1:9464"
+    health_address: ListenAddress | None = None  # /livez, /readyz and /metrics of a process; none: not served
     state_dir: File = Field(default_factory=lambda: _state_folder())
     log_level: Annotated[str, pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
 

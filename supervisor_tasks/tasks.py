@@ -4,10 +4,11 @@ from typing import Any
 
 import structlog
 from celery import Task, shared_task
-from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
+from celery.signals import beat_init, setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.job import Kind
+from supervisor_tasks.monitoring.probes import end_in_peace, serve_beat, serve_worker
 from supervisor_tasks.running import current_site, set_up_logging, start_ear, start_site, stop_site
 
 log = structlog.get_logger()
@@ -139,6 +140,9 @@ def watch() -> None:
 
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(start_site, weak=False)
+worker_init.connect(serve_worker, weak=False)
+worker_shutting_down.connect(end_in_peace, weak=False)
+beat_init.connect(serve_beat, weak=False)
 
 
 def _hurry(**_: object) -> None:

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from supervisor_tasks.broker import Outage, connected
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.messaging.backpressure import Limit, queue_length
+from supervisor_tasks.monitoring.progress import LOOP
 from supervisor_tasks.queues import TASKS
 
 log = structlog.get_logger()
@@ -54,6 +55,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
 
     def tick(self, **_: Any) -> float:
         """Send what is due; returns the seconds until the ledger is asked again."""
+        LOOP.mark()
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
             for name, every_s in self._due().items():

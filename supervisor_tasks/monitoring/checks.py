@@ -1,0 +1,94 @@
+"""How a process finds out whether a service answers. None of these checks needs a key, and each ends within TIMEOUT_S."""
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+TIMEOUT_S = 3.0
+NAME = "supervisor probe"  # of the connection, as Postgres shows it
+BANNER = b"SSH-"
+MOST_BYTES = 10_000
+
+
+class NoAnswerError(Exception):
+    """A service takes connections and does not answer as it must."""
+
+
+class DatabaseAnswers:
+    """A question to Postgres, over a connection that is kept. `url` is SQLAlchemy's."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._connection: Any = None
+
+    def __call__(self) -> None:
+        """Raises psycopg.Error."""
+        import psycopg  # Flower needs none
+
+        try:
+            if self._connection is None:
+                self._connection = psycopg.connect(
+                    self._url, autocommit=True, connect_timeout=int(TIMEOUT_S), application_name=NAME
+                )
+            self._connection.execute("SELECT 1")
+        except psycopg.Error:
+            self._connection = None
+            raise
+
+
+class BrokerAnswers:
+    """A PING to Redis, over a connection of its own. `tls` as broker_use_ssl of Celery."""
+
+    def __init__(self, url: str, tls: dict[str, Any] | None) -> None:
+        self._url = url
+        self._tls = tls
+
+    def __call__(self) -> None:
+        """Raises an error of kombu or redis."""
+        from kombu.connection import Connection
+
+        timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
+        made: Any = Connection
+        with made(self._url, ssl=self._tls or False, transport_options=timeouts) as connection:
+            connection.default_channel.client.ping()
+
+
+class ChainAnswers:
+    """The chain's id from one of the RPC endpoints at least."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+
+    def __call__(self) -> None:
+        """Raises the last endpoint's error."""
+        failure: Exception = NoAnswerError("no endpoint")
+        for url in self._urls:
+            try:
+                _ask_chain(url)
+                return
+            except Exception as error:  # noqa: BLE001  the next endpoint is tried, whatever is wrong with this one
+                failure = error
+        raise failure
+
+
+class LoginNodeAnswers:
+    """sshd's banner. `address` is host:port."""
+
+    def __init__(self, address: str) -> None:
+        self._host, _, self._port = address.rpartition(":")
+
+    def __call__(self) -> None:
+        """Raises OSError or NoAnswerError."""
+        with socket.create_connection((self._host.strip("[]"), int(self._port)), TIMEOUT_S) as connection:
+            if not connection.recv(len(BANNER)).startswith(BANNER):
+                raise NoAnswerError("no SSH server")
+
+
+def _ask_chain(url: str) -> None:
+    import urllib3
+
+    question = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+    with urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool:
+        answer = pool.request("POST", url, json=question, redirect=False, preload_content=False)
+        if answer.status != 200 or b'"result"' not in answer.read(MOST_BYTES):
+            raise NoAnswerError(f"HTTP status {answer.status}")

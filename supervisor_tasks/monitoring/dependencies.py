@@ -1,0 +1,99 @@
+"""Whether the services that a process needs answer. A thread for each asks at an interval, so that a request for the result
+never waits, and a service that hangs delays no other check.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+log = structlog.get_logger()
+
+EVERY_S = 2.0
+OUTDATED_S = 10.0  # a check that has no result for so long hangs, and its service does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A service. `check` raises when it does not answer. The process is ready without one that is not `required`. The main loop
+    of the process stands while one for which it `holds_loop` does not answer.
+    """
+
+    name: str
+    check: Callable[[], object]
+    required: bool = True
+    holds_loop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a check: what was wrong, None when all was well, and when it came (monotonic seconds)."""
+
+    error: str | None
+    at_s: float
+
+
+class Dependencies:
+    """The services of a process and their last results."""
+
+    def __init__(self, *dependencies: Dependency, clock: Callable[[], float] = time.monotonic) -> None:
+        self._dependencies = dependencies
+        self._clock = clock
+        self._answers: dict[str, Answer] = {}
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Begin to ask, on threads that end with the process."""
+        for dependency in self._dependencies:
+            threading.Thread(
+                target=self._go_on, args=(dependency,), name=f"check-{dependency.name}", daemon=True
+            ).start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopping.set()
+
+    def ask(self, dependency: Dependency) -> None:
+        """Ask one service and keep the result."""
+        error = None
+        try:
+            dependency.check()
+        except Exception as failure:  # noqa: BLE001  whatever a check raises, the service cannot be worked with
+            error = type(failure).__name__
+            if self._error(dependency) is None:
+                log.warning("dependency_not_answering", dependency=dependency.name, error=str(failure))
+        self._answers[dependency.name] = Answer(error, self._clock())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every required service answers."""
+        return all(self._error(dependency) is None for dependency in self._dependencies if dependency.required)
+
+    @property
+    def hold_loop(self) -> bool:
+        """Whether the main loop may stand because a service does not answer. A restart of the process would not help."""
+        return any(self._error(dependency) is not None for dependency in self._dependencies if dependency.holds_loop)
+
+    def states(self) -> Mapping[str, dict[str, object]]:
+        """Each service's state. The error is the name of its type: messages can hold addresses and user names."""
+        return {dependency.name: self._state(dependency) for dependency in self._dependencies}
+
+    def _state(self, dependency: Dependency) -> dict[str, object]:
+        error, answer = self._error(dependency), self._answers.get(dependency.name)
+        age_s = None if answer is None else round(self._clock() - answer.at_s, 1)
+        return {"ok": error is None, "required": dependency.required, "error": error, "asked_ago_s": age_s}
+
+    def _error(self, dependency: Dependency) -> str | None:
+        answer = self._answers.get(dependency.name)
+        if answer is None:
+            return "not asked yet"
+        if self._clock() - answer.at_s > OUTDATED_S:
+            return "no result within the time"
+        return answer.error
+
+    def _go_on(self, dependency: Dependency) -> None:
+        while not self._stopping.is_set():
+            self.ask(dependency)
+            self._stopping.wait(EVERY_S)

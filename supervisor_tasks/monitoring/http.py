@@ -1,0 +1,148 @@
+"""A small HTTP server for probes and scrapes: a few pages, no state, nothing that a caller sends is kept.
+
+A caller has REQUEST_S for its whole request, which may have REQUEST_BYTES; of more than CONNECTIONS at once, the later ones are
+closed. A page must not wait for anything: it is written from what the process already knows.
+"""
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+CONNECTIONS = 16
+REQUEST_BYTES = 4096
+REQUEST_S = 2.0
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = TEXT
+
+
+Pages = Mapping[str, Callable[[], Page]]
+
+
+class ProbeServer(ThreadingHTTPServer):
+    """Answers GET and HEAD at host:port, on threads that end with the process; port 0 is any free one (`server_port`).
+    Raises OSError when the address cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+    allow_reuse_address = True
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]") or "0.0.0.0"  # noqa: S104  as :port says
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.pages = pages
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__((host, int(port)), _Handler)
+
+    def start(self) -> None:
+        """Serve from now on."""
+        threading.Thread(target=self.serve_forever, name="probes", daemon=True).start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        self.shutdown()
+        self.server_close()
+
+    def server_bind(self) -> None:
+        """Without the look-up of this machine's name, which can take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread, or close it when as many as may be are open."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be had
+            self._free.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An error of a page is logged. A caller that goes away is none."""
+        del request
+        log.exception("probe_not_answered", peer=client_address[0])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ProbeServer
+    server_version = "supervisor"
+    sys_version = ""
+    error_content_type = TEXT
+    error_message_format = "%(code)d %(message)s\n"
+
+    def __init__(self, request: Any, client_address: Any, server: BaseServer) -> None:
+        with suppress(OSError):  # the caller has gone, or took too long
+            super().__init__(request, client_address, server)
+
+    def setup(self) -> None:
+        """Read the head of the request within its time and length, before any of it is looked at."""
+        super().setup()
+        self.rfile = io.BufferedReader(io.BytesIO(_head_of(self.connection)))
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer without the body."""
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        write = self.server.pages.get(self.path.partition("?")[0])
+        page = Page(b"not found\n", HTTPStatus.NOT_FOUND) if write is None else write()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(page.body)
+
+    def log_message(self, *_: object) -> None:
+        """Probes come every few seconds, and what a caller sends stays out of the log."""
+
+
+def _head_of(connection: socket.socket) -> bytes:
+    """The request up to its empty line. Raises TimeoutError, or ConnectionError for one that is too long or not whole."""
+    head, until_s = b"", time.monotonic() + REQUEST_S
+    while b"\r\n\r\n" not in head and b"\n\n" not in head:
+        connection.settimeout(max(until_s - time.monotonic(), 0.001))
+        part = connection.recv(REQUEST_BYTES + 1 - len(head))
+        head += part
+        if not part or len(head) > REQUEST_BYTES:
+            raise ConnectionAbortedError("the request is not whole, or too long")
+    connection.settimeout(REQUEST_S)
+    return head

@@ -1,0 +1,166 @@
+"""What each process tells an orchestrator over HTTP at HEALTH_ADDRESS.
+
+/livez: its main loop comes round; else it must be started again. /readyz: the services that it needs answer; each one's state
+as JSON. /metrics: the same and the process's own figures, for Prometheus. `supervisor metrics` has the ledger's.
+"""
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from supervisor_tasks.embedded import broker_tls, broker_url, database_url
+from supervisor_tasks.monitoring.checks import BrokerAnswers, ChainAnswers, DatabaseAnswers, LoginNodeAnswers
+from supervisor_tasks.monitoring.dependencies import Dependencies, Dependency
+from supervisor_tasks.monitoring.http import JSON, Page, Pages, ProbeServer
+from supervisor_tasks.monitoring.progress import LOOP, STANDS_AFTER_S, Progress
+from supervisor_tasks.queues import Queue
+from supervisor_tasks.settings import Settings, SettingsError, load_or_exit, or_exit
+
+log = structlog.get_logger()
+
+MARK_EVERY_S = 1.0
+
+
+def serve(settings: Settings, process: str, dependencies: Dependencies) -> ProbeServer | None:
+    """Answer at HEALTH_ADDRESS, if there is one. Raises SettingsError when it cannot be had."""
+    if settings.health_address is None:
+        return None
+    registry = CollectorRegistry()
+    try:
+        server = ProbeServer(settings.health_address, pages(LOOP, dependencies, registry))
+    except OSError as error:
+        found = f"HEALTH_ADDRESS: found {settings.health_address!r}"
+        raise SettingsError([f"{found}; expected a free one of this machine ({error})"]) from error
+    register_process(registry, LOOP, dependencies)
+    dependencies.start()
+    server.start()
+    log.info("probes_served", process=process, address=settings.health_address, port=server.server_port)
+    return server
+
+
+def pages(loop: Progress, dependencies: Dependencies, registry: CollectorRegistry) -> Pages:
+    """The three pages."""
+    return {
+        "/livez": lambda: _livez(loop, dependencies),
+        "/readyz": lambda: _readyz(loop, dependencies),
+        "/metrics": lambda: Page(generate_latest(registry), content_type=CONTENT_TYPE_LATEST),
+    }
+
+
+def register_process(registry: CollectorRegistry, loop: Progress, dependencies: Dependencies) -> None:
+    """What /metrics tells of every process."""
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(ProcessMetrics(loop, dependencies))
+
+
+class ProcessMetrics(Collector):
+    """A process's loop and the services that it needs."""
+
+    def __init__(self, loop: Progress, dependencies: Dependencies) -> None:
+        self._loop = loop
+        self._dependencies = dependencies
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of one scrape."""
+        yield GaugeMetricFamily(
+            "supervisor_loop_age_seconds", "How long ago the main loop came round.", value=self._loop.age_s
+        )
+        answers = GaugeMetricFamily(
+            "supervisor_dependency_up", "Whether a service that the process needs answers.", labels=["dependency"]
+        )
+        for name, state in self._dependencies.states().items():
+            answers.add_metric([name], int(bool(state["ok"])))
+        yield answers
+
+
+# --- which services which process needs ---------------------------------------------------------------------------------
+
+
+def serve_worker(sender: Any, **_: object) -> None:
+    """When a worker starts, and knows its queues."""
+    settings = load_or_exit()
+    served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
+    with or_exit():
+        serve(settings, "worker", Dependencies(*needs_of_worker(settings, served)))
+
+
+def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Dependency]:
+    """What the worker of these queues cannot work without."""
+    needs = [_database(settings), _broker(settings)]
+    if Queue.CHAIN in served:
+        needs.append(Dependency("chain", ChainAnswers(settings.rpc_urls)))
+    if {Queue.SLURM, Queue.BENCHMARK} & set(served) and settings.slurm_ssh_address is not None:
+        needs.append(Dependency("login node", LoginNodeAnswers(settings.slurm_ssh_address)))
+    return needs
+
+
+def serve_beat(**_: object) -> None:
+    """When beat starts."""
+    settings = load_or_exit()
+    with or_exit():
+        serve(settings, "beat", Dependencies(_database(settings, holds_loop=True), _broker(settings)))
+
+
+def serve_flower(settings: Settings) -> None:
+    """Before Flower starts. Its loop is tornado's, of this thread."""
+    if settings.health_address is None:
+        return
+    from tornado.ioloop import PeriodicCallback
+
+    PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
+    serve(settings, "flower", Dependencies(_broker(settings)))
+
+
+def serve_callbacks(settings: Settings) -> ProbeServer | None:
+    """The gRPC process acknowledges what the database has taken. Without the broker the fleet only hears of it later."""
+    return serve(settings, "callbacks", Dependencies(_database(settings), _broker(settings, required=False)))
+
+
+async def mark_loop() -> None:
+    """Mark that asyncio's loop comes round, until it is cancelled."""
+    while True:
+        LOOP.mark()
+        await asyncio.sleep(MARK_EVERY_S)
+
+
+def end_in_peace(**_: object) -> None:
+    """When a worker is asked to end: what it does may take longer than its loop may stand."""
+    LOOP.end()
+
+
+def _database(settings: Settings, *, holds_loop: bool = False) -> Dependency:
+    return Dependency("database", DatabaseAnswers(database_url(settings)), holds_loop=holds_loop)
+
+
+def _broker(settings: Settings, *, required: bool = True) -> Dependency:
+    """A loop that needs the broker waits for it, up to 10 s for each answer."""
+    return Dependency("broker", BrokerAnswers(broker_url(settings), broker_tls(settings)), required, holds_loop=required)
+
+
+# --- the pages ----------------------------------------------------------------------------------------------------------
+
+
+def _livez(loop: Progress, dependencies: Dependencies) -> Page:
+    if dependencies.hold_loop:
+        loop.mark()
+    about = {"alive": not loop.stands, "loop_age_s": round(loop.age_s, 1), "expected_within_s": STANDS_AFTER_S}
+    return _document(about, well=not loop.stands)
+
+
+def _readyz(loop: Progress, dependencies: Dependencies) -> Page:
+    ready = dependencies.ready and not loop.ending
+    return _document({"ready": ready, "ending": loop.ending, "dependencies": dict(dependencies.states())}, well=ready)
+
+
+def _document(about: Mapping[str, object], *, well: bool) -> Page:
+    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+    return Page(json.dumps(about).encode() + b"\n", status, JSON)
