@@ -1,0 +1,94 @@
+"""The units of docker/systemd, as systemd itself reads them; systemd need not run."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devgrid.fleet import REPOSITORY
+from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.settings import IN_FILES, Settings
+
+UNITS = REPOSITORY / "docker" / "systemd"
+COMMON = "grid-supervisor-.service.d/10-common.conf"
+SERVICES = sorted(file.relative_to(UNITS) for file in UNITS.rglob("*.service"))
+FLEET = [name for name in SERVICES if name.name.startswith("grid-supervisor-")]
+EXPOSURE = 20  # tenths; systemd calls what is below 2.0 OK
+OF_NO_SETTING = {"HOME", "PYTHONUNBUFFERED"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The units as an operator copies them, with the command where this clone has it."""
+    folder = tmp_path_factory.mktemp("systemd")
+    shutil.copytree(UNITS, folder, dirs_exist_ok=True)
+    for unit in folder.rglob("*.service"):
+        unit.write_text(unit.read_text().replace("/usr/local/bin/supervisor", str(REPOSITORY / ".venv/bin/supervisor")))
+        shutil.move(unit, folder / unit.name)
+    return folder
+
+
+def assignments(unit: Path, name: str) -> list[str]:
+    text = (UNITS / unit).read_text()
+    if unit in FLEET:
+        text += (UNITS / COMMON).read_text()
+    return re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
+
+
+def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
+    units = [str(file) for pattern in ("*.service", "*.target") for file in sorted(installed.glob(pattern))]
+    assert len(units) == len(SERVICES) + 1
+    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
+    ours = [line for line in done.stderr.splitlines() if str(installed) in line or "supervisor" in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=str)
+def test_unit__its_sandbox__leaves_little_open(installed: Path, unit: Path) -> None:
+    argv = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE}", str(installed / unit.name)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=str)
+def test_unit__starts__a_process_that_supervisor_run_knows(unit: Path) -> None:
+    (started,) = assignments(unit, "ExecStart")
+    program, command, process = started.split()[:3]
+    assert (program, command) == ("/usr/local/bin/supervisor", "run")
+    assert process in PROCESSES
+
+
+def test_units__of_the_fleet__are_all_wanted_by_the_target() -> None:
+    wanted = re.findall(r"grid-supervisor-[a-z-]+\.service", (UNITS / "grid-supervisor.target").read_text())
+    assert sorted(wanted) == sorted(unit.name for unit in FLEET)
+
+
+@pytest.mark.parametrize("unit", FLEET, ids=str)
+def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(unit: Path) -> None:
+    given = [pair for line in assignments(unit, "Environment") for pair in line.split()]
+    names = {pair.partition("=")[0] for pair in given} - OF_NO_SETTING
+    credentials = {line.partition(":")[0] for line in assignments(unit, "LoadCredential")}
+    files = {name for name in names if name.endswith("_FILE")}
+    assert {name.lower() for name in names - files} <= set(Settings.model_fields)
+    assert {name.removesuffix("_FILE").lower() for name in files} == credentials <= set(IN_FILES)
+    assert all(f"{name.upper()}_FILE=%d/{name}" in given for name in credentials)
+
+
+def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:
+    given = [line for unit in FLEET for line in assignments(unit, "Environment")]
+    ports = re.findall(r"HEALTH_ADDRESS=127\.0\.0\.1:(\d+)", " ".join(given))
+    assert len(ports) == len(set(ports)) == 5
+
+
+def test_keys__are_split_between_the_workers() -> None:
+    keys = {unit.stem: {line.partition(":")[0] for line in assignments(unit, "LoadCredential")} for unit in FLEET}
+    with_wallet = {name for name, held in keys.items() if "eth_private_key" in held}
+    with_ssh = {name for name, held in keys.items() if "slurm_ssh_private_key" in held}
+    assert (with_wallet, with_ssh) == ({"grid-supervisor-worker-chain"}, {"grid-supervisor-worker-slurm"})
+
+
+def test_settings_file__names_settings_only() -> None:
+    lines = [line for line in (UNITS / "settings.env").read_text().splitlines() if line and not line.startswith("#")]
+    assert {line.partition("=")[0].lower() for line in lines} <= set(Settings.model_fields)
