@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts plugins check test test-fast unit golden attacks bench chaos soak demo lock lock-test wheel clean
+.PHONY: help setup packages protos contracts plugins check test test-fast unit golden attacks bench chaos soak demo images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,8 @@ UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --g
 lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 3.11.0 to 3.13 (UPGRADE=1: with newer versions)
 	@$(UV_COMPILE) --output-file requirements.txt
 	@$(UV_COMPILE) --extra dev --constraints requirements.txt --output-file requirements-dev.txt
+	@cd docker && ../$(subst pyproject.toml,,$(UV_COMPILE)) --constraints ../requirements-dev.txt requirements-build.in \
+		--output-file requirements-build.txt
 
 lock-test: $(VENV)/.ready ## try the locks with each Python that is here, and for those that are not
 	@.ci/lock-test
@@ -85,6 +87,17 @@ golden: setup ## write the golden files of the benchmarks' scripts anew
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json, ONLY="redis stopped" measures some)
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
+
+HELM_VERSION = v3.19.0
+
+build/bin/helm:
+	@command -v go >/dev/null || { echo "images-test: Helm is built by Go, which is not here: install it, or name a helm (HELM=/path)" >&2; exit 1; }
+	@echo "images-test: Helm $(HELM_VERSION) into build/bin"
+	@GOBIN=$(abspath build/bin) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run a fleet in containers, render the chart (GOLDEN=write: its golden files)
+	@devgrid/install-packages.sh docker/packages.txt
+	@$(BIN)/pytest tests/images
 
 soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \

@@ -36,7 +36,7 @@ PROCESSES = {
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="\n\n".join(f"{name}: {process.about}" for name, process in PROCESSES.items()),
 )
 @click.argument("process", type=click.Choice([*PROCESSES]))

@@ -1,0 +1,115 @@
+{{/* Names and labels. */}}
+{{- define "supervisor.labels" -}}
+app.kubernetes.io/name: grid-supervisor
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "supervisor.commonLabels" -}}
+{{ include "supervisor.labels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "supervisor.serviceAccount" -}}
+{{ if .Values.serviceAccount.create }}{{ .Release.Name }}-supervisor{{ else }}default{{ end }}
+{{- end }}
+
+{{- define "supervisor.databaseSecret" -}}
+{{ if .Values.postgres.enabled }}{{ required "postgres.existingSecret" .Values.postgres.existingSecret }}{{ else }}{{ required "database.existingSecret, or postgres.enabled" .Values.database.existingSecret }}{{ end }}
+{{- end }}
+
+{{- define "supervisor.brokerSecret" -}}
+{{ if .Values.redis.enabled }}{{ required "redis.existingSecret" .Values.redis.existingSecret }}{{ else }}{{ required "broker.existingSecret, or redis.enabled" .Values.broker.existingSecret }}{{ end }}
+{{- end }}
+
+{{- define "supervisor.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 1000
+runAsGroup: 1000
+fsGroup: 1000
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "supervisor.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The settings of a cluster as environment variables. */}}
+{{- define "supervisor.settings" -}}
+{{- range $name, $value := merge (dict) (.cluster.settings | default dict) .root.Values.settings }}
+{{ $name }}: {{ $value | toString | quote }}
+{{- end }}
+{{- end }}
+
+{{/*
+The pod of a process. `.process` is its word after `supervisor run`, `.args` its options, `.secrets` a list of (secret, key, variable):
+each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none. `.serviceAccount` is for a pod that comes before ours.
+*/}}
+{{- define "supervisor.pod" -}}
+{{- $values := .root.Values -}}
+serviceAccountName: {{ .serviceAccount | default (include "supervisor.serviceAccount" .root) }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
+securityContext: {{- include "supervisor.podSecurity" . | nindent 2 }}
+{{- with $values.image.pullSecrets }}
+imagePullSecrets: {{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .restart }}
+restartPolicy: {{ .restart }}
+{{- end }}
+containers:
+  - name: {{ .process }}
+    image: "{{ $values.image.repository }}:{{ $values.image.tag | default .root.Chart.AppVersion }}"
+    imagePullPolicy: {{ $values.image.pullPolicy }}
+    args: {{- prepend .args .process | toYaml | nindent 6 }}
+    securityContext: {{- include "supervisor.containerSecurity" . | nindent 6 }}
+    resources: {{- toYaml .resources | nindent 6 }}
+    {{- with .ports }}
+    ports: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- if .config }}
+    envFrom:
+      - configMapRef: {name: {{ .config }}}
+    {{- end }}
+    env:
+      - {name: STATE_DIR, value: /dev/shm/supervisor}  # a memory file system that every container has; nothing else is written to
+      {{- if .port }}
+      - {name: HEALTH_ADDRESS, value: ":{{ .port }}"}
+      {{- end }}
+      {{- range .env }}
+      - {{ toYaml . | nindent 8 | trim }}
+      {{- end }}
+      {{- range .secrets }}
+      - {name: {{ .variable }}, value: /run/secrets/supervisor/{{ .key }}}
+      {{- end }}
+    {{- if .port }}
+    startupProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 5, failureThreshold: 60}
+    livenessProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 10, failureThreshold: 3}
+    readinessProbe: {httpGet: {path: /readyz, port: {{ .port }}}, periodSeconds: 5, failureThreshold: 2}
+    {{- end }}
+    volumeMounts:
+      - {name: secrets, mountPath: /run/secrets/supervisor, readOnly: true}
+volumes:
+  - name: secrets
+    projected:
+      defaultMode: 0440
+      sources:
+        {{- range .secrets }}
+        - secret: {name: {{ .secret }}, items: [{key: {{ .source | default .key }}, path: {{ .key }}}]}
+        {{- end }}
+{{- end }}

@@ -1,0 +1,29 @@
+"""Images, compose stacks and charts: `make images-test`, and not part of other runs, as building them takes minutes."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.images.containers import IMAGE, Containers, build, provide_base
+
+HERE = "tests/images"
+collect_ignore_glob = [] if any(HERE in word for word in sys.argv) else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The image, built from docker/Dockerfile on a base that debootstrap has made."""
+    provide_base()
+    build("docker/Dockerfile", IMAGE, VERSION="1.2.3", REVISION="0123456789abcdef")
+    return IMAGE
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Iterator[Containers]:
+    running = Containers(tmp_path)
+    try:
+        yield running
+    finally:
+        running.remove()

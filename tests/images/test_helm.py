@@ -1,0 +1,180 @@
+"""The chart: linted, rendered with five values files, each manifest judged by the API's schemas and compared with golden files.
+
+`GOLDEN=write make images-test` writes the golden files anew.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from devgrid.fleet import REPOSITORY
+from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.settings import IN_FILES, Settings
+
+CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
+HERE = Path(__file__).parent / "helm"
+VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
+HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
+KUBERNETES = "1.31"
+# Custom resources, whose schemas are those of the operators that bring them.
+WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
+
+
+def helm(command: str, values: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    name = ["grid"] if command == "template" else []
+    argv = [HELM, command, *name, str(CHART), "--kube-version", KUBERNETES, "--values", values, *words]
+    return subprocess.run(argv, check=check, capture_output=True, text=True)
+
+
+def rendered(values: str) -> str:
+    return helm("template", str(HERE / "values" / f"{values}.yaml")).stdout
+
+
+def manifests(values: str) -> list[Any]:
+    return [manifest for manifest in yaml.safe_load_all(rendered(values)) if manifest]
+
+
+def pods(values: str) -> Iterator[tuple[str, Any]]:
+    """The pods of the supervisor's own processes."""
+    for manifest in manifests(values):
+        pod = manifest.get("spec", {}).get("template", {}).get("spec")
+        if pod is not None and manifest["kind"] != "StatefulSet":
+            yield manifest["metadata"]["name"], pod
+
+
+def named(values: str, kind: str) -> dict[str, Any]:
+    return {each["metadata"]["name"]: each for each in manifests(values) if each["kind"] == kind}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_lint__finds_nothing(values: str) -> None:
+    helm("lint", str(HERE / "values" / f"{values}.yaml"), "--strict", "--quiet")
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_manifest__each__is_one_that_the_api_takes(values: str) -> None:
+    for manifest in manifests(values):
+        if manifest["kind"] not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_manifests__are_those_of_the_golden_file(values: str) -> None:
+    golden, found = HERE / "golden" / f"{values}.yaml", rendered(values)
+    if os.environ.get("GOLDEN") == "write":
+        golden.write_text(found)
+    assert found == golden.read_text()
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_names__are_unique_of_each_kind(values: str) -> None:
+    names = [(each["kind"], each["metadata"]["name"]) for each in manifests(values)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_pod__each__is_confined(values: str) -> None:
+    for name, pod in pods(values):
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["automountServiceAccountToken"] is False, name
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in container["resources"]["limits"], name
+        assert container["args"][0] in PROCESSES, name
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
+    for name, pod in pods(values):
+        given = {each["name"] for each in pod["containers"][0]["env"]}
+        files = {each.removesuffix("_FILE").lower() for each in given if each.endswith("_FILE")}
+        assert files <= set(IN_FILES), name
+        assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(Settings.model_fields), name
+    for config in named(values, "ConfigMap").values():
+        if config["metadata"]["name"].endswith("-settings"):
+            assert {each.lower() for each in config["data"]} <= set(Settings.model_fields)
+
+
+def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
+    holders: dict[str, set[str]] = {}
+    for name, pod in pods("everything-on"):
+        for source in pod["volumes"][0]["projected"]["sources"]:
+            for item in source["secret"]["items"]:
+                holders.setdefault(item["path"], set()).add(name)
+    assert holders["eth_private_key"] == {"grid-main-worker-chain"}
+    assert holders["slurm_ssh_private_key"] == holders["slurm_submit_key"] == {"grid-main-worker-slurm"}
+    assert holders["callback_key"] == holders["tls.key"] == {"grid-main-callbacks"}
+    assert holders["flower_basic_auth"] == {"grid-flower"}
+
+
+def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
+    deployments = named("three-clusters", "Deployment")
+    for cluster in ("north", "south", "test"):
+        parts = {name.removeprefix(f"grid-{cluster}-") for name in deployments if name.startswith(f"grid-{cluster}-")}
+        assert parts == {"worker-chain", "worker-slurm", "beat", "callbacks", "metrics"}
+        chain = deployments[f"grid-{cluster}-worker-chain"]["spec"]
+        assert (chain["replicas"], chain["strategy"]) == (1, {"type": "Recreate"})
+        assert chain["template"]["spec"]["containers"][0]["args"] == ["worker", "-Q", f"{cluster}.chain"]
+    assert deployments["grid-north-worker-slurm"]["spec"]["replicas"] == 3
+    assert len([name for name in deployments if name.endswith("flower")]) == 1
+    levels = {name: config["data"]["LOG_LEVEL"] for name, config in named("three-clusters", "ConfigMap").items()}
+    assert levels == {"grid-north-settings": "debug", "grid-south-settings": "info", "grid-test-settings": "debug"}
+
+
+def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
+    policy = named("three-clusters", "NetworkPolicy")["grid-north-callbacks"]["spec"]
+    (rule,) = policy["ingress"]
+    assert [each["ipBlock"]["cidr"] for each in rule["from"]] == ["10.1.0.0/16", "fd00:1::/64"]
+    assert rule["ports"] == [{"port": 3000}]
+    assert policy["podSelector"]["matchLabels"]["supervisor/cluster"] == "north"
+
+
+def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> None:
+    services = named("three-clusters", "Service")
+    assert services["grid-south-callbacks"]["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    assert "appProtocol" not in services["grid-north-callbacks"]["spec"]["ports"][0]
+
+
+def test_migrations__run_before_an_upgrade() -> None:
+    job = named("external-servers", "Job")["grid-migrate"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert (
+        job["spec"]["template"]["spec"]["serviceAccountName"] == "default"
+    )  # ours is not there before an installation
+    with_postgres = named("everything-on", "Job")["grid-migrate"]
+    assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "post-install,pre-upgrade"
+
+
+def test_everything_off__leaves_nothing() -> None:
+    assert manifests("everything-off") == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("clusters: [{name: Main}]", "name"),
+        ("settings: {ETH_PRIVATE_KEY: abc}", "ETH_PRIVATE_KEY"),
+        ("flower: {enabled: true}", "existingSecret"),
+        ("replicaCount: 2", "replicaCount"),
+        (
+            "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",
+            "wallet",
+        ),
+    ],
+)
+def test_values__that_cannot_be_meant__are_refused_by_the_schema(wrong: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(wrong)
+    done = helm("template", str(file), check=False)
+    assert done.returncode != 0
+    assert told in done.stderr
