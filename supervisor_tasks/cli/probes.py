@@ -1,5 +1,6 @@
 """What machines ask: the probe, and Prometheus."""
 
+import signal
 import sys
 import threading
 
@@ -36,13 +37,14 @@ def metrics(desk: Desk, listen: str | None) -> None:
         raise click.ClickException(
             f"found {listen or desk.settings.metrics_address!r}; expected host:port ({error})"
         ) from error
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # the first process of a container gets no signal that it does not await
+        signal.signal(number, lambda *_: ended.set())
     guard_process()
     click.echo(f"metrics at http://{host or '0.0.0.0'}:{server.server_port}/metrics")  # noqa: S104
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        server.shutdown()
-        thread.join()
+    ended.wait()
+    server.shutdown()
+    thread.join()
 
 
 COMMANDS = (health, metrics)
