@@ -38,7 +38,10 @@ def metrics(desk: Desk, listen: str | None) -> None:
             f"found {listen or desk.settings.metrics_address!r}; expected host:port ({error})"
         ) from error
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # the first process of a container gets no signal that it does not await
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the first process of a container gets no signal that it does not await
         signal.signal(number, lambda *_: ended.set())
     guard_process()
     click.echo(f"metrics at http://{host or '0.0.0.0'}:{server.server_port}/metrics")  # noqa: S104

@@ -143,7 +143,9 @@ def _database(settings: Settings, *, holds_loop: bool = False) -> Dependency:
 
 def _broker(settings: Settings, *, required: bool = True) -> Dependency:
     """A loop that needs the broker waits for it, up to 10 s for each answer."""
-    return Dependency("broker", BrokerAnswers(broker_url(settings), broker_tls(settings)), required, holds_loop=required)
+    return Dependency(
+        "broker", BrokerAnswers(broker_url(settings), broker_tls(settings)), required, holds_loop=required
+    )
 
 
 # --- the pages ----------------------------------------------------------------------------------------------------------
