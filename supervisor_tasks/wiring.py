@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-AT_START = ("check_slurm", "register", "look_at_nodes", "nudge", "sweep")  # what does not wait for the clock
+AT_START = ("check_slurm", "scan", "register", "look_at_nodes", "nudge", "sweep")  # what does not wait for the clock
 SENSIBLE_GRACE_S = 60.0  # a site whose sweeps end jobs sooner mistakes a restart of slurmctld for a loss
 
 

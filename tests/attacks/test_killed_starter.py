@@ -18,9 +18,10 @@ GONE_WITHIN_S = 60.0
 
 # Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid and only names its folder.
 STARTER = """
-import psutil, time
+import psutil, signal, time
 from devgrid.process import wait_until
 from devgrid.state import private_processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 def sleeps():
     return sum(process.name() == "sleep" for process in psutil.Process().children(recursive=True))
 with private_processes() as processes:
