@@ -91,7 +91,7 @@ def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[
     """What is left of an excess beside what was asked for, and what the site's MaxMemPerCPU makes of that. While SLURM does not
     tell, only what it never rounds counts; jobs that wait do not depend on what SLURM tells of those that run.
     """
-    running = {seen.slurm_id for _, seen, _ in doubted if seen.phase is not Phase.WAITING}
+    running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
     cluster = site.slurm.cluster
     untold = dict[str, str]()
     limit = _told("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, untold)
@@ -99,7 +99,7 @@ def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[
     _watch_untold(site.ledger, untold, len(doubted))
     found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
-        request = size if seen.phase is Phase.WAITING else (asked[0] if asked else {}).get(seen.slurm_id)
+        request = size if seen.is_pending else (asked[0] if asked else {}).get(seen.slurm_id)
         if limit is None or request is None:
             found[job.job_id] = _never_rounded(excesses(size, _paid(site, job)))
         else:
@@ -129,7 +129,7 @@ def _watch_untold(ledger: Ledger, untold: Mapping[str, str], jobs: int) -> None:
 
 def _taken(seen: Seen, found: Sequence[Excess]) -> list[Excess]:
     """What has consequences. The time of a job that has ended is billed as it is."""
-    excess = to_take_back(found, waits=seen.phase is Phase.WAITING)
+    excess = to_take_back(found, waits=seen.is_pending)
     return [one for one in excess if one.of != TIME_LIMIT] if seen.phase is Phase.ENDED else excess
 
 
@@ -140,6 +140,5 @@ def _never_rounded(found: Sequence[Excess]) -> list[Excess]:
 def _change(job: Job, seen: Seen, found: Sequence[Excess]) -> Change:
     what = "; ".join(map(str, found))
     limit_only = all(excess.of == TIME_LIMIT for excess in found)
-    phase = seen.phase
-    event = MoreThanPaid(what, limit_only, waits=phase is Phase.WAITING, ended=phase is Phase.ENDED)
+    event = MoreThanPaid(what, limit_only, waits=seen.is_pending, ended=seen.phase is Phase.ENDED)
     return Change(job.job_id, event)

@@ -203,6 +203,11 @@ class Seen:
         return f"{self.state} ({self.reason})" if waits else self.state
 
     @property
+    def is_pending(self) -> bool:
+        """Whether SLURM has given it nothing yet. A job that is being configured waits for its prolog, and has its nodes."""
+        return self.phase is Phase.WAITING and self.state != "CONFIGURING"
+
+    @property
     def never_begins(self) -> bool:
         """Whether it waits until somebody changes something."""
         return self.phase is Phase.WAITING and never_begins(self.reason)

@@ -69,6 +69,16 @@ def drained(grid: Grid) -> Iterator[None]:
     scontrol(grid, "update", ALL_NODES, "state=resume")
 
 
+@pytest.fixture
+def slow_prolog(grid: Grid) -> Iterator[None]:
+    hook = grid.folder / "slurm" / "plugins" / "supervisor-started"
+    kept = hook.rename(hook.with_name("kept"))
+    hook.write_text(f"#!/bin/sh\nsleep 5\nexec {kept}\n")
+    hook.chmod(0o755)
+    yield
+    kept.rename(hook)
+
+
 def size(grid: Grid, slurm_id: int) -> dict[str, str]:
     wanted = ",".join(f"{field}:0|" for field in FIELDS.split(","))
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={wanted}")
@@ -161,5 +171,15 @@ def test_rounded_up_by_slurm_itself__is_no_attack(grid: Grid, customer: Account)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "RUNNING")
     assert size(grid, slurm_id)["tres-alloc"].startswith("cpu=8,")
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    assert "MoreThanPaid" not in journal(grid, job_id)
+
+
+def test_whole_nodes_while_the_prolog_runs__are_no_attack(grid: Grid, customer: Account, slow_prolog: None) -> None:
+    """SLURM shows such a job as CONFIGURING: it waits, and what it shows is what it has been given."""
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n", minutes=60, cpusPerTask=3)
+    slurm_id = id_of(grid, job_id)
+    wait_for_state(grid, slurm_id, "CONFIGURING")
+    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

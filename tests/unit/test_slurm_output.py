@@ -370,6 +370,14 @@ def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status
             end(state)
 
 
+@pytest.mark.parametrize(
+    ("state", "pending"),
+    [("PENDING", True), ("REQUEUE_HOLD", True), ("CONFIGURING", False), ("RUNNING", False), ("COMPLETED", False)],
+)
+def test_is_pending__of_a_job_that_has_its_nodes__is_false(state: str, pending: bool) -> None:
+    assert Seen(SlurmId(3), state, 0, 0).is_pending is pending
+
+
 def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
     assert phase("SPLENDID") is Phase.UNKNOWN
 
