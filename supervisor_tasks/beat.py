@@ -22,6 +22,7 @@ def _question() -> Question:
         slurm_try_every_s=settings.slurm_try_every_s,
         hardware_settled_s=settings.hardware_settled_s,
         has_directory=settings.ldap_url is not None,
+        start_block=settings.metascheduler_start_block,
     )
     return lambda: due(asked.look(), rules)
 

@@ -45,6 +45,7 @@ _LOOK = text(
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
             FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
         ), true) AS sweep,
+        (SELECT block_number FROM cursors WHERE cluster = :cluster AND stream = 'history') AS claims_known_since,
         ARRAY(SELECT number FROM locks WHERE class = :guards) AS guards,
         ARRAY(SELECT name FROM alarms WHERE cluster = :cluster) AS alarms,
         (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{}')
@@ -62,7 +63,8 @@ class Look:
     """What the ledger says at one moment. Ages are in seconds, by the database's clock.
 
     `unwoken` effects are due, and no message is under way for them; `abandoned` ones are leased by a worker that is gone.
-    `busy` names the work that a worker does at this moment under its guard.
+    `claims_known_since` is the block from which on all claims are known, None before the first sweep. `busy` names the work that
+    a worker does at this moment under its guard.
     """
 
     unwoken: bool = False
@@ -74,6 +76,7 @@ class Look:
     measuring: bool = False
     accounts: bool = False
     sweep: bool = False
+    claims_known_since: int | None = None
     busy: frozenset[str] = frozenset()
     alarms: frozenset[AlarmName] = frozenset()
     ticks_s: Mapping[str, float] = field(default_factory=dict)

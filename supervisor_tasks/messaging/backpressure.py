@@ -22,7 +22,7 @@ BUSY = 16  # messages in a queue are more than a worker takes at a time: what wa
 
 def queue_length(channel: Any, queue: str) -> int:
     """How many messages wait in the queue. Raises what the broker's client raises."""
-    return int(channel.client.llen(queue))
+    return int(channel._size(queue))
 
 
 def queue_lengths(connect: Callable[[], AbstractContextManager[Any]], queues: Iterable[str]) -> int:

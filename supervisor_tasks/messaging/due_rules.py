@@ -39,6 +39,7 @@ class RuleSettings:
     slurm_try_every_s: float = 10.0
     hardware_settled_s: float = 300.0
     has_directory: bool = False
+    start_block: int = 0  # no claim of ours is older
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ def _watch(look: Look, _: RuleSettings) -> bool:
     return look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS) or missed
 
 
+def _sweep(look: Look, settings: RuleSettings) -> bool:
+    """A sweep is due, or claims from before this ledger's first scan are to be read: the sweep's task does that in between."""
+    return look.sweep or (look.claims_known_since or 0) > settings.start_block
+
+
 RULES = {
     "nudge": Rule(lambda look, _: look.unwoken or look.abandoned, 1.0),
     "witness": Rule(lambda look, _: look.unread, 1.0),
@@ -93,7 +99,7 @@ RULES = {
     "watch": Rule(_watch, 5.0, 120.0),
     "benchmark": Rule(lambda look, _: look.measuring, 2.0, 300.0),
     "check_slurm": Rule(_check_slurm, 2.0, 60.0),
-    "sweep": Rule(lambda look, _: look.sweep, 10.0),
+    "sweep": Rule(_sweep, 10.0),
     "register": Rule(_register, 5.0, 300.0),
     "look_at_nodes": Rule(lambda *_: False, 60.0, 60.0),
 }

@@ -61,6 +61,8 @@ def test_due__nothing_happens__nothing() -> None:
         ({"ticks_s": aged("callbacks", 31.0)}, {"watch"}),
         ({"measuring": True}, {"benchmark", "register"}),
         ({"sweep": True}, {"sweep"}),
+        ({"claims_known_since": 1}, {"sweep"}),  # older claims are to be read
+        ({"claims_known_since": 0}, set()),
         ({"ticks_s": aged(ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(STANDS_STILL, "17")}, {"scan"}),
         ({"facts": REGISTERED | stored(STANDS_STILL, "")}, set()),
