@@ -63,8 +63,8 @@ class Look:
     """What the ledger says at one moment. Ages are in seconds, by the database's clock.
 
     `unwoken` effects are due, and no message is under way for them; `abandoned` ones are leased by a worker that is gone.
-    `claims_known_since` is the block from which on all claims are known, None before the first sweep. `busy` names the work that
-    a worker does at this moment under its guard.
+    `claims_known_since` is the block from which on all claims are known, None before the first sweep. `busy` names the work
+    that a worker does at this moment under its guard.
     """
 
     unwoken: bool = False
