@@ -299,10 +299,10 @@ def test_reporter__killed_where_the_world_changes__loses_nothing(
 ) -> None:
     order = processes.folder / "crash"
     order.write_text(place)
-    for kind in ("start", "end"):
-        write(spool, 1, kind)
     with serving() as (supervisor, port):
         killed = start_reporter(processes, spool, port, CRASH_AT=str(order))
+        for kind in ("start", "end"):  # it dies of the first, and so not before it is known to be at work
+            write(spool, 1, kind)
         wait_until(lambda: killed.process() is None, "the crash", 60.0)
         processes.kill(killed)  # which reaps it
         assert len(events(spool)) == (1 if place == "after-event-delivered" else 2)
