@@ -245,9 +245,9 @@ class Login:
     def another_sshd(self, name: str, *options: str) -> Sshd:
         return Sshd.start(self.processes, self.users.environment(), lets_in(self.key), name=name, options=options)
 
-    def ssh(self, sshd: Sshd, address: str | None = None) -> Ssh:
+    def ssh(self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0) -> Ssh:
         key = load_key(self.key.read_text())
-        return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s=3.0)
+        return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
 
 
 def site_of(engine: Engine, cluster: Cluster) -> Site:

@@ -177,7 +177,7 @@ def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
     login: Login, argv: list[str], stdin: bytes
 ) -> None:
     for _ in range(CONNECTIONS):
-        ssh = login.ssh(login.sshd)
+        ssh = login.ssh(login.sshd, connect_timeout_s=deadline(15.0))  # for a turn, too
         with ThreadPoolExecutor(THREADS) as callers:
             answers = list(callers.map(ssh.run, [CUSTOMER] * QUICK, [argv] * QUICK, [stdin] * QUICK))
         assert {answer.status for answer in answers} == {0}
