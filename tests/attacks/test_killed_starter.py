@@ -143,7 +143,12 @@ def test_make_demo_is_killed__while_a_job_runs__no_process_of_the_grid_or_of_the
             assert make.poll() is None, log.read_text()
             family = psutil.Process(make.pid).children(recursive=True)
             (folder,) = state_folders_below(make.pid)
-            assert any("name='sleep'" in process for process in left_of(folder)), "the job's own process"
+            wait_until(
+                lambda: any("name='sleep'" in process for process in left_of(folder)),
+                "the job's own process",
+                30.0,
+                0.1,
+            )
         finally:
             make.kill()
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
