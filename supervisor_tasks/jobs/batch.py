@@ -301,8 +301,8 @@ class Batch:
             assert error is not None  # noqa: S101
             try:
                 self._fail([outcome.effect for outcome in alike], error)
-            except TransientError as away:  # the holder gives them back when the ledger can be written
-                log.warning("effects_not_given_back_now", effects=len(alike), error=str(away))
+            except Exception as failure:  # noqa: BLE001  their leases run out; raised, it would end all work of this kind here
+                log.warning("effects_not_given_back_now", effects=len(alike), error=repr(failure))
 
     def _fail(self, effects: Sequence[OpenEffect], error: Exception) -> None:
         ledger = self._site.ledger
