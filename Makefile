@@ -3,12 +3,12 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 WORKFLOW ?= devgrid/workflows/hello-world.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages protos contracts plugins check test test-fast unit golden attacks bench chaos soak demo images-test lock lock-test wheel clean
+.PHONY: help hooks setup packages protos contracts plugins check test test-fast unit golden env-example docs docs-site coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,21 +60,35 @@ wheel: setup ## build the wheel into build/wheel
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@ls build/wheel/*.whl
 
-check: setup ## types, style and the direction of imports
+hooks: $(VENV)/.ready ## have git check commit messages and style
+	@git config core.hooksPath .githooks
+	@git config commit.template .githooks/message.txt
+
+check: setup ## types, style, wording, the direction of imports, and whether docs/reference/ is as the code says
+	@.ci/check-words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m tests.support.reference --check
 
 unit: setup ## the tests that need no server
-	@$(BIN)/pytest tests/unit
+	@$(BIN)/pytest tests/unit -n $(WORKERS)
 
-test: check ## every test, after the checks: WORKERS=3 files side by side, then those that want a quiet machine, one at a time
+test: check ## every test, after the checks: WORKERS=4 files side by side, then those that want a quiet machine, one at a time
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
 
-test-fast: check ## the checks, and the tests that need no SLURM: what a contributor runs
+test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM, outages and compilers
 	@$(BIN)/pytest tests/unit tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
 		-m "not slurm and not slow and not quiet_machine"
+
+coverage: setup ## branch coverage of the product by unit and integration tests (TESTS=tests/unit: by these tests)
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(BIN)/coverage run -m pytest $(or $(TESTS),tests/unit tests/integration) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet
+	@$(BIN)/coverage html --quiet
+	@$(BIN)/python -m tests.support.coverage_bounds build/coverage/coverage.json $(if $(TESTS),--some)
 
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
@@ -82,8 +96,34 @@ chaos: setup ## kill processes where the world changes, then what takes long (RU
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (ONLY=words)
 	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
-golden: setup ## write the golden files of the benchmarks' scripts anew
+golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists anew
 	@$(BIN)/python -m tests.unit.benchmark_cases
+	@$(BIN)/python -m tests.unit.cli.golden_cases
+
+env-example: setup ## write docker/.env.example anew from the settings
+	@$(BIN)/python -m tests.unit.env_example
+
+docs: setup ## write docs/reference/ anew from the code
+	@$(BIN)/python -m tests.support.reference
+
+MERMAID_VERSION = 11.6.0
+MERMAID_SHA256 = 3a93016a73dc82ba890d919f9bbb176f3da9d98341650c0b517f2595cc68fef8
+
+build/docs/mermaid-$(MERMAID_VERSION).min.js:
+	@echo "docs-site: mermaid $(MERMAID_VERSION), which draws the diagrams, from npm"
+	@mkdir -p $(@D)
+	@cd $(@D) && npm pack --silent --no-update-notifier mermaid@$(MERMAID_VERSION) >/dev/null
+	@tar -xzOf $(@D)/mermaid-$(MERMAID_VERSION).tgz package/dist/mermaid.min.js >$@.new
+	@rm $(@D)/mermaid-$(MERMAID_VERSION).tgz
+	@echo "$(MERMAID_SHA256)  $@.new" | sha256sum --quiet --check
+	@mv $@.new $@
+
+docs-site: setup build/docs/mermaid-$(MERMAID_VERSION).min.js ## build the documentation into build/docs/site, with search; a broken link or diagram is an error
+	@$(BIN)/python -m tests.support.docs_site build/docs/pages
+	@install -D -m 644 build/docs/mermaid-$(MERMAID_VERSION).min.js build/docs/pages/assets/mermaid.min.js
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/python -m tests.support.diagrams build/docs/pages/assets/mermaid.min.js
+	@echo "docs-site: build/docs/site; search needs a web server: $(BIN)/python -m http.server --directory build/docs/site"
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json, ONLY="redis stopped" measures some)
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
@@ -95,7 +135,7 @@ build/bin/helm:
 	@echo "images-test: Helm $(HELM_VERSION) into build/bin"
 	@GOBIN=$(abspath build/bin) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
-images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run a fleet in containers, render the chart (GOLDEN=write: its golden files)
+images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run fleets in containers and by compose, render the chart (GOLDEN=write: its golden files)
 	@devgrid/install-packages.sh docker/packages.txt
 	@$(BIN)/pytest tests/images
 
@@ -103,8 +143,8 @@ soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SE
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
-demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1, BENCHMARK=1: of a cluster to be measured)
-	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark)
+demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured)
+	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 clean: ## remove what setup built
 	@rm -rf $(VENV) node_modules build *.egg-info

@@ -1,23 +1,23 @@
-"""How Celery runs here: queues, routes, the clock, delivery.
+"""Celery's configuration: queues, routes, beat, delivery.
 
-The ledger is the truth and a message only a wake-up: acknowledgement is late, results are not kept, and the clock sends no
-more than is worked off.
+The ledger is the truth, and a message is only a wake-up. So workers acknowledge late and keep no results, and beat
+sends no more messages than the workers process.
 """
 
 import sys
 
 from kombu.entity import Queue as BrokerQueue
 
+from supervisor_tasks.config.embedded_servers import broker_tls as _broker_tls
+from supervisor_tasks.config.embedded_servers import broker_url as _broker_url
 from supervisor_tasks.config.process_guard import guard_process as _guard_process
-from supervisor_tasks.embedded import broker_tls as _broker_tls
-from supervisor_tasks.embedded import broker_url as _broker_url
+from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
+from supervisor_tasks.config.settings import or_exit as _or_exit
+from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
 from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
 from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
-from supervisor_tasks.queues import QUEUE_OF_TASK, TASKS, Queue
-from supervisor_tasks.running import needs_of_command as _needs_of_command
-from supervisor_tasks.settings import load_or_exit as _load_or_exit
-from supervisor_tasks.settings import or_exit as _or_exit
+from supervisor_tasks.worker import needs_of_command as _needs_of_command
 
 _needs = _needs_of_command(sys.argv)
 _guard_process(*_needs)
@@ -36,25 +36,25 @@ with _or_exit():
 broker_use_ssl = _broker_tls(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
-    "ack_emulation": False,  # what a worker received and did not do is in the ledger, and needs no second book in Redis
+    "ack_emulation": False,  # the ledger has the work that a worker received and did not do; Redis needs no copy
     "socket_timeout": 10,
     "socket_connect_timeout": 3,
     "socket_keepalive": True,
-    "health_check_interval": 5,  # a connection that only looks alive is dropped after twice that
+    "health_check_interval": 5,  # Celery drops a dead connection after twice that
 }
 broker_connection_max_retries = None
-worker_consumer = "supervisor_tasks.broker:PatientConsumer"
-beat_scheduler = "supervisor_tasks.beat:LedgerBeat"
+worker_consumer = "supervisor_tasks.messaging.consumer:ReconnectingConsumer"
+beat_scheduler = "supervisor_tasks.messaging.ledger_beat:LedgerBeat"
 
 task_serializer = "json"
 accept_content = ["json"]
 task_ignore_result = True
 task_acks_late = True
 task_reject_on_worker_lost = True
-task_publish_retry = False  # the ledger's clock wakes again whatever a message failed to
-worker_send_task_events = True  # and none when a message is sent: Flower shows the queues
+task_publish_retry = False  # beat wakes the work again for which a message failed
+worker_send_task_events = True  # for Flower; no events when a message is sent, because Flower shows the queues
 worker_prefetch_multiplier = 1
-worker_pool = "threads"  # the work is waiting, and gRPC, paramiko and web3 do not survive a fork
+worker_pool = "threads"  # tasks mostly wait, and gRPC, paramiko and web3 do not survive a fork
 worker_concurrency = 16
 worker_hijack_root_logger = False
 

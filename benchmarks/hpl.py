@@ -3,21 +3,21 @@
 import re
 from collections.abc import Iterator
 
-from benchmarks.layout import Layout, chosen, nodelist, problem_size, process_grid
-from benchmarks.output import Section, number, shown, taken_apart
 from benchmarks.plan import Mode, Plan
-from benchmarks.reading import Measured, Reading, UnreadableOutputError
-from benchmarks.script import JobScript, container_words, rendered
+from benchmarks.rank_layout import RankLayout, chosen, nodelist, problem_size, process_grid
+from benchmarks.rendering import JobScript, container_words, rendered
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from benchmarks.sections import Section, number, shown, taken_apart
 
 LABEL = "compute.gflops"
 _SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
 _PER_GPU = r"(?:[ \t]*\([^()\n]{1,40}\))?"
-# Behind the Gflops of the LU factorisation, HPL-AI has the time of the refinement, its iterations, and the Gflops of both.
+# After the Gflops of the LU factorisation, HPL-AI prints the refinement's time and iterations, and the Gflops of both.
 _REFINED = r"(?:[ \t]+\S{1,40}[ \t]+[0-9]{1,9}[ \t]+(\S{1,40}))?"
 _RESULT = re.compile(
     rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}}){_PER_GPU}{_REFINED}"
 )
-# HPL-MxP as NVIDIA's hpl-mxp.sh runs it: its check stands before the result, and the next line, `LU GFLOPS`, is only a part.
+# HPL-MxP as NVIDIA's hpl-mxp.sh runs it: the check comes before the result. The next line, `LU GFLOPS`, is only a part.
 _MXP = re.compile(
     r"\n[ \t]*N[ \t]*=[ \t]*[0-9]{1,9},[ \t]*NB[ \t]*=[ \t]*[0-9]{1,5},[ \t]*NPROW[ \t]*=[^\n]{1,120}"
     r"\n[ \t]*GFLOPS[ \t]*=[ \t]*([^\s,]{1,40}),"
@@ -26,11 +26,13 @@ _CHECK = re.compile(r"\.{6}[ \t]*(PASSED|FAILED)")
 _VERSION = re.compile(
     r"\n(HPLinpack|HPL-AI-NVIDIA|HPL-AI|HPL-MxP-NVIDIA|HPL-MxP|HPL-NVIDIA|hpl-ai)[ \t]+([0-9][0-9.]{0,15})"
 )
-_MOST_GFLOPS = 1e11  # a hundred times the fastest machine there is
+_MOST_GFLOPS = 1e11  # a hundred times the fastest machine
 
 
 def render(plan: Plan) -> JobScript:
-    """One rank for each GPU; on CPU clusters as configured, else one for each CPU."""
+    """Render the job with one rank for each GPU. On CPU clusters the plan sets the ranks; if it does not, there is one
+    for each CPU.
+    """
     layout = layout_of(plan)
     gpus = min(node.gpus for node in layout.nodes)
     mem_mb = min(node.mem_mb for node in layout.nodes)
@@ -64,16 +66,16 @@ def render(plan: Plan) -> JobScript:
     )
 
 
-def layout_of(plan: Plan) -> Layout:
-    """On the nodes with GPUs, where there are any."""
+def layout_of(plan: Plan) -> RankLayout:
+    """Return the layout on the nodes with GPUs, or on all nodes if none has any."""
     nodes = chosen(plan.gpu_nodes or plan.nodes, single_node=plan.hpl_single_node)
     cpus = min(node.cpus for node in nodes)
     ranks = min(node.gpus for node in nodes) or min(plan.cpu_ranks_per_node or cpus, cpus)
-    return Layout(nodes, ranks, nodelist(plan, nodes))
+    return RankLayout(nodes, ranks, nodelist(plan, nodes))
 
 
 def dat(n: int, nb: int, p: int, q: int) -> str:
-    """HPL.dat, which is hpcc's hpccinf.txt too: hpcc wants the lines about PTRANS behind it."""
+    """Return HPL.dat, which is hpcc's hpccinf.txt too: hpcc needs the lines about PTRANS at its end."""
     values = [
         *("HPLinpack benchmark input file", "", "HPL.out", 6, 1, n, 1, nb, 0, 1, p, q, 16.0),
         *(1, 2, 1, 4, 1, 2, 1, 1, 1, 1, 1, 1, 2, 64, 0, 0, 1, 8),
@@ -83,7 +85,7 @@ def dat(n: int, nb: int, p: int, q: int) -> str:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """The best GFLOPS of the log. Raises UnreadableOutputError."""
+    """Return the best GFLOPS of the log. Raises UnreadableOutputError."""
     found = taken_apart(output, nonce)
     if "hpl" not in found.sections and found.missing:
         return Reading(left_out=found.missing, notes=found.notes)
@@ -97,11 +99,11 @@ def parse(output: bytes, nonce: str) -> Reading:
     ended = (f"the job went on after the result: {section.why_unusable}",) if section.why_unusable else ()
     version = _VERSION.search(text)
     tool = f"{version[1]} {version[2]}" if version else ""
-    return Reading({LABEL: Measured(max(believed), "GFLOPS")}, notes=(*found.notes, *ended), tool=tool)
+    return Reading({LABEL: MeasuredValue(max(believed), "GFLOPS")}, notes=(*found.notes, *ended), tool=tool)
 
 
 def _results(text: str) -> Iterator[tuple[float, str]]:
-    """GFLOPS of each result line that can be one, and what was said of its residual."""
+    """GFLOPS of each plausible result line, and the outcome of its residual check."""
     lines, mxp = list(_RESULT.finditer(text)), list(_MXP.finditer(text))
     ends = [*(line.start() for line in lines), len(text)][1:]
     begins = [0, *(line.end() for line in mxp)]
@@ -118,8 +120,8 @@ def _results(text: str) -> Iterator[tuple[float, str]]:
 
 
 def _gflops(line: re.Match[str]) -> str:
-    """What a result line says of the whole solution. Mixed precision is measured with refinement, as HPL-MxP defines it;
-    a line without it tells only of a part.
+    """GFLOPS of the whole solution in a result line. Mixed precision is measured with refinement, as HPL-MxP defines
+    it; a line without refinement shows only a part.
     """
     mixed, plain, refined = line[1], line[8], line[9]
     return refined or "" if mixed else plain

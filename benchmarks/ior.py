@@ -1,4 +1,4 @@
-"""IOR: bandwidth and operations a second of the volumes; with fio where a node has no ior."""
+"""IOR: bandwidth and operations a second of the volumes. fio measures them where a node has no ior."""
 
 import re
 import statistics
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 
-from benchmarks.documents import document, inner
-from benchmarks.layout import Layout, chosen, nodelist
-from benchmarks.output import Section, number, shown, taken_apart
-from benchmarks.parts import Part, collected
+from benchmarks.json_output import document, inner
+from benchmarks.partial_results import Part, collected
 from benchmarks.plan import Mode, Plan
-from benchmarks.reading import Measured, Reading, UnreadableOutputError
-from benchmarks.script import JobScript, container_words, rendered
+from benchmarks.rank_layout import RankLayout, chosen, nodelist
+from benchmarks.rendering import JobScript, container_words, rendered
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from benchmarks.sections import Section, number, shown, taken_apart
 
 _HEADER = "access,bw(MiB/s),IOPS,"
 _VERSION = re.compile(r"\n(IOR-[0-9][0-9A-Za-z.+-]{0,30})")
@@ -26,10 +26,10 @@ _WAYS = ("write", "read")
 
 
 def render(plan: Plan) -> JobScript:
-    """One rank for each CPU, 64 at most."""
+    """Render the job with one rank for each CPU, at most 64 on a node."""
     nodes = chosen(plan.nodes, single_node=plan.ior_single_node)
     ranks_per_node = min(_MOST_RANKS_PER_NODE, *(node.cpus for node in nodes))
-    layout = Layout(nodes, ranks_per_node, nodelist(plan, nodes))
+    layout = RankLayout(nodes, ranks_per_node, nodelist(plan, nodes))
     block_mb = plan.ior_block_mb_per_node // layout.ranks_per_node // _TRANSFER_MB * _TRANSFER_MB
     facts = {
         "container": plan.mode is Mode.CONTAINER,
@@ -52,7 +52,7 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """The volumes that can be read. Raises UnreadableOutputError when that is none."""
+    """Return the results of the volumes that can be read. Raises UnreadableOutputError if there is none."""
     found = taken_apart(output, nonce)
     tools, parts = dict[str, None](), list[Part]()
     for name in found.sections:
@@ -82,13 +82,13 @@ def _labels(volume: str, way: str) -> tuple[str, str]:
     return f"storage.{volume}.{way}.bw.mibps", f"storage.{volume}.{way}.iops"
 
 
-def _measured(volume: str, way: str, mibps: float, iops: float) -> dict[str, Measured]:
+def _measured(volume: str, way: str, mibps: float, iops: float) -> dict[str, MeasuredValue]:
     bandwidth, operations = _labels(volume, way)
-    return {bandwidth: Measured(mibps, "MiB/s"), operations: Measured(iops, "1/s")}
+    return {bandwidth: MeasuredValue(mibps, "MiB/s"), operations: MeasuredValue(iops, "1/s")}
 
 
-def _ior(section: Section, *, volume: str) -> Mapping[str, Measured]:
-    """Means over the iterations. The columns behind IOPS differ from version to version and are not read."""
+def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
+    """Means over the iterations. The columns after IOPS differ from version to version and are not read."""
     if section.why_unusable:
         raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
     rows: dict[str, list[str]] = {way: [] for way in _WAYS}
@@ -100,7 +100,7 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, Measured]:
         raise UnreadableOutputError(
             f"ior on {volume} printed {seen}; expected `{_HEADER}...` and as many of both; {shown(section.text)}"
         )
-    found = dict[str, Measured]()
+    found = dict[str, MeasuredValue]()
     for way, of_way in rows.items():
         columns = [[*row.split(",", 2), "", ""][:2] for row in of_way]
         mibps = statistics.fmean(number(bandwidth, f"ior's bandwidth of {way}") for bandwidth, _ in columns)
@@ -109,7 +109,7 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, Measured]:
     return found
 
 
-def _fio(section: Section, *, volume: str, way: str) -> Mapping[str, Measured]:
+def _fio(section: Section, *, volume: str, way: str) -> Mapping[str, MeasuredValue]:
     if section.why_unusable:
         raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
     found = document(section.text, "fio")

@@ -1,7 +1,7 @@
 """The microarchitecture of a processor, by archspec's table and rules, from what its node prints.
 
-archspec itself looks at the machine that it runs on, and a node need not have it (nor all the same version of it), so the
-node prints its /proc/cpuinfo and the choice is made here.
+archspec itself looks at the machine that it runs on. A node may have no archspec, or another version of it. So the node
+prints its /proc/cpuinfo, and the choice is made here.
 """
 
 import re
@@ -13,7 +13,8 @@ from archspec.cpu.schema import TARGETS_JSON
 
 
 def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
-    """The name of the newest compatible microarchitecture, else the machine's family; "" where archspec knows no such machine.
+    """Return the name of the newest compatible microarchitecture, else the machine's family; "" if archspec does not
+    know such a machine.
 
     `machine` is what `uname -m` prints, `cpuinfo` the first processor of /proc/cpuinfo.
     """
@@ -25,7 +26,7 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
     candidates = [target for target in family if _compatible(machine, info, target)]
     generic = max((target for target in candidates if target.vendor == "generic"), key=_newness, default=root)
     same_part = [target for target in candidates if info.cpu_part and target.cpu_part == info.cpu_part]
-    # A feature that is turned off in the firmware must not hide the rest: what descends from the best generic one counts.
+    # A feature that the firmware turns off must not hide the rest: all descendants of the best generic one count.
     return str(
         max((target for target in same_part or candidates if target > generic), key=_newness, default=generic).name
     )
@@ -34,7 +35,7 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
 def _compatible(machine: str, info: Microarchitecture, target: Microarchitecture) -> bool:
     if machine in ("x86_64", "aarch64"):
         return bool(COMPATIBILITY_CHECKS[machine](info, target))
-    # archspec's other rules look at our own machine. What is no POWER is its family.
+    # archspec's other rules look at our own machine. A machine other than POWER gets its family.
     return bool(target.generation <= info.generation) if machine.startswith("ppc64") else target.name == machine
 
 

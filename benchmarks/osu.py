@@ -1,19 +1,19 @@
-"""OSU micro-benchmarks: what the network does between two nodes, and between all."""
+"""OSU micro-benchmarks: the network's latency and bandwidth between two nodes, and its latency between all."""
 
 import re
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.layout import Layout, nodelist
-from benchmarks.output import Section, number, shown, taken_apart
-from benchmarks.parts import Part, collected
+from benchmarks.partial_results import Part, collected
 from benchmarks.plan import Mode, Plan
-from benchmarks.reading import Measured, Reading, UnreadableOutputError
-from benchmarks.script import JobScript, container_words, rendered
+from benchmarks.rank_layout import RankLayout, nodelist
+from benchmarks.rendering import JobScript, container_words, rendered
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from benchmarks.sections import Section, number, shown, taken_apart
 
 _ROW = re.compile(r"\n[ \t]*([0-9]{1,12})[ \t]+(\S{1,40})")
 _TITLE = re.compile(r"\n# (OSU[^\n]{0,60}? v[0-9][0-9.a-z]{0,15})\b")
-_LARGEST_WITHOUT_DOUBT = 1024  # bytes; a table that ends before was cut off
+_LARGEST_WITHOUT_DOUBT = 1024  # bytes; a table that ends earlier was cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ TESTS = (
 
 
 def render(plan: Plan) -> JobScript:
-    """One rank on each node; two ranks where there is one node only."""
+    """Render the job with one rank on each node; with two ranks if there is only one node."""
     single = len(plan.nodes) == 1
-    layout = Layout(plan.nodes, 2 if single else 1, nodelist(plan, plan.nodes))
+    layout = RankLayout(plan.nodes, 2 if single else 1, nodelist(plan, plan.nodes))
     pair_only = ("latency", "bibw")
     tests = [
         {
@@ -66,7 +66,7 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """The values at the largest message. Raises UnreadableOutputError when not one of the three can be read."""
+    """Return the values at the largest message. Raises UnreadableOutputError if none of the three can be read."""
     found = taken_apart(output, nonce)
     titles = [_TITLE.search("\n" + section.text) for section in found.sections.values()]
     tools = dict.fromkeys(title[1] for title in titles if title)
@@ -74,7 +74,7 @@ def parse(output: bytes, nonce: str) -> Reading:
     return collected(found, parts, tool=", ".join(tools))
 
 
-def _largest(section: Section, *, test: Test) -> dict[str, Measured]:
+def _largest(section: Section, *, test: Test) -> dict[str, MeasuredValue]:
     if section.why_unusable:
         raise UnreadableOutputError(f"{test.program}: {section.why_unusable}")
     rows = [(int(row[1]), row[2]) for row in _ROW.finditer("\n" + section.text)]
@@ -83,4 +83,4 @@ def _largest(section: Section, *, test: Test) -> dict[str, Measured]:
         raise UnreadableOutputError(
             f"{test.program} printed no line `size value` of {_LARGEST_WITHOUT_DOUBT} bytes or more; {shown(section.text)}"
         )
-    return {test.label: Measured(number(shown_value, f"{test.program} at {largest} bytes"), test.unit)}
+    return {test.label: MeasuredValue(number(shown_value, f"{test.program} at {largest} bytes"), test.unit)}

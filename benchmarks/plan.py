@@ -1,6 +1,8 @@
-"""What a rendering needs to know: the nodes, how the site runs programs, what the operator chose. Checked when it is made.
+"""What a rendering needs to know: the nodes, how the site runs programs, what the operator chose. A plan is checked
+when it is made.
 
-A plan holds no secret. Whatever is in it may come from settings, SLURM or the operator; what lands in a script is quoted there.
+A plan holds no secret. Its values may come from settings, SLURM or the operator; a script quotes those that it
+contains.
 """
 
 import re
@@ -18,19 +20,19 @@ VOLUMES = {
 }
 DEFAULT_MEMORY_SHARE = 0.5
 DEFAULT_BLOCK_SIZE = 512
-# Variables that would change what runs, where output goes or what SLURM gave; the operator's own may not have these names.
+# Variables that would change what runs, where output goes or what SLURM gave. The operator's own must have other names.
 _RESERVED = re.compile(r"(LD_.*|BASH_.*|BASH|ENV|IFS|PATH|HOME|SHELL|SHELLOPTS|PS4|SLURM_.*|SBATCH_.*|BENCHMARK_.*)")
 
 
 class Mode(StrEnum):
-    """How a benchmark's programs are found."""
+    """How a job finds a benchmark's programs."""
 
     CONTAINER = "container"
     NATIVE = "native"
 
 
 class Launcher(StrEnum):
-    """What starts the ranks of a native program; containers are always started by srun."""
+    """What starts the ranks of a native program; srun always starts those of containers."""
 
     MPIRUN = "mpirun"
     SRUN = "srun"
@@ -77,7 +79,7 @@ VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Transport = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")]
 Iperf3Server = Annotated[
     str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")
-]  # none: empty
+]  # empty: none
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -85,7 +87,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Node(_Frozen):
+class PlannedNode(_Frozen):
     """A node of the partition, as SLURM configures it."""
 
     name: NodeName
@@ -112,16 +114,16 @@ class Ucx(_Frozen):
 
     @classmethod
     def of_settings(cls, enabled: bool, affinity: str, transport: str) -> Self:
-        """From BENCHMARK_UCX, BENCHMARK_UCX_AFFINITY (`mlx5_0:1|mlx5_0:1`) and BENCHMARK_UCX_TRANSPORT."""
+        """Make it from BENCHMARK_UCX, BENCHMARK_UCX_AFFINITY (`mlx5_0:1|mlx5_0:1`) and BENCHMARK_UCX_TRANSPORT."""
         return cls(enabled=enabled, affinity=tuple(part for part in affinity.split("|") if part), transport=transport)
 
 
 class Plan(_Frozen):
-    """One run: on which nodes, with what. `nonce` is made anew for each run; it marks our lines in the output."""
+    """One run: its nodes and its options. `nonce` is new for each run; it marks our lines in the output."""
 
     mode: Mode
     partition: Word
-    nodes: tuple[Node, ...] = Field(min_length=1)
+    nodes: tuple[PlannedNode, ...] = Field(min_length=1)
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
     time_limit_min: int = Field(24 * 60, gt=0)
     images: Images = Images()
@@ -157,6 +159,6 @@ class Plan(_Frozen):
         return self
 
     @property
-    def gpu_nodes(self) -> tuple[Node, ...]:
+    def gpu_nodes(self) -> tuple[PlannedNode, ...]:
         """The nodes that have GPUs."""
         return tuple(node for node in self.nodes if node.gpus)

@@ -1,4 +1,4 @@
-"""Ookla's speedtest: upload and download, in bytes / 1e6 a second under the name `mbps`, as the whole field does.
+"""Ookla's speedtest: upload and download, in bytes / 1e6 a second under the name `mbps`, as in the whole field.
 
 A native run without that program measures against a configured iperf3 server, or leaves both labels out by name.
 """
@@ -6,12 +6,12 @@ A native run without that program measures against a configured iperf3 server, o
 from collections.abc import Mapping
 from functools import partial
 
-from benchmarks.documents import document, documents, inner
-from benchmarks.output import Section, shown, taken_apart
-from benchmarks.parts import Part, collected
+from benchmarks.json_output import document, documents, inner
+from benchmarks.partial_results import Part, collected
 from benchmarks.plan import Mode, Plan
-from benchmarks.reading import Measured, Reading, UnreadableOutputError
-from benchmarks.script import JobScript, container_words, rendered
+from benchmarks.rendering import JobScript, container_words, rendered
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from benchmarks.sections import Section, shown, taken_apart
 
 _LABELS = {way: f"network.{way}.bw.mbps" for way in ("upload", "download")}
 _UNIT = "MB/s"
@@ -22,7 +22,7 @@ _MEMORY_MB = 1000
 
 
 def render(plan: Plan) -> JobScript:
-    """One rank on one node."""
+    """Render a job with one rank on one node."""
     host, _, port = plan.iperf3_server.rpartition(":")
     facts = {
         "container": plan.mode is Mode.CONTAINER,
@@ -43,7 +43,7 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Both labels. Raises UnreadableOutputError."""
+    """Return both labels. Raises UnreadableOutputError."""
     found = taken_apart(output, nonce)
     if any(name.startswith("iperf3.") for name in found.sections):
         parts = [Part(f"iperf3.{way}", (label,), partial(_iperf3, label=label)) for way, label in _LABELS.items()]
@@ -51,7 +51,7 @@ def parse(output: bytes, nonce: str) -> Reading:
     return collected(found, [Part("speedtest", tuple(_LABELS.values()), _ookla)], tool="speedtest (Ookla)")
 
 
-def _ookla(section: Section) -> Mapping[str, Measured]:
+def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
     if section.why_unusable:
         raise UnreadableOutputError(f"speedtest: {section.why_unusable}")
     results = [
@@ -60,17 +60,17 @@ def _ookla(section: Section) -> Mapping[str, Measured]:
     if len(results) != 1:
         raise UnreadableOutputError(f"speedtest printed {len(results)} results; expected one; {shown(section.text)}")
     return {
-        label: Measured(inner(results[0], f"speedtest's {way}", way, "bandwidth") / _MEGA, _UNIT)
+        label: MeasuredValue(inner(results[0], f"speedtest's {way}", way, "bandwidth") / _MEGA, _UNIT)
         for way, label in _LABELS.items()
     }
 
 
-def _iperf3(section: Section, *, label: str) -> Mapping[str, Measured]:
-    """What arrived, whoever sent it."""
+def _iperf3(section: Section, *, label: str) -> Mapping[str, MeasuredValue]:
+    """The rate at which data arrived, in either direction."""
     if section.why_unusable:
         raise UnreadableOutputError(f"iperf3: {section.why_unusable}")
     found = document(section.text, "iperf3")
-    if isinstance(found, dict) and "error" in found:  # it ends with status 0 all the same
+    if isinstance(found, dict) and "error" in found:  # iperf3 still ends with status 0
         raise UnreadableOutputError(f"iperf3: {shown(str(found['error']))}")
     bits_per_s = inner(found, "iperf3's rate", "end", "sum_received", "bits_per_second")
-    return {label: Measured(bits_per_s / _BITS / _MEGA, _UNIT)}
+    return {label: MeasuredValue(bits_per_s / _BITS / _MEGA, _UNIT)}

@@ -1,62 +1,78 @@
 """Nothing of a grid outlives the program that started it, however that program ends.
 
-A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches. The cleaner
-knows the program's folders by its standard input. When the program has ended, the cleaner ends what still runs in them and
-removes them. Before that, the program tells it which folders are removed already, or are to stay.
+A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches, and no child of
+the program, so that it is not found by what kills the program with all its descendants. The cleaner knows the program's
+folders by its standard input. When the program has ended, the cleaner ends what still runs in them and removes them. Before
+that, the program tells it which folders are removed already, or are to stay. The cleaner loads all of its code before the
+first grid starts: the clone may have been changed or removed when the program ends.
 
 A kernel's PR_SET_PDEATHSIG does not do: it holds for one thread's children, not for theirs, and a change of the user ends it.
 """
 
 import atexit
+import fcntl
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
+from devgrid import REPOSITORY
 from devgrid.ancestors import end_with_command
+from devgrid.cluster.linux_users import Users
+from devgrid.cluster.slurm import cluster_folders, end_jobs
+from devgrid.processes import Processes, wait_until
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 GONE_WITHIN_S = 30.0
+TRIES = 3
+# The shell ends at once, and process 1 becomes the cleaner's parent. What comes to all processes of a machine or of a container
+# is ignored from the first moment.
+APART = 'trap "" HUP INT TERM; exec 3<&0; "$@" <&3 3<&- &'
 LOG = "cleanup.log"
+READY = b"ready\n"
 
 
 class Cleaner:
     """The cleaner of this program, as the program sees it."""
 
     def __init__(self) -> None:
-        own = os.pidfd_open(os.getpid())
-        argv = [sys.executable, "-m", "devgrid.cleanup", str(own)]
+        pidfd = os.pidfd_open(os.getpid())
+        own = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 20)  # the shell has a use for 3
+        os.close(pidfd)
+        argv = ["/bin/sh", "-c", APART, "sh", sys.executable, "-m", "devgrid.cleanup", str(own)]
         environment = {name: value for name, value in os.environ.items() if name != "DEVGRID_STATE"}
-        self._child = subprocess.Popen(
+        child = subprocess.Popen(
             argv,
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             pass_fds=[own],
             start_new_session=True,
         )
         os.close(own)
+        assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018  they are pipes
+        self._to, self._from = child.stdin, child.stdout
+        child.wait()
+        if self._from.readline() != READY:
+            raise RuntimeError("the cleaner of devgrid does not start: try `python -m devgrid.cleanup 0 </dev/null`")
         self._lock = threading.Lock()
         atexit.register(self._end)
 
     def tell(self, word: str, folder: Path) -> None:
         """One line: `add` or `leave`, and the folder. Raises BrokenPipeError when something has ended the cleaner."""
-        assert self._child.stdin is not None  # noqa: S101  it is a pipe
         with self._lock:
-            self._child.stdin.write(f"{word} {folder}\n".encode())
-            self._child.stdin.flush()
+            self._to.write(f"{word} {folder}\n".encode())
+            self._to.flush()
 
     def _end(self) -> None:
         """The program has ended when its grids have."""
-        assert self._child.stdin is not None  # noqa: S101
-        self._child.stdin.close()
-        self._child.wait()
+        self._to.close()
+        self._from.read()  # until the cleaner has ended
 
 
 _cleaners: list[Cleaner] = []
@@ -83,14 +99,22 @@ def leave(folder: Path) -> None:
 
 def main(program: int) -> None:
     """Wait until the program of that pidfd has ended or has closed its end of the pipe; then clean up."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # sent to all processes of a machine or a container
-        signal.signal(ignored, signal.SIG_IGN)
+    os.write(1, READY)
     for folder in _folders_left(program):
+        _remove_if_it_can_be_done(folder)
+
+
+def _remove_if_it_can_be_done(folder: Path) -> None:
+    """Its processes may be ending for another reason at the same time. What cannot be removed is told in a log; the other
+    folders are removed all the same.
+    """
+    for _ in range(TRIES):
         try:
             _remove(folder)
-        except Exception as error:
-            (folder / LOG).write_text(f"{error!r}\n")
-            raise
+            return
+        except Exception as error:  # noqa: BLE001  told to the next reader of the folder
+            with suppress(OSError), (folder / LOG).open("a") as log:
+                log.write(f"{error!r}\n")
 
 
 def _folders_left(program: int) -> list[Path]:
@@ -115,13 +139,12 @@ def _folders_left(program: int) -> list[Path]:
 
 def _remove(folder: Path) -> None:
     """End everything of a grid, politely first: a Postgres that is killed leaves its shared memory behind."""
-    from devgrid.process import Processes, wait_until  # here: a cleaner that waits is small
-
     if not folder.exists():
         return
-    _end_jobs(folder)
+    for own in reversed(cluster_folders(folder)):
+        _end_jobs(own)
+        Processes(own).stop_all()
     processes = Processes(folder)
-    processes.stop_all()
 
     def gone() -> bool:
         processes.kill_strays()
@@ -132,10 +155,6 @@ def _remove(folder: Path) -> None:
 
 
 def _end_jobs(folder: Path) -> None:
-    from devgrid.process import Processes
-    from devgrid.slurm import end_jobs
-    from devgrid.users import Users
-
     if any(entry.name == "slurmctld" for entry in Processes(folder).running()):
         try:
             end_jobs(folder, Users(folder))

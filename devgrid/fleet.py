@@ -1,17 +1,18 @@
 """The fleet as a provider runs it: worker, beat, gRPC process, Flower."""
 
-import http.client
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from devgrid.process import Processes, Running, answers, free_port, wait_until
-from supervisor_tasks import settings, ssh_keys
-from supervisor_tasks.running import needs_of_command
-from supervisor_tasks.settings import Need
+import requests
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from devgrid import REPOSITORY
+from devgrid.processes import Processes, Running, answers, free_port, wait_until
+from supervisor_tasks.config import settings, ssh_keys
+from supervisor_tasks.config.settings import Need
+from supervisor_tasks.worker import needs_of_command
+
 CELERY = (sys.executable, "-m", "celery", "-A", "supervisor_tasks")
 # A worker alone talks to nobody but the broker; without these it is ready a second earlier.
 LONE_WORKER = ("--without-gossip", "--without-mingle", "--without-heartbeat")
@@ -51,7 +52,16 @@ class Fleet:
 
     def start_worker(self, name: str = "worker", *options: str) -> Running:
         """A worker of all queues, or as the options say."""
-        argv = [*CELERY, "worker", "--hostname", f"{name}@%h", "--loglevel", "INFO", *LONE_WORKER, *options]
+        argv = [
+            *CELERY,
+            "worker",
+            "--hostname",
+            f"{self.environment.get('CLUSTER_NAME', 'main')}-{name}@%h",
+            "--loglevel",
+            "INFO",
+            *LONE_WORKER,
+            *options,
+        ]
         return self._start(name, argv, self._without(FLOWER, *needs_of_command([str(word) for word in argv])))
 
     def start_beat(self, name: str = "beat") -> Running:
@@ -88,19 +98,22 @@ class Fleet:
         """Until Flower serves its first page."""
         wait_until(self._flower_serves, "Flower to answer", 30.0)
 
+    def shown_workers(self) -> list[str]:
+        """The names of the workers that Flower shows, of all clusters of its broker."""
+        return [worker["hostname"] for worker in self._asked_flower("/workers?json=1").json()["data"]]
+
     def find(self, name: str) -> Running:
         """A process of the fleet."""
         return self.processes.find(f"{self._name}{name}")
 
     def _flower_serves(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.flower_port, timeout=2)
         try:
-            connection.request("GET", "/healthcheck")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except OSError:
+            return self._asked_flower("/healthcheck").ok
+        except requests.RequestException:
             return False
-        finally:
-            connection.close()
+
+    def _asked_flower(self, path: str) -> requests.Response:
+        return requests.get(f"{self.flower_url}{path}", timeout=2)
 
     def _start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> Running:
         return self.processes.start(f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY)

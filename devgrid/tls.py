@@ -1,4 +1,4 @@
-"""Certificates of a private authority, for localhost."""
+"""Certificates of a private authority, for this machine."""
 
 import datetime
 import ipaddress
@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+HOST_OF_CONTAINERS = "host.containers.internal"  # this machine, as podman's containers know it
 VALID = datetime.timedelta(days=30)
 
 
@@ -23,7 +24,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and a server certificate for localhost and 127.0.0.1; the key is closed to others. Those that a server
+    """Make an authority and a server certificate for this machine; the key is closed to others. Those that a server
     already works with stay: slapd has read them when the grid's other servers are started.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +35,8 @@ def make_certificates(folder: Path) -> Certificates:
     authority = _builder("devgrid", "devgrid", ca_key.public_key())
     authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     server = _builder("localhost", "devgrid", key.public_key())
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    hosts = [x509.DNSName("localhost"), x509.DNSName(HOST_OF_CONTAINERS)]
+    names = [*hosts, x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = server.add_extension(x509.SubjectAlternativeName(names), critical=False)
     files.ca.write_bytes(_pem(authority.sign(ca_key, hashes.SHA256())))
     files.cert.write_bytes(_pem(server.sign(ca_key, hashes.SHA256())))

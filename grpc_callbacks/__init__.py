@@ -1,1 +1,1 @@
-"""The process that SLURM's plugins and sshd call: it writes the inbox, and signs of life."""
+"""The process that SLURM's plugins and sshd call: it writes the inbox, and heartbeats."""

@@ -1,4 +1,4 @@
-"""`python -m grpc_callbacks`: serves the plugins until it is asked to end."""
+"""`python -m grpc_callbacks`: serves the plugins until SIGTERM or SIGINT."""
 
 import asyncio
 import signal
@@ -6,19 +6,20 @@ import sys
 
 import structlog
 
-from grpc_callbacks.bell import Bell
+from grpc_callbacks.callback_writer import CallbackWriter
 from grpc_callbacks.callers import Callers
-from grpc_callbacks.inbox import Inbox
+from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
-from grpc_callbacks.server import Server, Services
+from grpc_callbacks.server import CallbackServer, Services
 from grpc_callbacks.tls import credentials
-from supervisor_tasks import logs
+from supervisor_tasks.config import logging as logs
+from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.embedded import broker_tls, broker_url, database_url
-from supervisor_tasks.forms import is_loopback
+from supervisor_tasks.config.settings import Need, Settings, SettingsError, load_or_exit, or_exit
+from supervisor_tasks.config.validators import is_loopback
+from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
 from supervisor_tasks.monitoring.progress import LOOP
-from supervisor_tasks.settings import Need, Settings, SettingsError, load_or_exit, or_exit
 
 log = structlog.get_logger()
 
@@ -28,13 +29,14 @@ def main() -> None:
     settings = load_or_exit(Need.SSH_PUBLIC)
     guard_process()
     logs.configure(settings.effective_log_level, secrets=settings.secret_values())
+    warn_of_mistyped()
     asyncio.run(_serve(settings))
     log.info("ended")
 
 
 async def _serve(settings: Settings) -> None:
     asked_to_end = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before it listens: who sees the port may already ask
+    for number in (signal.SIGTERM, signal.SIGINT):  # before it listens: a caller that sees the port may send one
         asyncio.get_running_loop().add_signal_handler(number, asked_to_end.set)
     with or_exit():
         callers = _callers(settings)
@@ -42,9 +44,12 @@ async def _serve(settings: Settings) -> None:
         database, broker = database_url(settings), broker_url(settings)
         sockets = SocketFolder(settings.state_dir)
     _warn_of_readers(settings)
-    inbox, bell = Inbox(database, settings.cluster_name), Bell(broker, settings.cluster_name, tls=broker_tls(settings))
+    inbox, bell = (
+        CallbackWriter(database, settings.cluster_name),
+        PollNotifier(broker, settings.cluster_name, tls=broker_tls(settings)),
+    )
     services = Services(inbox, bell, callers, settings.slurm_ssh_public_key or "")
-    server = Server(settings.listen_address, settings.public_address, served_with, services, sockets)
+    server = CallbackServer(settings.listen_address, settings.public_address, served_with, services, sockets)
     try:
         await server.start()
     except OSError as error:
@@ -68,7 +73,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def _callers(settings: Settings) -> Callers:
-    """Who may speak. Raises SettingsError."""
+    """Return the rules for callers. Raises SettingsError."""
     key = None if settings.callback_key is None else settings.callback_key.get_secret_value().encode()
     required = settings.callback_proof == "required"
     if required and key is None:
@@ -79,7 +84,7 @@ def _callers(settings: Settings) -> Callers:
 
 
 def _warn_of_readers(settings: Settings) -> None:
-    """A proxy in front may end TLS: no reason not to start."""
+    """Warn of callbacks in plain text. The process starts all the same, because a proxy in front may end TLS."""
     if not settings.tls_enable and not is_loopback(settings.listen_address):
         log.warning(
             "callbacks_in_plain_text",

@@ -1,4 +1,4 @@
-"""Who calls: a caller that proves itself by the site's key (plugins/proof.py), or one whose words are hints."""
+"""Which callers may call: with a proof by the site's key (plugins/proof.py), or without one, for hints only."""
 
 import hmac
 import re
@@ -14,11 +14,11 @@ from grpc_callbacks.connections import Address
 from plugins import proof
 
 NEVER = -1
-TIME = re.compile("[0-9]{1,15}")  # a caller may send more digits than Python makes a number of
+TIME = re.compile("[0-9]{1,15}")  # a caller may send more digits than int() accepts
 
 
 class Proof(StrEnum):
-    """How a callback stands, as the ledger keeps it."""
+    """Whether a callback has a proof, as the ledger stores it."""
 
     PROVEN = "proven"
     UNPROVEN = "unproven"  # the site has a key, and the caller did not use it
@@ -27,7 +27,7 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that may speak. `time_ms` is when it made its proof, by its own clock."""
+    """A caller that may call. `time_ms` is when it made its proof, by its own clock."""
 
     proof: Proof
     node: str = ""
@@ -35,7 +35,7 @@ class Caller:
 
 
 class StrangerError(Exception):
-    """The caller may not speak."""
+    """The caller may not call; `code` is the status of the answer."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
         super().__init__(why)
@@ -43,8 +43,9 @@ class StrangerError(Exception):
 
 
 class Callers:
-    """The site's rules: its key, whether a proof is `required`, and the networks from which callers without one may call
-    (none given: from all).
+    """The site's rules: the key, whether a proof is `required`, and the networks for callers without a proof.
+
+    Without networks, callers without a proof may call from everywhere.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Callers:
     def admit(
         self, address: Address, method: str, message: bytes, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
-        """The caller of a call. Raises StrangerError."""
+        """Return the caller of a call, checked by its proof or its address. Raises StrangerError."""
         told = {name: value for name, value in metadata if name in (proof.NODE, proof.TIME, proof.PROOF)}
         if self._key is not None and proof.PROOF in told:
             return self._proven(self._key, method, message, {name: str(value) for name, value in told.items()})
@@ -81,8 +82,10 @@ class Callers:
         return Caller(Proof.NO_KEY if self._key is None else Proof.UNPROVEN)
 
     def is_sign_of_life(self, caller: Caller) -> bool:
-        """Whether a reporter's sign of life counts: with a key, one that is proven and newer than the last of its node. One
-        from before this process is not: it may be a repeat of what another process has heard.
+        """Return whether a reporter's heartbeat counts.
+
+        At a site with a key it must be proven, newer than the last of its node, and newer than the start of this
+        process: an older one can be a repeat of a heartbeat that another process received. Without a key each counts.
         """
         if caller.proof is not Proof.PROVEN:
             return caller.proof is Proof.NO_KEY

@@ -1,4 +1,4 @@
-"""Which connections are held, and which one is given up when there are too many. Pure."""
+"""Which connections the front keeps, and which one it closes when there are too many. Pure."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -10,39 +10,39 @@ Address = IPv4Address | IPv6Address
 
 MOST_OF_A_PEER = 256  # the field's plugins open a connection for each event
 MOST = 4096
-CALLS_OF_A_PEER = 256  # under way at once
-IPV6_NETWORK_BITS = 64  # a machine may take any address of its network
+CALLS_OF_A_PEER = 256  # at the same time
+IPV6_NETWORK_BITS = 64  # a machine can use any address of its network
 
 _ARRIVALS = count()
 
 
 @dataclass(eq=False)
-class Connection:
+class CallerConnection:
     """A caller's connection. `address` and `port` are the caller's own."""
 
     address: Address
     port: int
     arrived: int = field(default_factory=lambda: next(_ARRIVALS))
     calls: int = 0  # under way
-    answered: bool = False  # a call of it had an answer other than a refusal
-    proven: bool = False  # a call of it proved itself
+    answered: bool = False  # one of its calls had an answer other than a refusal
+    proven: bool = False  # one of its calls had a valid proof
 
     @cached_property
     def peer(self) -> str:
-        """The caller, as gRPC writes it."""
+        """The caller's address and port, as gRPC writes them."""
         shown = f"[{self.address}]" if self.address.version == 6 else str(self.address)
         return f"ipv{self.address.version}:{shown}:{self.port}"
 
     @cached_property
     def origin(self) -> int | Address:
-        """What is counted as one peer: an address, or an IPv6 network of one machine."""
+        """The unit that counts as one peer: an IPv4 address, or the IPv6 network of one machine."""
         if isinstance(self.address, IPv6Address):
             return int(self.address) >> IPV6_NETWORK_BITS
         return self.address
 
     @property
     def worth(self) -> tuple[bool, bool, bool, int]:
-        """The greater, the later it is given up: first go those that never had an answer, the oldest before all."""
+        """The order of closing, the lowest first: no proof, never an answer, no call under way, the oldest."""
         return self.proven, self.answered, self.calls > 0, self.arrived
 
 
@@ -52,16 +52,18 @@ class Connections:
     def __init__(self, most: int = MOST, most_of_a_peer: int = MOST_OF_A_PEER) -> None:
         self._most = most
         self._most_of_a_peer = most_of_a_peer
-        self._held: defaultdict[int | Address, set[Connection]] = defaultdict(set)
+        self._held: defaultdict[int | Address, set[CallerConnection]] = defaultdict(set)
         self._calls: Counter[int | Address] = Counter()  # of the connections that are held
         self._number = 0
 
     def __len__(self) -> int:
         return self._number
 
-    def admit(self, new: Connection) -> Connection | None:
-        """Hold one more; returns the one to give up for it: of its own peer when that has too many, else of the peer that
-        has most. A new connection is never the one, so that no peer locks out another caller of its address.
+    def admit(self, new: CallerConnection) -> CallerConnection | None:
+        """Add a connection; returns the one that the caller must close for it, if any.
+
+        That one is of the same peer if the peer has too many, else of the peer with most. It is never the new one, so
+        that no peer locks out another caller of its address.
         """
         mine = self._held[new.origin]
         crowd = mine if len(mine) >= self._most_of_a_peer else None
@@ -74,8 +76,8 @@ class Connections:
             self.remove(given_up)
         return given_up
 
-    def remove(self, held: Connection) -> None:
-        """It is held no more. Removing it again changes nothing."""
+    def remove(self, held: CallerConnection) -> None:
+        """Remove a connection. Removing it again changes nothing."""
         peers = self._held.get(held.origin, set())
         if held in peers:
             peers.remove(held)
@@ -85,26 +87,26 @@ class Connections:
             self._held.pop(held.origin, None)
             self._calls.pop(held.origin, None)
 
-    def begin_call(self, connection: Connection) -> None:
-        """A call of the connection is under way."""
+    def begin_call(self, connection: CallerConnection) -> None:
+        """Count a call that begins on the connection."""
         self._count(connection, 1)
 
-    def end_call(self, connection: Connection) -> None:
-        """It has its answer."""
+    def end_call(self, connection: CallerConnection) -> None:
+        """Count a call that has ended."""
         self._count(connection, -1)
 
-    def calls_of_peer(self, held: Connection) -> int:
-        """How many calls of its peer are under way, on the connections that are held."""
+    def calls_of_peer(self, held: CallerConnection) -> int:
+        """Return how many calls of the connection's peer are under way, on all connections that are held."""
         return self._calls[held.origin]
 
-    def _count(self, connection: Connection, change: int) -> None:
+    def _count(self, connection: CallerConnection, change: int) -> None:
         connection.calls += change
         if connection in self._held.get(connection.origin, ()):
             self._calls[connection.origin] += change
 
 
 class UnreadCalls:
-    """The calls whose message has not come, by the name of their connection. A caller can begin many and send nothing."""
+    """Counts the calls whose message has not arrived, by connection. A caller can begin many calls and send nothing."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,7 +117,7 @@ class UnreadCalls:
         return self._number
 
     def begin(self, name: str) -> str | None:
-        """One more; returns the connection to give up for it: the one with most such calls. Its calls count no more."""
+        """Count a call; with too many, returns the connection to close: the one with most. Its calls count no more."""
         given_up = max(self._calls, key=self._calls.__getitem__) if self._number >= self._most else None
         if given_up is not None:
             self._number -= self._calls.pop(given_up)
@@ -124,7 +126,7 @@ class UnreadCalls:
         return given_up
 
     def end(self, name: str) -> None:
-        """The message has come, or the call has ended."""
+        """Count a call no more: its message has arrived, or it has ended."""
         if name not in self._calls:
             return
         self._number -= 1
@@ -134,6 +136,6 @@ class UnreadCalls:
 
 
 def address_of(text: str) -> Address:
-    """An address as the kernel tells it; one of IPv4 that came over IPv6 is one of IPv4."""
+    """Parse an address from the kernel; an IPv4 address that is mapped into IPv6 becomes IPv4."""
     address = ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,7 +1,8 @@
-"""The front of the callbacks' port: it accepts connections, bounds them, and passes on only what begins as gRPC does.
+"""The front of the callbacks' port: it accepts and limits connections, and passes on those that begin as gRPC does.
 
-gRPC itself has no bound on a peer's connections, keeps those that say nothing, and cannot tell of a TLS handshake at a plain
-port. It listens on a Unix socket that only this process reaches; bytes go there and back unchanged, TLS among them.
+gRPC itself does not limit a peer's connections, keeps connections that send nothing, and cannot report a TLS handshake
+at a plain port. gRPC listens on a Unix socket that only this process reaches. The front copies the bytes in both
+directions unchanged, TLS included.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ from typing import Any, cast
 
 import structlog
 
-from grpc_callbacks.connections import MOST, Connection, Connections, address_of
-from grpc_callbacks.sparing import Sparing
+from grpc_callbacks.connections import MOST, CallerConnection, Connections, address_of
+from grpc_callbacks.rate_limited_log import RateLimitedLogger
 
-log = Sparing(structlog.get_logger())
+log = RateLimitedLogger(structlog.get_logger())
 
-FIRST_BYTES_S = 10.0  # until a connection must have begun as gRPC does
+FIRST_BYTES_S = 10.0  # within this time a connection must begin as gRPC does
 BACKLOG = 1024
-DEAD_AFTER_S = 60  # without a sign of the other side's kernel
+DEAD_AFTER_S = 60  # without an answer from the other side's kernel
 FILES_OF_A_CONNECTION = 3  # the caller's, and both ends of the Unix socket
 OTHER_FILES = 128  # database, broker, logs, gRPC's own
 GREATEST_HELLO_BYTES = 16_384 + 5
@@ -42,7 +43,7 @@ class Beginning(Enum):
 
 
 def beginning(first: bytes, *, tls: bool) -> Beginning:
-    """Tell what a connection begins with; `tls`: whether the port speaks TLS."""
+    """Classify the first bytes of a connection; `tls`: whether the port uses TLS."""
     wanted = TLS_HANDSHAKE if tls else PREFACE
     if first.startswith(wanted):
         return Beginning.GOOD
@@ -54,19 +55,19 @@ def beginning(first: bytes, *, tls: bool) -> Beginning:
 
 
 def name_asked_for(hello: bytes) -> str | None:
-    """The host that a TLS client believes to speak with, by its ClientHello; None when it tells none."""
+    """Return the host that a TLS client names in its ClientHello (SNI); None when it names none."""
     asked = list[str | None]()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = lambda _, name, __: asked.append(name)
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
     received.write(hello)
-    with suppress(ssl.SSLError):  # there is no certificate to go on with
+    with suppress(ssl.SSLError):  # the handshake fails after the ClientHello, because there is no certificate
         context.wrap_bio(received, sent, server_side=True).do_handshake()
     return next(iter(asked), None)
 
 
 def allow_open_files() -> int:
-    """Let this process open as many files as it may; returns how many connections that is enough for."""
+    """Raise the limit of open files to the hard limit; returns how many connections that allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most == resource.RLIM_INFINITY:
@@ -75,7 +76,7 @@ def allow_open_files() -> int:
 
 
 class Front:
-    """Listens for callers, and connects each of them with gRPC at the Unix socket `inner`."""
+    """Listens for callers, and connects each caller with gRPC at the Unix socket `inner`."""
 
     def __init__(self, inner: str, public_address: str, *, tls: bool, most: int) -> None:
         self.inner = inner
@@ -83,7 +84,7 @@ class Front:
         self.tls = tls
         self.connections = Connections(most)
         self.callers: dict[str, _Caller] = {}  # by the name under which gRPC knows the connection
-        self._held: dict[Connection, _Caller] = {}
+        self._held: dict[CallerConnection, _Caller] = {}
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, address: str) -> int:
@@ -94,44 +95,44 @@ class Front:
             self._servers.append(await loop.create_server(lambda: _Caller(self), sock=listening, backlog=BACKLOG))
         return int(sockets[0].getsockname()[1])
 
-    def connection(self, inner_peer: str) -> Connection | None:
-        """The caller's connection, by what gRPC calls its peer; None when it is gone."""
+    def connection(self, inner_peer: str) -> CallerConnection | None:
+        """Return the caller's connection by gRPC's name for the peer; None when the connection has ended."""
         caller = self.callers.get(inner_peer)
         return None if caller is None else caller.connection
 
     def give_up(self, inner_peer: str) -> None:
-        """Part with a caller, by what gRPC calls its peer."""
+        """Close a caller's connection, by gRPC's name for the peer."""
         caller = self.callers.get(inner_peer)
         if caller is not None:
             log.once("connection_given_up", peer=caller.connection.peer)
             caller.give_up()
 
     def stop_listening(self) -> None:
-        """Accept no more callers; those that are here stay."""
+        """Accept no more callers; the connections that are open stay open."""
         for server in self._servers:
             server.close()
 
     def close(self) -> None:
-        """Part with all callers."""
+        """Close all connections."""
         for caller in list(self._held.values()):
             caller.give_up()
 
-    def hold(self, caller: "_Caller", connection: Connection) -> None:
-        """One more caller; with too many of them, another one is given up."""
+    def hold(self, caller: "_Caller", connection: CallerConnection) -> None:
+        """Add a caller; if there are too many, close the connection of another caller."""
         given_up = self.connections.admit(connection)
         self._held[connection] = caller
         if given_up is not None:
             log.once("connection_given_up", peer=given_up.peer)
             self._held[given_up].give_up()
 
-    def forget(self, connection: Connection) -> None:
-        """The caller has gone."""
+    def forget(self, connection: CallerConnection) -> None:
+        """Remove a connection that has ended."""
         self.connections.remove(connection)
         self._held.pop(connection, None)
 
 
 def listening_sockets(address: str) -> list[socket.socket]:
-    """Sockets that listen at host:port; without a host, at all addresses of the machine. Raises OSError."""
+    """Open sockets that listen at host:port; without a host, at all addresses of the machine. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if host:
@@ -143,7 +144,7 @@ def listening_sockets(address: str) -> list[socket.socket]:
 
 
 def _listening_at(host: str, port: int) -> list[socket.socket]:
-    """At all addresses of the host that this machine has: localhost may stand for ::1 where IPv6 is off."""
+    """Listen at those addresses of the host that this machine has: localhost can mean ::1 although IPv6 is off."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets, missing = list[socket.socket](), OSError(f"{host} has no address")
     for family, where in dict.fromkeys((family, where) for family, *_, where in found):  # /etc/hosts may repeat one
@@ -168,14 +169,14 @@ def _close(sockets: list[socket.socket]) -> None:
         each.close()
 
 
-_TOKEN = secrets.token_hex(16)  # no other process takes our names
+_TOKEN = secrets.token_hex(16)  # so that no other process uses our names
 _NAMES = count()
 
 
 class _Piped(asyncio.Protocol):
-    """One end of a pair: what it receives is written to the other, which stops it when it cannot go on."""
+    """One end of a pair. It writes the bytes that it receives to the other end, and pauses while that end is full."""
 
-    transport: asyncio.Transport  # what asyncio hands over
+    transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.other: _Piped | None = None
@@ -201,9 +202,9 @@ class _Piped(asyncio.Protocol):
 
 
 class _Caller(_Piped):
-    """A caller's connection: held back until its first bytes are those of gRPC."""
+    """A caller's connection. It reaches gRPC only after its first bytes are those of gRPC."""
 
-    connection: Connection
+    connection: CallerConnection
 
     def __init__(self, front: Front) -> None:
         super().__init__()
@@ -216,7 +217,7 @@ class _Caller(_Piped):
         super().connection_made(transport)
         _notice_its_death(transport.get_extra_info("socket"))
         host, port = transport.get_extra_info("peername")[:2]
-        self.connection = Connection(address_of(host), port)
+        self.connection = CallerConnection(address_of(host), port)
         self._front.hold(self, self.connection)
         self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self.give_up)
 
@@ -245,11 +246,11 @@ class _Caller(_Piped):
         super().connection_lost(error)
 
     def give_up(self) -> None:
-        """Part with the caller at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     async def _pass_on(self) -> None:
-        """Connect with gRPC, under a name that it tells the services as their peer."""
+        """Connect with gRPC, under a name that gRPC gives the services as the peer."""
         own_name = f"{_TOKEN}-{next(_NAMES)}"
         self._name = f"unix-abstract:{own_name}"
         self._front.callers[self._name] = self
@@ -275,11 +276,14 @@ class _Caller(_Piped):
             self.transport.resume_reading()
 
     def _refuse_tls(self) -> None:
-        """A plugin of the field always speaks TLS: the operator hears why nothing of it arrives."""
+        """Close the connection, and log why: the field's plugins always use TLS, and the operator needs the reason.
+
+        Waits until the ClientHello is complete, because the log names the host in it.
+        """
         ends = 5 + int.from_bytes(self._first[3:5]) if len(self._first) >= 5 else GREATEST_HELLO_BYTES
         if len(self._first) < min(ends, GREATEST_HELLO_BYTES):
             return
-        if log.is_first("tls_at_a_plain_port"):  # to read the name costs more than to refuse
+        if log.is_first("tls_at_a_plain_port"):  # reading the name costs more than the refusal
             log.warning(
                 "tls_at_a_plain_port",
                 peer=self.connection.peer,
@@ -291,7 +295,7 @@ class _Caller(_Piped):
 
 
 def _notice_its_death(connection: socket.socket) -> None:
-    """Of a machine that is gone without a word."""
+    """Let the kernel end a connection whose machine is gone and has not closed it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, DEAD_AFTER_S // 2),

@@ -1,4 +1,4 @@
-"""A folder for the Unix sockets by which the front reaches gRPC: in STATE_DIR, where no other user enters."""
+"""A folder for the Unix sockets between the front and gRPC. It is in STATE_DIR, and no other user can enter it."""
 
 import fcntl
 import os
@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor_tasks.config.private_files import StateFolderError, private_folder
-from supervisor_tasks.settings import SettingsError
+from supervisor_tasks.config.settings import SettingsError
 
 PREFIX = "callbacks-"
 LOCK = "lock"  # held as long as the process lives
 
 
 class SocketFolder:
-    """A folder of this process. The next process removes that of one that was killed."""
+    """A folder of this process. If the process is killed, the next one removes the folder."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Make it. Raises SettingsError."""
+        """Make the folder, and remove those of killed processes. Raises SettingsError."""
         try:
             private_folder(state_dir)
             _remove_those_of_the_dead(state_dir)
@@ -31,17 +31,20 @@ class SocketFolder:
             ) from error
 
     def path(self, name: str) -> str:
-        """The path of a socket, for this process. A Unix socket's has 107 bytes at most, and STATE_DIR's may be longer."""
+        """Return a socket's path that only this process can use.
+
+        A Unix socket's path has 107 bytes at most, and STATE_DIR can be longer, so the path goes through /proc/self/fd.
+        """
         return f"/proc/self/fd/{self._descriptor}/{name}"
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._descriptor)
         os.close(self._lock)
 
     def _make(self, state_dir: Path) -> None:
-        """It has its name only when it is locked: others take it for that of a dead process otherwise."""
+        """Make and lock the folder, then rename it: other processes remove a folder with that name and no lock."""
         made = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}", dir=state_dir))
         self._lock = os.open(made / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,6 +56,6 @@ class SocketFolder:
 
 def _remove_those_of_the_dead(state_dir: Path) -> None:
     for folder in state_dir.glob(f"{PREFIX}*"):
-        with suppress(OSError), (folder / LOCK).open("r+") as lock:  # in use, or being removed
+        with suppress(OSError), (folder / LOCK).open("r+") as lock:  # OSError: in use, or another process removes it
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A process that does not answer itself ends, so that its supervisor (systemd, compose, Kubernetes) starts it again."""
+"""Ends the process when it does not answer itself, so that systemd, compose or Kubernetes starts it again."""
 
 import os
 import socket
@@ -17,14 +17,14 @@ from grpc_callbacks.front import PREFACE
 log = structlog.get_logger()
 
 TRY_S = 2.0
-TRIES = 5  # one after another: a process that was stopped for a while goes on
+TRIES = 5  # failures in a row: a process that was stopped for a while and continues must not end
 TELL_S = 1.0
 EXIT_STATUS = 70  # EX_SOFTWARE
 SETTINGS_FRAME = bytes.fromhex("000000040000000000")
 
 
 class SelfCheck:
-    """A thread of its own asks every TRY_S, whatever the other threads do. `ask` raises where there is no answer."""
+    """Calls `ask` every `try_s` seconds in its own thread. `ask` raises when there is no answer."""
 
     def __init__(self, ask: Callable[[], None], end: Callable[[], None] | None = None, try_s: float = TRY_S) -> None:
         self._ask = ask
@@ -34,11 +34,11 @@ class SelfCheck:
         self._thread = threading.Thread(target=self._go_on, name="self-check", daemon=True)
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start the checks."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more: the process ends in order."""
+        """Stop the checks, because the process ends in the normal way."""
         self._stopping.set()
 
     def _go_on(self) -> None:
@@ -54,13 +54,13 @@ class SelfCheck:
             self._stopping.wait(max(0.0, began_s + self._try_s - time.monotonic()))
 
     def _tell(self, error: str) -> None:
-        """In a thread of its own: the process may be stuck because its log takes no more lines."""
+        """Log in another thread, for TELL_S at most: the process may be stuck because its log takes no more lines."""
         telling = threading.Thread(target=log.critical, args=("callbacks_stuck",), kwargs={"error": error}, daemon=True)
         telling.start()
         telling.join(TELL_S)
 
     def _failure(self) -> str:
-        """Why there was no answer; empty when there was one."""
+        """Return why there was no answer; empty when there was one."""
         try:
             self._ask()
         except (OSError, grpc.RpcError) as error:
@@ -69,12 +69,13 @@ class SelfCheck:
 
 
 def _end() -> None:
-    os._exit(EXIT_STATUS)  # other threads may hold what an orderly end waits for
+    os._exit(EXIT_STATUS)  # a normal end can wait for ever, for something that another thread holds
 
 
 class OwnPort:
-    """The questions: a connection as a caller makes it, up to gRPC's first word; and a Check, which the services answer.
-    The second one goes over a Unix socket: this process cannot verify its own certificate without its authority.
+    """Asks this process twice: as a caller, until gRPC sends its first byte; and with a Check to the services.
+
+    The Check goes over a Unix socket: without the certificate's authority this process cannot verify its certificate.
     """
 
     def __init__(self, host: str, port: int, inner: str, *, tls: bool) -> None:
@@ -83,7 +84,7 @@ class OwnPort:
         self._health: Any = health_pb2_grpc.HealthStub(grpc.insecure_channel(f"unix:{inner}"))
 
     def ask(self) -> None:
-        """Raises OSError or RpcError where there is no answer within TRY_S."""
+        """Ask both questions. Raises OSError or RpcError when one has no answer within TRY_S."""
         with socket.create_connection(self._where, TRY_S) as connection:
             if self._tls:
                 with _unverified().wrap_socket(connection) as encrypted:
@@ -100,7 +101,7 @@ def _await_first_word(connection: socket.socket) -> None:
 
 
 def _unverified() -> ssl.SSLContext:
-    """For a process that speaks with itself."""
+    """Return a context that verifies no certificate, because the process connects to itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

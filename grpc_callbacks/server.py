@@ -1,8 +1,8 @@
 """The gRPC services: JobAPI, SshAPI and Check of grpc.health.v1.Health.
 
-They run on one event loop (grpc.aio), because a call that never finishes would hold a thread of gRPC's other server for ever.
-Messages arrive as bytes: a proof is over the bytes that travelled. Health's Watch is UNIMPLEMENTED: a stream costs as long as
-its caller likes, and a probe needs none.
+They run on one event loop (grpc.aio), because a call that never finishes would hold a thread of gRPC's threaded server
+for ever. Messages arrive as bytes: a proof covers the bytes that travelled. Health's Watch is UNIMPLEMENTED: the caller
+decides how long a stream lasts, and a probe needs no stream.
 """
 
 import asyncio
@@ -16,21 +16,22 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
-from grpc_callbacks.bell import Bell
+from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError, NoSuchJobError
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
-from grpc_callbacks.connections import CALLS_OF_A_PEER, MOST_OF_A_PEER, Connection, UnreadCalls
+from grpc_callbacks.connections import CALLS_OF_A_PEER, MOST_OF_A_PEER, CallerConnection, UnreadCalls
 from grpc_callbacks.front import Front, allow_open_files
-from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError, NoSuchJobError
+from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
+from grpc_callbacks.rate_limited_log import RateLimitedLogger
 from grpc_callbacks.self_check import OwnPort, SelfCheck
-from grpc_callbacks.sparing import Sparing
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
-from supervisor_tasks.crash import Point, after, before
+from supervisor_tasks.crash_points import CrashPoint, after, before
+from supervisor_tasks.monitoring.instruments import CALLBACKS
 
-log = Sparing(structlog.get_logger())
+log = RateLimitedLogger(structlog.get_logger())
 
-REPORTER_ASKS = "plugins.reporter"  # as which service; nobody else asks for the health of that one
+REPORTER_ASKS = "plugins.reporter"  # the service in the reporter's health check; no other caller asks for it
 SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_ASKS)
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
@@ -39,23 +40,24 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 4096),  # a callback has 150 bytes at most
     ("grpc.max_metadata_size", 4096),
     ("grpc.absolute_max_metadata_size", 8192),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message unpacks to a great one
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: a small message can unpack to a large one
     ("grpc.max_concurrent_streams", STREAMS),
-    # Begun and not yet handed to a handler. Above the first number gRPC cancels calls at random, a good caller's among them
-    # (1,000 by itself): more than a peer can begin (its connections x streams), and UnreadCalls bounds them then.
+    # Calls that have begun and have no handler yet. Above the first number (gRPC's default: 1,000) gRPC cancels calls
+    # at random, also those of good callers. So the number is more than one peer can begin (its connections x streams);
+    # UnreadCalls limits the calls that have a handler.
     ("grpc.server.max_pending_requests", 2 * MOST_OF_A_PEER * STREAMS),
     ("grpc.server.max_pending_requests_hard_limit", 4 * MOST_OF_A_PEER * STREAMS),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.max_connection_age_ms", 3_600_000),  # a call that never finishes ends with its connection
     ("grpc.max_connection_age_grace_ms", 30_000),
-    # Plugins that make sure of their connection by pings: by itself gRPC ends it (too_many_pings) where they come more often
-    # than every five minutes, or while no call is under way.
+    # Plugins check their connection with pings. By default gRPC ends a connection (too_many_pings) whose pings come
+    # more often than every five minutes, or while no call is under way.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-MESSAGE_S = 15.0  # until a call's message must have come
-MOST_WITHOUT_MESSAGE = 1024  # calls; one more, and the connection with most of them is given up
+MESSAGE_S = 15.0  # within this time a call's message must arrive
+MOST_WITHOUT_MESSAGE = 1024  # calls; at one more, the connection with most of them is closed
 OURSELVES = "unix:"  # as gRPC writes the peer of a Unix socket without a name
 
 M = TypeVar("M", bound=Message)
@@ -81,9 +83,9 @@ class Called:
 
 
 class Services:
-    """What callers may ask, and who may ask it."""
+    """The methods that callers can call; checks each caller before it answers."""
 
-    def __init__(self, inbox: Inbox, bell: Bell, callers: Callers, authorized_keys: str) -> None:
+    def __init__(self, inbox: CallbackWriter, bell: PollNotifier, callers: Callers, authorized_keys: str) -> None:
         self._inbox = inbox
         self._bell = bell
         self._callers = callers
@@ -93,7 +95,7 @@ class Services:
         self._unread = UnreadCalls(MOST_WITHOUT_MESSAGE)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For gRPC's server."""
+        """Return the handlers for gRPC's server."""
         named: dict[str, dict[str, Answer]] = {
             "supervisor.v1alpha1.JobAPI": {"SetJobStatus": self.set_job_status},
             "supervisor.v1alpha1.SshAPI": {"FetchAuthorizedKeys": self.fetch_authorized_keys},
@@ -112,18 +114,18 @@ class Services:
                 return await self._answered(method, answer, await self._message(context), context)
             except Refused as refused:
                 await context.abort(refused.code, str(refused))
-            except Exception as error:  # what a caller sends is to cost no more than his own call
+            except Exception as error:  # a bad message must end only the caller's own call
                 if log.is_first("call_failed"):
                     log.warning(
                         "call_failed", method=method, peer=self._peer(context), error=repr(error), exc_info=True
                     )
                 await context.abort(grpc.StatusCode.INTERNAL, "the supervisor's log tells why")
 
-        # As a stream of messages, of which one is read: gRPC itself waits for a single one for ever.
+        # The call is a stream of messages, and the handler reads one: for a single message gRPC itself waits for ever.
         return grpc.stream_unary_rpc_method_handler(handle, None, _serialized)
 
     async def _message(self, context: Context) -> bytes:
-        """The call's message. Where many calls have none, the connection with most of them is given up."""
+        """Read the call's message. If too many calls have none, close the connection with most of them."""
         name = context.peer()
         given_up = self._unread.begin(name)
         if given_up is not None and self.front is not None:
@@ -141,7 +143,7 @@ class Services:
         return raw
 
     def _peer(self, context: Context) -> str:
-        """The caller, for the log."""
+        """Return the caller's address for the log."""
         connection = None if self.front is None else self.front.connection(context.peer())
         return "gone" if connection is None else connection.peer
 
@@ -165,7 +167,7 @@ class Services:
         connection.answered = True
         return message
 
-    def _admitted(self, connection: Connection, method: str, raw: bytes, context: Context) -> Caller:
+    def _admitted(self, connection: CallerConnection, method: str, raw: bytes, context: Context) -> Caller:
         metadata = context.invocation_metadata() or ()
         try:
             caller = self._callers.admit(connection.address, method, raw, metadata)
@@ -176,41 +178,49 @@ class Services:
         return caller
 
     async def set_job_status(self, raw: bytes, called: Called) -> Message:
-        """Answers OK when it is on disk. INVALID_ARGUMENT for what no plugin would say, UNAVAILABLE when it could not be
-        stored, RESOURCE_EXHAUSTED when so much was said of the job that only a liar can have more to say: a plugin keeps it,
-        and comes again. NOT_FOUND when it is about a job that the ledger does not know, and so were many before.
+        """Store a callback; answers OK after the database has committed it.
+
+        INVALID_ARGUMENT: no plugin sends such a callback. UNAVAILABLE: the database did not store it; a retry helps.
+        RESOURCE_EXHAUSTED: the ledger keeps more callbacks about the job than true callers send; a plugin keeps the
+        callback and tries again. NOT_FOUND: the ledger does not know the job, and already keeps as many callbacks about
+        unknown jobs as it may.
         """
         request, peer = _parsed(messages.SetJobStatusRequest, raw), called.peer
         try:
             report = validate(request.name, request.id, request.duration, request.status, request.exit_code)
             if not report.ignored:
                 await self._inbox.store(report, peer, called.caller.proof)
-                self._bell.ring()
+                self._bell.notify()
         except MalformedCallbackError as error:
+            CALLBACKS.labels("malformed").inc()
             log.warning("callback_malformed", peer=peer, error=str(error))
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except NoSuchJobError as error:
+            CALLBACKS.labels("unknown_job").inc()
             log.once("callback_of_no_job", peer=peer, job_id=request.name, error=str(error))
             raise Refused(grpc.StatusCode.NOT_FOUND, str(error)) from error
         except InboxFullError as error:
+            CALLBACKS.labels("too_many").inc()
             log.warning("callback_too_many", peer=peer, job_id=request.name, error=str(error))
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; come again") from error
-        except InboxClosedError as error:
+        except CallbackWriterClosedError as error:
+            CALLBACKS.labels("not_stored").inc()
             log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{error}; come again") from error
         outcome = "callback_ignored" if report.ignored else "callback_stored"
-        before(Point.CALLBACK_ACKNOWLEDGED)
+        CALLBACKS.labels(outcome.removeprefix("callback_")).inc()
+        before(CrashPoint.CALLBACK_ACKNOWLEDGED)
         called.context.add_done_callback(cast(Any, _acknowledged))
         about = {"job_id": report.job_id, "slurm_id": report.slurm_id, "status": report.status}
         log.info(outcome, **about, peer=peer, proof=str(called.caller.proof))
         return messages.SetJobStatusResponse()
 
     async def fetch_authorized_keys(self, raw: bytes, called: Called) -> Message:
-        """The public half of the key that the supervisor logs in with, as a line of authorized_keys."""
+        """Return the public half of the key that the supervisor logs in with, as a line of authorized_keys."""
         return self._keys
 
     async def check(self, raw: bytes, called: Called) -> Message:
-        """How a service stands; NOT_FOUND for one that is none of ours. The reporter lets itself be heard by it."""
+        """Answer whether a service works; NOT_FOUND for a service of others. The reporter's check is its heartbeat."""
         service = _parsed(health_pb2.HealthCheckRequest, raw).service
         if service not in SERVICES:
             raise Refused(grpc.StatusCode.NOT_FOUND, "")
@@ -220,12 +230,12 @@ class Services:
         return answers(status=answers.SERVING if self._serving else answers.NOT_SERVING)
 
     async def tell_health(self) -> None:
-        """Find out how the services stand."""
-        log.tell_left_out()
+        """Check the database, and update the answer of `check`; write the counts of dropped log lines."""
+        log.flush_dropped_counts()
         self._serving = await self._inbox.is_open()
 
 
-class Server:
+class CallbackServer:
     """The process's server."""
 
     def __init__(
@@ -254,7 +264,7 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError when the address is in use or not of this machine."""
         await self._services.tell_health()
         await self._server.start()
         self.port = await self._front.listen(self._address)
@@ -263,7 +273,7 @@ class Server:
         self._self_check.start()
 
     async def run_until(self, asked_to_end: asyncio.Event) -> None:
-        """Serve, and keep the health up to date; at the end calls in flight are finished."""
+        """Serve, and update the health every HEALTH_EVERY_S, until the event is set."""
         while not asked_to_end.is_set():
             await self._services.tell_health()
             try:
@@ -272,7 +282,7 @@ class Server:
                 continue
 
     async def stop(self) -> None:
-        """Take no more calls, and finish those that are under way."""
+        """Accept no more calls, and give those under way GRACE_S to finish."""
         if self._self_check is not None:
             self._self_check.stop()
         self._front.stop_listening()
@@ -293,11 +303,11 @@ def _serialized(message: Message) -> bytes:
 
 
 def _acknowledged(_: Any) -> None:
-    after(Point.CALLBACK_ACKNOWLEDGED)
+    after(CrashPoint.CALLBACK_ACKNOWLEDGED)
 
 
 def _reached_by_itself(address: str) -> str:
-    """The host at which this process reaches what listens at the address."""
+    """Return the host at which this process reaches its own port at the address."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         everywhere = not host or ip_address(host).is_unspecified

@@ -1,5 +1,5 @@
-"""The certificate that the gRPC process shows, checked before it listens: of a wrong one grpcio says nothing. It is read again
-when its files change.
+"""The certificate of the gRPC process. The process checks it before it listens, because grpcio reports no error for a
+wrong one, and reads it again when its files change.
 """
 
 import threading
@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
-from supervisor_tasks.settings import Settings, SettingsError
+from supervisor_tasks.config.settings import Settings, SettingsError
 
 log = structlog.get_logger()
 
@@ -22,34 +22,34 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """What to serve with; None without TLS_ENABLE. Raises SettingsError."""
+    """Return the server's TLS credentials; None without TLS_ENABLE. Raises SettingsError."""
     if not settings.tls_enable:
         return None
     return Certificate(settings).credentials()
 
 
 class Certificate:
-    """TLS_CERT and TLS_KEY, as they are at the moment."""
+    """The current content of TLS_CERT and TLS_KEY."""
 
     def __init__(self, settings: Settings) -> None:
-        """Read them. Raises SettingsError."""
+        """Read the files. Raises SettingsError."""
         self._files = {"TLS_KEY": settings.tls_key, "TLS_CERT": settings.tls_cert}
         self._public_address = settings.public_address
-        self._lock = threading.Lock()  # gRPC asks from threads of its own
+        self._lock = threading.Lock()  # gRPC calls `_changed` from its own threads
         self._stamp = self._stamp_now()
         self._pems = self._read()
         self._compare_names()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC's server, which asks before each handshake whether there is another certificate."""
-        changed: Any = self._changed  # may return None, which its types leave out
+        """Return credentials for gRPC's server, which asks before each handshake whether there is a new certificate."""
+        changed: Any = self._changed  # grpcio's types do not allow None, which it may return
         return grpc.dynamic_ssl_server_credentials(self._configuration(), changed)
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(self._pems["TLS_KEY"], self._pems["TLS_CERT"])])
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The new certificate, or None as long as it is the same, or while the files do not fit each other."""
+        """Return the new certificate; None while it is the same, or while the files do not fit each other."""
         with self._lock:
             stamp = self._stamp_now()
             if stamp == self._stamp:
@@ -65,7 +65,7 @@ class Certificate:
             return self._configuration()
 
     def _stamp_now(self) -> Stamp:
-        """By which a change of the files is seen."""
+        """Return what changes with the files: modification time, inode and size of each."""
         stamps = []
         for file in filter(None, self._files.values()):
             try:
@@ -87,14 +87,14 @@ class Certificate:
             except OSError as error:
                 lines.append(f"{name}: found {str(file)!r}; expected a file that can be read ({error})")
         if not lines:
-            unfit = _unfit(pems["TLS_KEY"], pems["TLS_CERT"])
-            lines = [f"{name}: found {str(self._files[name])!r}; expected {why}" for name, why in unfit]
+            validation_error = _unfit(pems["TLS_KEY"], pems["TLS_CERT"])
+            lines = [f"{name}: found {str(self._files[name])!r}; expected {why}" for name, why in validation_error]
         if lines:
             raise SettingsError(lines)
         return pems
 
     def _compare_names(self) -> None:
-        """The field's plugins check the host's name: one that differs is why they tell nothing."""
+        """Warn if the certificate does not name our host: the field's plugins check the name, and then send nothing."""
         host, names = self._public_address.rpartition(":")[0], names_of(self._pems["TLS_CERT"])
         if not is_for(host, names):
             log.warning(
@@ -106,7 +106,7 @@ class Certificate:
 
 
 def names_of(certificate: bytes) -> list[str]:
-    """The hosts and addresses that a certificate is for, by its subjectAltName; callers look nowhere else."""
+    """Return the hosts and addresses in a certificate's subjectAltName, the only field that callers check."""
     try:
         extensions = x509.load_pem_x509_certificates(certificate)[0].extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -116,7 +116,7 @@ def names_of(certificate: bytes) -> list[str]:
 
 
 def is_for(host: str, names: Sequence[str]) -> bool:
-    """Whether a certificate with these names is one of the host. A wildcard stands for one label."""
+    """Return whether a certificate with these names is valid for the host. A wildcard stands for one label."""
     host = host.strip("[]").rstrip(".").lower()
     try:
         return str(ip_address(host)) in names
@@ -126,7 +126,7 @@ def is_for(host: str, names: Sequence[str]) -> bool:
 
 
 def _unfit(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
-    """Which of the two cannot be worked with, and what was expected."""
+    """Return the setting that is wrong (TLS_KEY, TLS_CERT or both) with what was expected; empty if both fit."""
     ours, shown = _public_half(key), _public_key(certificate)
     wrong = [] if ours else [("TLS_KEY", "a private key as PEM, without a passphrase")]
     wrong += [] if shown else [("TLS_CERT", "certificates as PEM, the server's own first")]
@@ -138,7 +138,7 @@ def _unfit(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
 def _public_half(key: bytes) -> PublicKeyTypes | None:
     try:
         return serialization.load_pem_private_key(key, None).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # a TypeError: it has a passphrase
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: the key has a passphrase
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a callback must look like before it is believed to be one. Pure."""
+"""Checks the form of a callback before the process stores it. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ NOT_A_PLUGINS = {1: "PENDING", 2: "META_SCHEDULED", 3: "SCHEDULED", 10: "PANICKE
 
 
 class MalformedCallbackError(ValueError):
-    """No plugin would say this; the message tells what was found and what was expected."""
+    """No plugin sends such a callback; the message names what was found and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReport:
+class CallbackPayload:
     """A callback that a plugin may have sent. `duration_s` is SLURM's end minus start, `exit_code` a raw wait(2) status."""
 
     job_id: str
@@ -30,12 +30,12 @@ class StatusReport:
 
     @property
     def ignored(self) -> bool:
-        """Whether it is of a plugin of another version (CANCELLING, or a status that we have never heard of)."""
+        """Whether a plugin of another version sent it: CANCELLING, or a status that this version does not know."""
         return self.status not in STORED
 
 
-def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: int) -> StatusReport:
-    """A status report. Raises MalformedCallbackError."""
+def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: int) -> CallbackPayload:
+    """Check the fields of a callback and return them as a StatusReport. Raises MalformedCallbackError."""
     if not NAME.fullmatch(name):
         raise MalformedCallbackError(f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits")
     if not 1 <= slurm_id <= GREATEST_SLURM_ID:
@@ -48,4 +48,4 @@ def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: 
         raise MalformedCallbackError("status: found JOB_STATUS_UNSPECIFIED; expected RUNNING or an end state")
     if status in NOT_A_PLUGINS:
         raise MalformedCallbackError(f"status: found {NOT_A_PLUGINS[status]}; expected RUNNING or an end state")
-    return StatusReport(name, slurm_id, status, duration_s, exit_code)
+    return CallbackPayload(name, slurm_id, status, duration_s, exit_code)

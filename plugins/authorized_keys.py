@@ -1,10 +1,11 @@
-"""sshd's AuthorizedKeysCommand: prints the key that the supervisor logs in with, as the supervisor itself tells it.
+"""sshd's AuthorizedKeysCommand: asks the supervisor for the key that the supervisor logs in with, and prints it.
 
-The same key is good for every customer of the cluster: who may become whom is decided by the supervisor. For root, users of the
-system and users of the site nothing is printed, and the supervisor is not asked, unless --allow names them.
+The key is valid for every customer of the cluster: the supervisor decides as which customer it logs in. For root, users
+of the system and users of the site the program prints nothing and does not ask the supervisor, unless --allow names
+them.
 
-sshd waits for this program at each login, so it needs the standard library alone, and speaks the little of HTTP/2 that one call
-of gRPC takes. This one file is copied to a login node: the proof of `--key` is written out here as `proof.py` has it.
+sshd waits for this program at each login, so it uses only the standard library, and the small part of HTTP/2 that one
+gRPC call needs. The operator copies this one file to a login node, so it repeats the code of `proof.py` for `--key`.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from pathlib import Path
 METHOD = "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys"
 REQUEST = b""  # a FetchAuthorizedKeysRequest has no field
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
-ANSWERS_WITHIN_S = 0.9  # from the start of this process; sshd, and who logs in, wait
-LEAST_S = 0.5  # for the supervisor, on a machine that took long to start this process
+ANSWERS_WITHIN_S = 0.9  # from the start of this process; sshd and its client wait for it
+LEAST_S = 0.5  # for the supervisor's answer, on a machine that took long to start this process
 MOST_BYTES = 64 * 1024
 LEAST_KEY_CHARACTERS = 32
 LOOPBACK = re.compile(r"127(\.\d+){3}|\[?::1\]?|localhost")
@@ -34,21 +35,21 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
 _STREAM = 1
-_LARGEST_FRAME = 2**14  # as long as we allow for no larger one
+_LARGEST_FRAME = 2**14  # HTTP/2's limit while our settings allow no larger frame
 
 
 class CallError(Exception):
-    """The supervisor does not answer, or not with a key."""
+    """The supervisor does not answer, or its answer is not a key."""
 
 
-class Connection:
-    """A connection to the supervisor, and how long it may take."""
+class Http2Connection:
+    """A connection to the supervisor, with a deadline."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock, self._deadline_s = sock, deadline_s
 
     def call(self, scheme: str, authority: str, message: bytes, metadata: Sequence[tuple[str, str]]) -> bytes:
-        """One unary call; returns the answer's message. Raises CallError."""
+        """Make one unary call; returns the answer's message. Raises CallError."""
         headers = [
             (":method", "POST"),
             (":scheme", scheme),
@@ -66,7 +67,7 @@ class Connection:
         return _message(self._answer())
 
     def _answer(self) -> bytes:
-        """The bytes of the stream, until its end."""
+        """Read the data of the stream until its end."""
         data = bytearray()
         while len(data) <= MOST_BYTES:
             kind, flags, stream, payload = self._next_frame()
@@ -104,12 +105,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _header(name: str, value: str) -> bytes:
-    """A header that is written out and not kept for later ones (HPACK: literal without indexing)."""
+    """Encode a header in full; the server does not store it for later ones (HPACK: literal without indexing)."""
     return b"\0" + _sized(name.encode()) + _sized(value.encode())
 
 
 def _sized(text: bytes) -> bytes:
-    """HPACK's length in 7 bits, or 127 and the rest in groups of 7 bits, the lowest first."""
+    """Put HPACK's length before the text: 7 bits, or 127 and the rest in groups of 7 bits, the lowest first."""
     length = len(text)
     if length < 127:
         return bytes((length,)) + text
@@ -121,8 +122,9 @@ def _sized(text: bytes) -> bytes:
 
 
 def _message(data: bytes) -> bytes:
-    """The message in an answer. A call that failed has none: its reason stands in compressed headers, and in the log of the
-    supervisor's gRPC process.
+    """Return the message in an answer. Raises CallError.
+
+    A failed call has no message: the reason is in compressed headers, and in the log of the supervisor's gRPC process.
     """
     if not data:
         raise CallError("the supervisor refuses the call; its log tells why")
@@ -132,7 +134,7 @@ def _message(data: bytes) -> bytes:
 
 
 def keys_in(message: bytes) -> str:
-    """The text of a FetchAuthorizedKeysResponse: its field 1. Raises CallError."""
+    """Return the text in a FetchAuthorizedKeysResponse (field 1). Raises CallError."""
     if not message:
         return ""
     length, shift, at = 0, 0, 1
@@ -148,7 +150,7 @@ def keys_in(message: bytes) -> str:
 
 
 def fetch(options: argparse.Namespace, deadline_s: float) -> str:
-    """Ask the supervisor. Raises CallError, OSError or ValueError."""
+    """Ask the supervisor for the keys. Raises CallError, OSError or ValueError."""
     host, _, port = str(options.supervisor).rpartition(":")
     metadata = _proof(options.key)
     with socket.create_connection((host.strip("[]"), int(port)), _left_s(deadline_s)) as plain:
@@ -156,11 +158,11 @@ def fetch(options: argparse.Namespace, deadline_s: float) -> str:
         sock = plain if options.plain_text else _encrypted(plain, host.strip("[]"), options)
         with sock:
             scheme = "http" if options.plain_text else "https"
-            return keys_in(Connection(sock, deadline_s).call(scheme, options.supervisor, REQUEST, metadata))
+            return keys_in(Http2Connection(sock, deadline_s).call(scheme, options.supervisor, REQUEST, metadata))
 
 
 def _encrypted(plain: socket.socket, host: str, options: argparse.Namespace) -> ssl.SSLSocket:
-    """The certificate is verified, by --ca or by the system's authorities, unless the operator does not want that."""
+    """Start TLS. Verifies the certificate by --ca or the system's authorities, but not with --tls-insecure."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if options.tls_insecure:
@@ -173,7 +175,7 @@ def _encrypted(plain: socket.socket, host: str, options: argparse.Namespace) -> 
 
 
 def _proof(file: Path | None) -> Sequence[tuple[str, str]]:
-    """With the site's key, the call is proven. Raises ValueError where the key cannot be used."""
+    """Return the metadata with the proof; none without a key file. Raises ValueError when the key is unusable."""
     if file is None:
         return ()
     key, node, time_ms = _read_key(file), socket.gethostname(), str(time.time_ns() // 1_000_000)
@@ -207,13 +209,13 @@ def _now_s() -> float:
 
 
 def _started_s() -> float:
-    """When this process was started, in seconds since the machine was."""
+    """Return when this process started, in seconds since the machine's boot."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Ask and print; without an answer no login succeeds by this key."""
+    """Ask for the key and print it; without an answer exit with status 1, and sshd accepts no login with this key."""
     options = _options()
     if not CUSTOMER.fullmatch(options.user) and options.user not in options.allow:
         return
@@ -227,7 +229,7 @@ def main() -> None:
         except (CallError, OSError, ValueError) as error:
             said[0] = f"{options.supervisor}: {error}"
 
-    asking = threading.Thread(target=ask, daemon=True)  # a look-up of the host's name cannot be given a time-out
+    asking = threading.Thread(target=ask, daemon=True)  # because a look-up of the host's name has no time-out
     asking.start()
     asking.join(max(deadline_s - _now_s(), 0.0))
     if not keys:

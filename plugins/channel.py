@@ -1,4 +1,6 @@
-"""The channel to the supervisor: over TLS, or in plain text on this machine alone; with the site's key, each call is proven."""
+"""The gRPC channel to the supervisor: over TLS, or in plain text on this machine only. With the site's key each call
+carries a proof.
+"""
 
 import argparse
 import socket
@@ -13,25 +15,25 @@ import grpc
 from plugins import proof
 
 OPTIONS = (
-    # gRPC's own waits grow to two minutes: too long for a supervisor that comes back after an outage.
+    # By default gRPC's waits grow to two minutes: too long for a supervisor that comes back after an outage.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth how long one attempt to connect may take
-    # A connection that the network dropped without a word would stay until the kernel gives it up, after a quarter of an hour.
-    # It is asked for while a call waits; the server lets that pass (grpc_callbacks/server.py).
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # despite its name: the longest time for one attempt to connect
+    # Without pings, a connection that the network has dropped silently stays until the kernel closes it after a quarter
+    # of an hour. gRPC pings while a call waits; the server allows that (grpc_callbacks/server.py).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),  # for the kernel (TCP_USER_TIMEOUT)
-    ("grpc.http2.ping_timeout_ms", 5_000),  # and for gRPC, which by itself waits a minute, whatever the line above says
+    ("grpc.http2.ping_timeout_ms", 5_000),  # for gRPC, which otherwise waits a minute despite the line above
 )
 
 
 class PlainTextError(ValueError):
-    """Others on the way could read and change what is said; the message says what to do."""
+    """Machines on the way could read and change the calls; the message names the options that help."""
 
 
 @dataclass(frozen=True, slots=True)
-class Supervisor:
-    """Where the supervisor is, and how it is spoken with. Without an authority there is no TLS."""
+class SupervisorTarget:
+    """Where the supervisor is, and how to reach it. Without an authority there is no TLS."""
 
     address: str
     authority: Path | None = None
@@ -40,7 +42,7 @@ class Supervisor:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options from which `supervisor_of` makes a Supervisor."""
+    """Add the options that `supervisor_of` reads."""
     parser.add_argument("--supervisor", required=True, metavar="HOST:PORT")
     parser.add_argument("--ca", type=Path, help="certificate authorities of the supervisor; without it, no TLS")
     parser.add_argument("--key", type=Path, help="file of the site's CALLBACK_KEY, to prove each call with")
@@ -51,14 +53,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def supervisor_of(options: argparse.Namespace) -> Supervisor:
-    """What the options say."""
-    return Supervisor(options.supervisor, options.ca, options.key, options.plain_text_beyond_loopback)
+def supervisor_of(options: argparse.Namespace) -> SupervisorTarget:
+    """Make a Supervisor from the options of `add_options`."""
+    return SupervisorTarget(options.supervisor, options.ca, options.key, options.plain_text_beyond_loopback)
 
 
-def open_channel(supervisor: Supervisor) -> grpc.Channel:
-    """A channel to the supervisor. Raises PlainTextError, proof.KeyFileError, or OSError where the authorities' file cannot be
-    read.
+def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
+    """Open a channel to the supervisor.
+
+    Raises PlainTextError, proof.KeyFileError, or OSError when the authorities' file is unreadable.
     """
     channel = _encrypted(supervisor) if supervisor.authority else _plain(supervisor)
     if supervisor.key_file is None:
@@ -66,12 +69,12 @@ def open_channel(supervisor: Supervisor) -> grpc.Channel:
     return grpc.intercept_channel(channel, _Proving(proof.read_key(supervisor.key_file)))
 
 
-def _encrypted(supervisor: Supervisor) -> grpc.Channel:
+def _encrypted(supervisor: SupervisorTarget) -> grpc.Channel:
     authorities = Path(supervisor.authority or "").read_bytes()
     return grpc.secure_channel(supervisor.address, grpc.ssl_channel_credentials(authorities), options=OPTIONS)
 
 
-def _plain(supervisor: Supervisor) -> grpc.Channel:
+def _plain(supervisor: SupervisorTarget) -> grpc.Channel:
     if not supervisor.plain_text_beyond_loopback and not is_this_machine(supervisor.address):
         raise PlainTextError(
             f"--supervisor: found {supervisor.address!r} without --ca; expected --ca FILE, because machines on the way could "
@@ -81,7 +84,7 @@ def _plain(supervisor: Supervisor) -> grpc.Channel:
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether all that host:port stands for is on this machine's loopback."""
+    """Return whether all addresses of host:port are on this machine's loopback."""
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -91,7 +94,7 @@ def is_this_machine(address: str) -> bool:
 
 
 class _Details(NamedTuple):
-    """A call with more metadata; gRPC wants these names."""
+    """A call with more metadata; gRPC requires these field names."""
 
     method: str
     timeout: float | None
@@ -102,7 +105,7 @@ class _Details(NamedTuple):
 
 
 class _Proving(grpc.UnaryUnaryClientInterceptor):
-    """Adds the proof to each call, also when it is tried again: the time in it is that of the try."""
+    """Adds a proof to each call, and a new one with the current time to each retry."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -110,7 +113,7 @@ class _Proving(grpc.UnaryUnaryClientInterceptor):
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
     ) -> Any:
-        """Hand the call on, proven."""
+        """Continue the call with the proof in its metadata."""
         call = client_call_details
         entries = proof.metadata(self._key, call.method, request.SerializeToString())
         metadata = [*(call.metadata or ()), *entries]

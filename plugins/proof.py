@@ -1,7 +1,7 @@
-"""The proof that a caller of the supervisor has the site's callback key: HMAC-SHA256 over method, message, time and node.
+"""The proof that a caller of the supervisor has the site's callback key: HMAC-SHA256 of method, message, time and node.
 
-The proof travels in three entries of gRPC's metadata. `grpc_callbacks/callers.py` checks it. Only the standard library is
-imported: sshd waits for a program that uses this.
+The proof travels in three entries of gRPC's metadata. `grpc_callbacks/callers.py` checks it. The module imports only
+the standard library, because sshd waits for a program that uses the same proof.
 """
 
 import hashlib
@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 
 NODE, TIME, PROOF = "supervisor-node", "supervisor-time-ms", "supervisor-proof"
-VALID_S = 300  # munge, without which SLURM does not work, asks for clocks that agree as well
+VALID_S = 300  # the clocks must agree; munge, which SLURM needs, requires that too
 LEAST_KEY_CHARACTERS = 32
 
-_FORM = "supervisor callback, form 1"  # an attacker cannot use the hash of another protocol that has the same key
+_FORM = "supervisor callback, form 1"  # so that an attacker cannot use a hash of another protocol with the same key
 
 
 class KeyFileError(ValueError):
-    """The key cannot be used; the message names the file, what was found and what was expected."""
+    """The key file is unusable; the message names the file, what was found and what was expected."""
 
 
 def read_key(file: Path) -> bytes:
-    """The site's callback key (CALLBACK_KEY). Raises KeyFileError."""
+    """Read the site's callback key (CALLBACK_KEY). Raises KeyFileError."""
     try:
         text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
@@ -38,12 +38,15 @@ def read_key(file: Path) -> bytes:
 
 
 def seal(key: bytes, method: str, message: bytes, time_ms: int, node: str) -> str:
-    """The keyed hash, as 64 hex digits. `method` is gRPC's path (/package.Service/Method), `message` the bytes that travel."""
+    """Return the keyed hash, as 64 hex digits.
+
+    `method` is gRPC's path (/package.Service/Method), `message` the bytes that travel.
+    """
     lines = (_FORM, method, node, str(time_ms), hashlib.sha256(message).hexdigest())
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
 def metadata(key: bytes, method: str, message: bytes) -> tuple[tuple[str, str], ...]:
-    """The entries of the metadata that prove this message of this machine, now."""
+    """Return the metadata entries that prove this message, with this machine's name and the current time."""
     node, time_ms = socket.gethostname(), time.time_ns() // 1_000_000
     return (NODE, node), (TIME, str(time_ms)), (PROOF, seal(key, method, message, time_ms, node))

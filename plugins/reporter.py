@@ -1,10 +1,10 @@
 """Delivers the spool to the supervisor, in each job's order, until every event is acknowledged.
 
-`python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key FILE]`, beside slurmctld (and on the
-nodes where the SPANK plugin writes). An event's file is removed when the supervisor has answered OK, and not before; one that
-the supervisor calls malformed, or about a job that it does not know, goes to `rejected/`; everything else is tried again. Where
-ends are delivered, the supervisor hears every few seconds that the reporter is there. Needs grpcio, grpcio-health-checking,
-protobuf and watchfiles.
+Run `python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key FILE]` beside slurmctld (and on
+nodes where the SPANK plugin writes). The reporter removes an event's file only after the supervisor has answered OK. It
+moves an event that the supervisor calls malformed, or that is about an unknown job, to `rejected/`, and tries every
+other one again. A reporter that has delivered an end sends the supervisor a heartbeat every few seconds. Needs grpcio,
+grpcio-health-checking, protobuf and watchfiles.
 """
 
 import argparse
@@ -27,57 +27,57 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from plugins import spool
 from plugins.channel import add_options, open_channel, supervisor_of
-from plugins.crashing import around
+from plugins.crash_points import around
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
 log = logging.getLogger("reporter")
 
-NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; of an unknown job
+NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
 CALLERS = 8
 TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 2.0
-LOOK_ANYWAY_MS = 500  # for what came before the kernel was asked to tell
+LOOK_ANYWAY_MS = 500  # for events from before the inotify watch
 ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
 HEARD_EVERY_S = 5.0
-HEARD_AS = "plugins.reporter"  # the service for whose health only a reporter asks (grpc_callbacks/server.py)
+HEARD_AS = "plugins.reporter"  # the service in a reporter's health check (grpc_callbacks/server.py)
 
 
 class Reporter:
-    """Delivers one spool to one supervisor. `figures` are what its log tells every minute."""
+    """Delivers one spool to one supervisor. It logs `figures` every minute."""
 
     def __init__(self, folder: Path, stub: JobAPIStub, health: HealthStub) -> None:
         self.figures: Counter[str] = Counter(delivered=0, failed=0, rejected=0, adopted=0, lost=0)
         self._folder = folder
         self._stub = stub
-        self._health: Any = health  # whose methods its types leave out
+        self._health: Any = health  # its types do not have the methods
         self._heard_at_s, self._unheard = float("-inf"), ""
         self._told_an_end = False
         self._stopping = threading.Event()
         self._failures: Counter[int] = Counter()  # by SLURM's job id
         self._failed_in_a_row = 0
         self._last_failure = self._spool_failure = self._watch_failure = ""
-        self._lost_told = 0  # lines of `lost` that the log has
-        self._hinted: set[spool.SpooledEvent] = set()  # that the supervisor was told, of the same lines
+        self._lost_told = 0  # how many lines of `lost` are in the log
+        self._hinted: set[spool.SpooledEvent] = set()  # the hints of these lines that the supervisor has
         self._hints_failed: Counter[spool.SpooledEvent] = Counter()
         self._cared_at_s, self._figures_at_s = float("-inf"), time.monotonic()
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
 
     def run(self) -> None:
-        """Deliver what is there and what comes, until `stop`."""
+        """Deliver the events in the spool and the new ones, until `stop`."""
         (self._folder / "rejected").mkdir(exist_ok=True)
         self._while_it_is_there(self._tell_figures)
         while not self._stopping.is_set():
             self._deliver_all()
             self._deliver_what_comes()
-            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # a spool that cannot be watched
+            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # reached when inotify cannot watch the spool
         self._callers.shutdown()
         self._while_it_is_there(self._tell_figures)
 
     def _deliver_what_comes(self) -> None:
-        """As soon as the kernel tells of it. One that has no watch to spare is told of once."""
+        """Deliver new events as soon as inotify reports them. If the kernel has no watch left, log that once."""
         try:
             for _ in self._changes():
                 self._watch_failure = ""
@@ -102,15 +102,15 @@ class Reporter:
         )
 
     def stop(self) -> None:
-        """End after what is under way."""
+        """End `run` after the deliveries that are under way."""
         self._stopping.set()
 
     def _deliver_all(self) -> None:
-        """Deliver what waits."""
+        """Deliver all waiting events; log an error of the spool."""
         self._while_it_is_there(self._deliver_until_empty)
 
     def _while_it_is_there(self, work: Callable[[], None]) -> None:
-        """A spool that is away (a disk, a mount) is told of once, and looked for again."""
+        """Do the work. Log once that the spool is away (a disk, a mount); the caller tries again."""
         try:
             work()
         except OSError as error:
@@ -121,7 +121,7 @@ class Reporter:
             self._spool_failure = ""
 
     def _deliver_until_empty(self) -> None:
-        """With a growing wait while the supervisor does not answer."""
+        """Deliver all waiting events; between failed rounds wait longer each time, up to LONGEST_WAIT_S."""
         wait_s = 0.1
         self._look_after()
         while not self._stopping.is_set() and (self._has_lost() or spool.pending(self._folder)):
@@ -137,8 +137,10 @@ class Reporter:
         self._be_heard()
 
     def _round(self) -> bool:
-        """One try for each event; False when one was not answered. Jobs go side by side, a job's own events in order; jobs
-        that failed before come last, so that one that always fails keeps nobody waiting.
+        """Try each event of up to ROUND_JOBS jobs once; returns False when one was not delivered.
+
+        Jobs go in parallel, the events of one job in order. Jobs that failed before come last, so that a job that
+        always fails does not delay the others.
         """
         jobs: dict[int, list[Path]] = {}
         for file in spool.pending(self._folder):
@@ -152,14 +154,14 @@ class Reporter:
 
     def _deliver_job(self, slurm_id: int, files: Sequence[Path]) -> bool:
         if self._failed_in_a_row >= CALLERS or self._stopping.is_set():
-            return False  # it is not this job: nobody answers
+            return False  # the failures are not due to this job: the supervisor does not answer at all
         delivered = all(self._deliver(file) for file in files)
         self._failed_in_a_row = 0 if delivered else self._failed_in_a_row + 1
         self._failures[slurm_id] += not delivered
         return delivered
 
     def _deliver(self, file: Path) -> bool:
-        """Whether nothing is left to do for that file."""
+        """Deliver or reject one event; returns False when it must be tried again."""
         try:
             reason = self._tell_file(file)
             if reason is not None:
@@ -167,7 +169,7 @@ class Reporter:
             with around("event-delivered"):
                 file.unlink(missing_ok=True)
         except FileNotFoundError:
-            return True  # somebody else took it away
+            return True  # another process or the operator removed the file
         except grpc.RpcError as error:
             return self._failed(f"{error.code().name}: {error.details()!r}")
         except OSError as error:
@@ -175,7 +177,7 @@ class Reporter:
         return True
 
     def _tell_file(self, file: Path) -> str | None:
-        """As `_tell`; a malformed file nobody will ever take."""
+        """As `_tell`, for a file; a malformed file is one that the supervisor will never accept."""
         try:
             with around("event-read"):
                 event = spool.read(file)
@@ -184,7 +186,7 @@ class Reporter:
         return self._tell(event)
 
     def _tell(self, event: spool.SpooledEvent) -> str | None:
-        """Why the supervisor will never take the event, or None when it has taken it. Raises RpcError: try again."""
+        """Send an event; returns None, or why the supervisor will never accept it. Raises RpcError: a retry helps."""
         request = SetJobStatusRequest(
             name=event.job_id,
             id=event.slurm_id,
@@ -214,11 +216,13 @@ class Reporter:
         for dropped in dropped_names:
             log.error("rejected/ is full: %s is gone", dropped)
 
-    # --- that it is there -------------------------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------------------------------------
 
     def _be_heard(self) -> None:
-        """Let the supervisor know that what waits here reaches it. Only where ends were ever delivered: they are what is
-        waited for. The spool was read just before, so one that cannot be read is not heard of.
+        """Send a heartbeat every HEARD_EVERY_S, but only if this spool has ever delivered an end: the supervisor waits
+        for ends.
+
+        The caller has just read the spool, so a reporter that cannot read its spool sends no heartbeat.
         """
         now_s, mark = time.monotonic(), self._folder / "ends"
         if now_s - self._heard_at_s < HEARD_EVERY_S or not (self._told_an_end or mark.exists()):
@@ -235,14 +239,14 @@ class Reporter:
         if not mark.exists():
             mark.touch()
 
-    # --- what hooks could not do ------------------------------------------------------------------------------------
+    # --- lost events, and drafts of killed hooks --------------------------------------------------------------------
 
     def _has_lost(self) -> bool:
         lost = self._folder / "lost"
         return lost.exists() and lost.stat().st_size > 0
 
     def _deliver_hints(self) -> bool:
-        """Make the supervisor look at each job of which an event is lost; hints that failed before come last."""
+        """Make the supervisor check each job with a lost event; hints that failed before come last."""
         record = spool.read_lost(self._folder)
         if record.length == 0:
             return True
@@ -291,7 +295,7 @@ class Reporter:
 
     def _tell_figures(self) -> None:
         waiting = spool.pending(self._folder)
-        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # of nothing, if it is not there
+        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # 0 if the folder does not exist
         told = " ".join(f"{name}={count}" for name, count in self.figures.items())
         log.info("figures: waiting=%d %s kept_rejected=%d", len(waiting), told, aside)
 

@@ -2,9 +2,9 @@
 
 0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
 .0001795242441000000000-7-end.4711    a draft of the process 4711
-lost                                  a line for each event that could not be written
-ends                                  empty; there once an end was delivered, by which a reporter knows that it is waited for
-rejected/                             what nobody will ever take
+lost                                  a line for each event that a hook could not write
+ends                                  empty; exists once an end was delivered: the supervisor then expects heartbeats
+rejected/                             events that the supervisor will never accept
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugins.crashing import around
+from plugins.crash_points import around
 
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
 DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
@@ -27,13 +27,13 @@ KEPT_REJECTED = 1000
 RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
 
-# A draft that old is nobody's any more: a hook that hangs ends after a minute. Process ids are used again, so that a
-# living process is respected for an hour and not for ever.
+# The writer of an older draft has ended: a hook that hangs ends after a minute. The kernel reuses process ids, so a
+# process that lives with the writer's id protects the draft for an hour and not for ever.
 ABANDONED_AFTER_S = 90.0
 ABANDONED_FOR_SURE_S = 3600.0
 
-# JobStatus of supervisor.v1alpha1, and what SLURM's end states are by docs/architecture.md; every other word is FAILED, never
-# success. Where SLURM ended the job by itself, the exit status is not the script's own, whatever SLURM shows.
+# JobStatus of supervisor.v1alpha1, and SLURM's end states as in docs/explanation/slurm-end-states.md. Every other state
+# is FAILED, never success. Where SLURM itself ended the job, the exit status that SLURM shows is not the script's.
 RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 6, 7, 8, 9
 STATUS = {"COMPLETED": FINISHED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
 ENDED_BY_SLURM = {
@@ -43,12 +43,12 @@ ENDED_BY_SLURM = {
 
 
 class MalformedEventError(ValueError):
-    """A file that no hook of ours wrote, or that the disk has spoiled."""
+    """The file is not from our hooks, or the disk has damaged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvent:
-    """What the supervisor is told; `exit_code` is a raw wait(2) status."""
+    """An event as the reporter sends it to the supervisor; `exit_code` is a raw wait(2) status."""
 
     job_id: str
     slurm_id: int
@@ -57,30 +57,30 @@ class SpooledEvent:
     exit_code: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what the message to the supervisor has no room for."""
+        """Check that the numbers fit in the message to the supervisor. Raises ValueError."""
         fits = max(self.slurm_id, self.duration_s) < 2**64 and min(self.slurm_id, self.duration_s) >= 0
         if not fits or not -(2**63) <= self.exit_code < 2**63:
             raise ValueError("a number does not fit in 64 bits")
 
 
 def pending(folder: Path) -> list[Path]:
-    """The events to be delivered, in the order of their sequence numbers; a start before an end of the same number."""
+    """Return the events to deliver, by sequence number; a start comes before an end with the same number."""
     named = [file for file in folder.iterdir() if NAME.fullmatch(file.name)]
     return sorted(named, key=lambda file: (sequence_of(file), file.name.endswith("-end")))
 
 
 def sequence_of(file: Path) -> int:
-    """The number that orders the events."""
+    """Return the sequence number in an event's name."""
     return int(file.name.split("-")[0])
 
 
 def slurm_id_of(file: Path) -> int:
-    """The job that an event is about, by its name."""
+    """Return the SLURM id in an event's name."""
     return int(file.name.split("-")[1])
 
 
 def told_by_us(state: str, exit_status: int) -> tuple[int, int]:
-    """The status and the exit status that the supervisor is told of an end state and of the raw status that SLURM shows."""
+    """Return the status and the exit status for the supervisor, from SLURM's end state and SLURM's raw exit status."""
     return STATUS.get(state, FAILED), ENDED_BY_SLURM.get(state, exit_status)
 
 
@@ -88,7 +88,7 @@ Told = Callable[[str, int], tuple[int, int]]
 
 
 def read(file: Path, told: Told = told_by_us) -> SpooledEvent:
-    """An event. Raises MalformedEventError, and OSError when the file cannot be read."""
+    """Read an event. Raises MalformedEventError, and OSError when the file is unreadable."""
     text = _read_regular(file)
     try:
         fields = dict(line.split("=", 1) for line in text.decode().splitlines())
@@ -105,8 +105,9 @@ def read(file: Path, told: Told = told_by_us) -> SpooledEvent:
 
 
 def _lasted_s(start_s: int, end_s: int) -> int:
-    """A job that never began has the end for its start, or a later time, or 0 (jobcomp/script's word for a start that still
-    lay ahead): it ran for no time.
+    """Return a job's run time; 0 for a job that never began.
+
+    The start of such a job is its end, or a later time, or 0 (which jobcomp/script writes for a start in the future).
     """
     return max(end_s - start_s, 0) if start_s else 0
 
@@ -122,9 +123,9 @@ def _read_regular(file: Path) -> bytes:
 
 
 def reject(file: Path) -> list[str]:
-    """Put a file aside, and drop the oldest of those when there are too many; returns the names of the dropped."""
+    """Move a file to `rejected/`, and delete the oldest there when there are too many; returns the deleted names."""
     folder = file.parent / "rejected"
-    folder.mkdir(exist_ok=True)  # somebody may have cleared it away
+    folder.mkdir(exist_ok=True)  # an operator may have removed it
     file.rename(folder / file.name)
     kept = sorted(folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name))
     dropped = kept[:-KEPT_REJECTED]
@@ -133,19 +134,19 @@ def reject(file: Path) -> list[str]:
     return [other.name for other in dropped]
 
 
-# --- what hooks left behind -----------------------------------------------------------------------------------------------
+# --- drafts of killed hooks -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A draft whose writer was killed: `adopted` when it was whole, and removed otherwise."""
+    """A draft whose writer was killed: `adopted` if it was complete; otherwise it is removed."""
 
     name: str
     adopted: bool
 
 
 def take_abandoned(folder: Path) -> list[Abandoned]:
-    """Turn the drafts of hooks that were killed into events where they are whole, and remove the others."""
+    """Turn the complete drafts of killed hooks into events, and remove the incomplete ones."""
     found = [(file, DRAFT.fullmatch(file.name)) for file in folder.iterdir()]
     return [_take(file, draft["name"]) for file, draft in found if draft and _is_abandoned(file, int(draft["pid"]))]
 
@@ -159,7 +160,7 @@ def _is_abandoned(draft: Path, pid: int) -> bool:
 
 
 def _lives(pid: int) -> bool:
-    """Whether there is such a process; a zombie has ended."""
+    """Return whether the process lives; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -177,25 +178,25 @@ def _take(draft: Path, name: str) -> Abandoned:
     return Abandoned(name, adopted=True)
 
 
-# --- what could not be written --------------------------------------------------------------------------------------------
+# --- events that a hook could not write -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """What `lost` says: its lines, and so many bytes. A crash or a full disk may have cut a line."""
+    """The content of `lost`: its lines, and its length in bytes. A crash or a full disk may have cut a line."""
 
     lines: tuple[str, ...] = ()
     length: int = 0
 
     @property
     def hints(self) -> list[SpooledEvent]:
-        """One a job: RUNNING makes the supervisor ask SLURM, and is never believed to be an end."""
+        """One event for each job. RUNNING makes the supervisor ask SLURM; the supervisor never takes it for an end."""
         found = filter(None, map(LOST_LINE.fullmatch, self.lines))
         return list(dict.fromkeys(SpooledEvent(line["job_id"], int(line["slurm_id"]), RUNNING) for line in found))
 
 
 def read_lost(folder: Path) -> LostRecord:
-    """The events that hooks could not write."""
+    """Read the record of the events that hooks could not write."""
     try:
         text = (folder / "lost").read_bytes()
     except FileNotFoundError:
@@ -204,7 +205,7 @@ def read_lost(folder: Path) -> LostRecord:
 
 
 def clear_lost(folder: Path, length: int) -> bool:
-    """Forget the record, unless it has grown past `length` in the meantime: then False, and it is to be read again."""
+    """Clear the record; if it has grown past `length`, keep it and return False: the caller must read it again."""
     with (folder / "lost").open("r+b") as lost:
         fcntl.flock(lost, fcntl.LOCK_EX)
         if os.fstat(lost.fileno()).st_size != length:
@@ -215,8 +216,10 @@ def clear_lost(folder: Path, length: int) -> bool:
 
 
 def keep_reserve(folder: Path) -> None:
-    """Take room for `lost` while there is some, as the hooks do: the disk may be full before the first of them comes, and what
-    is cleared gives its room back. Without a reserve they try all the same.
+    """Reserve disk space for `lost` while the disk has space, as the hooks do.
+
+    The disk can be full before the first hook runs, and clearing `lost` frees its space. Without the reserve the hooks
+    still try to write.
     """
     lost = os.open(folder / "lost", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -227,5 +230,5 @@ def keep_reserve(folder: Path) -> None:
 
 
 def _reserve(lost: int) -> None:
-    """Python's own posix_fallocate would make the file longer."""
+    """Call fallocate(2), because Python's posix_fallocate would make the file longer."""
     ctypes.CDLL(None).fallocate(lost, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(RESERVE_BYTES))

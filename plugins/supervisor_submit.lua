@@ -6,7 +6,7 @@
 -- the job: `signed_text` below, and supervisor_tasks/slurm/submit_token.py. A job's number goes up each time, so that no token
 -- counts twice, nor one that is older than a token that did. What the token does not tell must be as sbatch leaves it.
 --
--- The words behind `supervisor:` in each refusal are read by supervisor_tasks/slurm/output.py.
+-- The words behind `supervisor:` in each refusal are read by supervisor_tasks/slurm/parsers.py.
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
 local sha256 = dofile(folder .. "/supervisor_sha256.lua")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`app`, built when it is first asked for: the operator's command does without Celery, whose import takes 0.2 s."""
+    """Build `app` at its first use: the operator's command does not need Celery, whose import takes 0.2 s."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from celery import Celery

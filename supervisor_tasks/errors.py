@@ -1,4 +1,4 @@
-"""What can go wrong, sorted by what to do about it."""
+"""The supervisor's errors, sorted by what the caller must do. Pure."""
 
 
 class SupervisorError(Exception):
@@ -6,20 +6,23 @@ class SupervisorError(Exception):
 
 
 class TransientError(SupervisorError):
-    """The other side does not answer or is busy; the same again later may work."""
+    """The other side does not answer or is busy; a later retry can succeed."""
 
 
 class PermanentError(SupervisorError):
-    """The other side answered, and its answer will not change; doing the same again is useless."""
+    """The other side answered, and its answer will not change; a retry is useless."""
 
 
 class OutcomeUnknownError(SupervisorError):
-    """The request may or may not have been carried out; look before doing anything."""
+    """The other side may have carried out the request or not; the caller must find out before it acts."""
 
 
 class DirectoryUnavailableError(TransientError):
-    """The directory does not answer, or not now; again later."""
+    """The directory does not answer, or is busy; a later retry can succeed."""
 
 
 class DirectoryRefusedError(PermanentError):
-    """The directory says no: its own words, and what was asked. Somebody has to change its settings or ours."""
+    """The directory refused a request. The message has its answer and the request.
+
+    A retry is useless: the operator must change the directory's settings or the supervisor's.
+    """

@@ -7,15 +7,15 @@ from celery import Task, shared_task
 from celery.signals import beat_init, setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.job import Kind
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.monitoring.probes import end_in_peace, serve_beat, serve_worker
-from supervisor_tasks.running import current_site, set_up_logging, start_ear, start_site, stop_site
+from supervisor_tasks.worker import current_context, on_worker_init, on_worker_shutdown, set_up_logging, start_watchdog
 
 log = structlog.get_logger()
 
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
-    """The edge of all work: logs know the task; a part that does not answer is no traceback."""
+    """The base of all tasks: adds the task's name to the logs, and logs a TransientError without a traceback."""
 
     throws = (TransientError,)
 
@@ -23,133 +23,145 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
         """Run the task with its name in the log's context."""
         with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]):
             try:
-                current_site().begin()
+                current_context().begin()
                 self.run(*args, **kwargs)
             except TransientError as error:
-                log.warning("task_not_answered", error=str(error))  # the clock sends it again
+                log.warning("task_failed_transient", error=str(error))  # beat sends the task again
                 raise
 
 
 @shared_task(base=SupervisorTask)
 def claim() -> None:
-    """Claim what the contract has for us."""
-    current_site().claim()
+    """Claim the jobs that the contract has for us."""
+    current_context().claim()
 
 
 @shared_task(base=SupervisorTask)
 def scan() -> None:
-    """Read the chain's logs from the cursor on."""
-    current_site().scan()
+    """Read the chain's logs from the cursor."""
+    current_context().scan()
 
 
 @shared_task(base=SupervisorTask)
 def accounts() -> None:
-    """Make the accounts of customers who have none."""
-    current_site().accounts()
+    """Make accounts for customers without one."""
+    current_context().accounts()
 
 
 @shared_task(base=SupervisorTask)
 def fetch() -> None:
     """Fetch the scripts of claimed jobs."""
-    current_site().carry_out(Kind.FETCH)
+    current_context().carry_out(EffectKind.FETCH)
 
 
 @shared_task(base=SupervisorTask)
 def submit() -> None:
-    """Submit jobs to SLURM, or find out whether they were."""
-    current_site().carry_out(Kind.SUBMIT)
+    """Submit jobs to SLURM, or find out whether an earlier submission succeeded."""
+    current_context().carry_out(EffectKind.SUBMIT)
 
 
 @shared_task(base=SupervisorTask)
 def cancel() -> None:
     """Cancel jobs in SLURM."""
-    current_site().carry_out(Kind.CANCEL)
+    current_context().carry_out(EffectKind.CANCEL)
 
 
 @shared_task(base=SupervisorTask)
 def top_up() -> None:
-    """Give jobs their new time limits."""
-    current_site().carry_out(Kind.TOP_UP)
+    """Set the new time limits of topped-up jobs in SLURM."""
+    current_context().carry_out(EffectKind.TOP_UP)
 
 
 @shared_task(base=SupervisorTask)
-def tell_user() -> None:
-    """Tell the owners of jobs why."""
-    current_site().carry_out(Kind.TELL_USER)
+def notify_customer() -> None:
+    """Send customers the messages about their jobs."""
+    current_context().carry_out(EffectKind.NOTIFY_CUSTOMER)
 
 
 @shared_task(base=SupervisorTask)
-def witness() -> None:
+def poll_jobs() -> None:
     """Read the inbox and look at the jobs that are due."""
-    current_site().witness()
+    current_context().poll_jobs()
 
 
 @shared_task(base=SupervisorTask)
 def report() -> None:
-    """Write to the contract what is true of the jobs."""
-    current_site().report()
+    """Report the jobs' states to the contract."""
+    current_context().report()
 
 
 @shared_task(base=SupervisorTask)
-def track() -> None:
+def collect_receipts() -> None:
     """Follow the open transactions."""
-    current_site().track()
+    current_context().collect_receipts()
 
 
 @shared_task(base=SupervisorTask)
 def register() -> None:
-    """Have the contract know what is offered."""
-    current_site().register()
+    """Register our offer with the contract."""
+    current_context().register()
 
 
 @shared_task(base=SupervisorTask)
-def look_at_nodes() -> None:
-    """Write down what hardware the partition has."""
-    current_site().look_at_nodes()
+def refresh_inventory() -> None:
+    """Store the partition's hardware in the ledger."""
+    current_context().refresh_inventory()
 
 
 @shared_task(base=SupervisorTask)
 def check_slurm() -> None:
-    """See whether SLURM answers; without that nothing is claimed, registered or measured."""
-    current_site().check_slurm()
+    """Check whether SLURM answers; while it does not, the fleet claims, registers and measures nothing."""
+    current_context().check_slurm()
 
 
 @shared_task(base=SupervisorTask)
 def benchmark() -> None:
-    """Bring the benchmark run that is under way, if there is one, as far as it goes now."""
-    current_site().benchmark()
+    """Advance the benchmark run that is under way, if there is one, as far as it can go now."""
+    current_context().benchmark()
 
 
 @shared_task(base=SupervisorTask)
 def sweep(why: str = "") -> None:
-    """Compare ledger, contract and SLURM: with a reason at once, else when it is due."""
-    current_site().sweep(why)
+    """Compare ledger, contract and SLURM: at once with a reason `why`, otherwise only if a sweep is due."""
+    current_context().sweep(why)
 
 
 @shared_task(base=SupervisorTask)
-def nudge() -> None:
-    """Wake what was forgotten."""
-    current_site().nudge()
+def retention() -> None:
+    """Delete old rows, in small batches and for a limited time."""
+    current_context().retention()
 
 
 @shared_task(base=SupervisorTask)
-def watch() -> None:
-    """Call the operator for what does not go on by itself."""
-    current_site().watch()
+def dispatch_due_effects() -> None:
+    """Send messages again for effects that are due and have none."""
+    current_context().dispatch_due_effects()
+
+
+@shared_task(base=SupervisorTask)
+def check_alarms() -> None:
+    """Call the operator for work that does not continue by itself."""
+    current_context().check_alarms()
+
+
+@shared_task(base=SupervisorTask)
+def notify() -> None:
+    """Send the messages about alarms that are due."""
+    current_context().notify()
 
 
 setup_logging.connect(set_up_logging, weak=False)
-worker_init.connect(start_site, weak=False)
+worker_init.connect(on_worker_init, weak=False)
 worker_init.connect(serve_worker, weak=False)
 worker_shutting_down.connect(end_in_peace, weak=False)
 beat_init.connect(serve_beat, weak=False)
 
 
 def _hurry(**_: object) -> None:
-    """What does not wait for the clock when a worker starts."""
-    current_site().hurry()
+    """Wake the tasks that do not wait for beat when a worker starts."""
+    current_context().hurry()
 
 
 worker_ready.connect(_hurry, weak=False)
-worker_ready.connect(start_ear, weak=False)
-worker_shutdown.connect(stop_site, weak=False)
+worker_ready.connect(start_watchdog, weak=False)
+worker_shutdown.connect(on_worker_shutdown, weak=False)

@@ -14,24 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan import Mode, Node, Plan
-from benchmarks.reading import Measured, Reading, UnreadableOutputError
-from benchmarks.script import JobScript
-from benchmarks.suite import Benchmark
-from devgrid.process import wait_until
-from devgrid.users import admin
+from benchmarks.plan import Mode, Plan, PlannedNode
+from benchmarks.registry import Benchmark
+from benchmarks.rendering import JobScript
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from devgrid.cluster.linux_users import admin
+from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.runner import benchmark
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.context import BenchmarkServices, WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.journey.benchmark import benchmark
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED
-from supervisor_tasks.settings import load
-from supervisor_tasks.site import BenchmarkSide, Site
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
-from supervisor_tasks.slurm.specs import Specs
+from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.ssh import Ssh, load_key
-from tests.submitting import PATHS, World, site_of
+from tests.submitting import PATHS, SubmissionEnv, site_of
 
 PROVIDER_ADDRESS = "0x" + "a" * 40
 PATIENCE_S = 120.0
@@ -80,26 +80,28 @@ def _benchmark(name: str) -> Benchmark:
             return Reading(words={f"{name}.word": value}, notes=("said by uname",))
         if what != "value":
             raise UnreadableOutputError("no line with a value")
-        return Reading(numbers={f"{name}.number": Measured(float(value), "things")})
+        return Reading(numbers={f"{name}.number": MeasuredValue(float(value), "things")})
 
     return Benchmark(name, render, parse)
 
 
-def _plan(specs: Specs, nonce: str) -> Plan:
-    nodes = tuple(Node(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes)
+def _plan(specs: PartitionHardware, nonce: str) -> Plan:
+    nodes = tuple(
+        PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes
+    )
     return Plan(mode=Mode.NATIVE, partition="main", nodes=nodes, nonce=nonce)
 
 
-def measuring(site: Site, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> Site:
+def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> WorkerContext:
     """The site of a worker of the benchmark queue, with these benchmarks."""
     site.ledger.facts.set(PROVIDER, PROVIDER_ADDRESS)
     suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
-    return replace(site, benchmark_side=BenchmarkSide(BenchmarkJobs(cluster, user), suite, _plan))
+    return replace(site, benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan))
 
 
-def tick(site: Site) -> str:
+def tick(site: WorkerContext) -> str:
     """As the clock has it done; what did not answer."""
-    site.ledger.ticks.leave(ANSWERED)  # SLURM is asked elsewhere whether it works
+    site.ledger.ticks.record(ANSWERED)  # SLURM is asked elsewhere whether it works
     try:
         benchmark(site)
     except TransientError as error:
@@ -107,7 +109,7 @@ def tick(site: Site) -> str:
     return ""
 
 
-def until_done(site: Site, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     """The run once it has ended."""
 
     def done() -> bool:
@@ -120,7 +122,7 @@ def until_done(site: Site, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     return run
 
 
-def until_stage(site: Site, benchmark: str, *stages: str, slurm_state: str = "") -> dict[str, Any]:
+def until_stage(site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = "") -> dict[str, Any]:
     """A benchmark of the last run once it is there."""
     found: dict[str, Any] = {}
 
@@ -136,19 +138,19 @@ def until_stage(site: Site, benchmark: str, *stages: str, slurm_state: str = "")
     return found
 
 
-def results(site: Site) -> dict[str, dict[str, Any]]:
+def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
     run = site.ledger.benchmarks.run()
     assert run is not None
     found = {row["benchmark"]: row for row in site.ledger.benchmarks.results(run["id"])}
     return found or {name: {"stage": "", "slurm_state": ""} for name in BODIES}
 
 
-def in_slurm(world: World, name: str) -> list[str]:
+def in_slurm(world: SubmissionEnv, name: str) -> list[str]:
     """The states of all jobs of that name that SLURM has had."""
     return world.slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T").stdout.split()
 
 
-def start_worker(world: World, names: Sequence[str], crash_at: Path) -> "subprocess.Popen[bytes]":
+def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> "subprocess.Popen[bytes]":
     """A worker of its own process, which dies where the file says."""
     about = world.processes.folder / "benchmarking.json"
     told = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}

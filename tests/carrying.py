@@ -1,12 +1,15 @@
 """Carries out effects of a ledger's jobs one batch at a time, as a worker does, and no others."""
 
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.batch import Batch
-from supervisor_tasks.ledger import effects, outbox
-from supervisor_tasks.ledger.effects import OpenEffect
-from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger import outbox as effects
+from supervisor_tasks.ledger import outbox_sql
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.outbox import OpenEffect
 
-TAKE = outbox.leasing("SELECT id FROM effects WHERE {due} AND id = ANY(:ids) AND lease IS NULL FOR UPDATE SKIP LOCKED")
+TAKE = outbox_sql.leasing(
+    "SELECT id FROM effects WHERE {due} AND id = ANY(:ids) AND lease IS NULL FOR UPDATE SKIP LOCKED"
+)
 
 
 def lease(ledger: Ledger, *effect_ids: int) -> list[OpenEffect]:
@@ -21,12 +24,12 @@ def lease(ledger: Ledger, *effect_ids: int) -> list[OpenEffect]:
         return effects.taken(connection.execute(TAKE, parameters))
 
 
-def carry_out(site: Site, *effect_ids: int) -> None:
+def carry_out(site: WorkerContext, *effect_ids: int) -> None:
     """Carry out these effects, all of one kind, in one batch, if they are due."""
     carry_out_leased(site, lease(site.ledger, *effect_ids))
 
 
-def carry_out_leased(site: Site, taken: list[OpenEffect]) -> None:
+def carry_out_leased(site: WorkerContext, taken: list[OpenEffect]) -> None:
     """Carry out, in one batch, what is taken already."""
     left = [taken]
     if not taken:

@@ -5,11 +5,11 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.watching import journal, rows, slurm_of, wait_for, wait_for_end
 
 PATIENCE_S = 90.0
@@ -105,5 +105,5 @@ def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_
     exit_status = record.exit_code if exit_status is None else exit_status
     assert (record.state, job.status, job.exit_code) == (state, status, exit_status)
     assert (row.elapsed_s, row.exit_status) == (record.elapsed_s, exit_status)
-    assert job.final_cost_wei == record.elapsed_s // 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
     return record

@@ -1,50 +1,83 @@
 """A ledger on a real Postgres, for tests that need no more of a grid."""
 
+import atexit
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
-from sqlalchemy import Engine, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
-from devgrid.state import private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.events import Claimed, ScriptFetched, SubmitStarted, Submitted
-from supervisor_tasks.job import Address, Definition, JobId, SlurmId
+from devgrid import REPOSITORY
+from devgrid.processes import Processes
+from devgrid.services.start import start_server
+from devgrid.state_folder import new_state_folder, private_processes, remove
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.jobs.events import Claimed, ScriptFetched, SubmitStarted, Submitted
+from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.settings import load
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
 TABLES = (
-    "jobs, events, effects, callbacks, cursors, ticks, transactions, signatures, marks, blocks, alarms, switches, sweeps,"
-    " facts, taken_marks, others_claims, benchmark_runs, benchmark_results"
+    "jobs, events, effects, callbacks, cursors, periodic_runs, transactions, signatures, instance_tags, blocks,"
+    " alarms, switches, sweeps, facts, adopted_tags, foreign_claims, benchmark_runs, benchmark_results, operator_log,"
+    " counters, counter_increments, wallet_holders, alarm_incidents,"
+    " alarm_messages"
 )
+
+
+MODEL = "model"  # the database that `supervisor db upgrade` has made; those of the tests are copies of it
 
 
 @contextmanager
 def migrated() -> Iterator[tuple[Engine, dict[str, str]]]:
     """An empty ledger and the environment of those who use it."""
+    name, admin = f"ledger_{secrets.token_hex(4)}", _server()
     with private_processes() as processes:
-        folder = processes.folder / "postgres"
-        folder.mkdir()
-        server = embedded.postgres(folder)
-        start_server(processes, "postgres", server)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(processes.folder),
-            "STATE_DIR": str(processes.folder),
-            "DATABASE_URL": server.url,
-            "CLUSTER_NAME": "here",
-            "LC_ALL": "C.UTF-8",
-        }
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
-        subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+        _do(admin, f"CREATE DATABASE {name} TEMPLATE {MODEL}")
+        environment = _environment(processes.folder, admin.url.set(database=name))
         engine = open_engine(load(environment=environment))
         yield engine, environment
         engine.dispose()
+    _do(admin, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@cache
+def _server() -> Engine:
+    """The Postgres of all ledgers of this program, as `postgres`; its first start and the migrations take seconds."""
+    processes = Processes(new_state_folder())
+    atexit.register(remove, processes)
+    folder = processes.folder / "postgres"
+    folder.mkdir()
+    server = embedded_servers.postgres(folder)
+    start_server(processes, "postgres", server)
+    admin = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    _do(admin, f"CREATE DATABASE {MODEL}")
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    environment = _environment(processes.folder, admin.url.set(database=MODEL))
+    subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    return admin
+
+
+def _environment(folder: Path, database: URL) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "STATE_DIR": str(folder),
+        "DATABASE_URL": database.render_as_string(hide_password=False),
+        "CLUSTER_NAME": "here",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def _do(admin: Engine, statement: str) -> None:
+    with admin.connect() as connection:
+        connection.execute(text(statement))
 
 
 def emptied(engine: Engine) -> None:
@@ -70,5 +103,5 @@ def claim(number: int) -> Claimed:
 
 def bring_to_queued(ledger: Ledger, number: int) -> JobId:
     events = (claim(number), ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(100 + number)))
-    ledger.record(*(Change(job_id(number), event) for event in events))
+    ledger.record(*(JobChange(job_id(number), event) for event in events))
     return job_id(number)

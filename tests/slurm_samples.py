@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from supervisor_tasks.slurm.listing import FIELDS
+from supervisor_tasks.slurm.squeue import FIELDS
 
 DATA = Path(__file__).parent / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the samples were recorded

@@ -14,8 +14,8 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import Processes, Running
+from devgrid import REPOSITORY
+from devgrid.processes import Processes, Running
 from devgrid.tls import Certificates
 from plugins.spool import NAME
 from protos.supervisor.v1alpha1.supervisor_pb2 import (

@@ -13,22 +13,22 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from devgrid.process import Processes, wait_until
-from devgrid.slurm import Slurm
-from devgrid.sshd import Sshd
-from devgrid.state import private_processes
-from devgrid.users import Users, admin
-from supervisor_tasks.events import ScriptFetched
-from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.job import Address, Job, JobId, Kind, State
-from supervisor_tasks.journey.witness import witness
+from devgrid.cluster.linux_users import Users, admin
+from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.sshd import Sshd
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.events import ScriptFetched
+from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, State
+from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.settings import load
-from supervisor_tasks.site import Met, Site, SlurmSide
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.homes import Homes
-from supervisor_tasks.slurm.nodes import Nodes
+from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.carrying import carry_out
 from tests.ledgers import claim, job_id, migrated
@@ -46,7 +46,7 @@ PATHS = Paths(
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SubmissionEnv:
     """A login node, SLURM behind it, and a ledger."""
 
     processes: Processes
@@ -58,7 +58,7 @@ class World:
 
     @classmethod
     @contextmanager
-    def running(cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300) -> Iterator["World"]:
+    def running(cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300) -> Iterator["SubmissionEnv"]:
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
             users.add(CUSTOMER)
@@ -97,32 +97,34 @@ class World:
             homes=homes or Homes(),
         )
 
-    def site(self, cluster: Cluster) -> Site:
+    def site(self, cluster: Cluster) -> WorkerContext:
         """A worker of the slurm queue."""
         return site_of(self.engine, cluster)
 
     # --- a job ------------------------------------------------------------------------------------------------------
 
-    def new_job(self, site: Site, script: str = "#!/bin/bash\nsleep 600\n", customer: Address = CUSTOMER) -> JobId:
+    def new_job(
+        self, site: WorkerContext, script: str = "#!/bin/bash\nsleep 600\n", customer: Address = CUSTOMER
+    ) -> JobId:
         """A job that is ready to be submitted."""
         with self.engine.connect() as connection:
             number = 1 + int(connection.scalar(text("SELECT count(*) FROM jobs")) or 0)
         event = replace(claim(number), customer=customer)
-        site.ledger.record(Change(event.job_id, event), Change(event.job_id, ScriptFetched(script, "")))
+        site.ledger.record(JobChange(event.job_id, event), JobChange(event.job_id, ScriptFetched(script, "")))
         return event.job_id
 
-    def effect_id(self, job: JobId, kind: Kind = Kind.SUBMIT) -> int:
+    def effect_id(self, job: JobId, kind: EffectKind = EffectKind.SUBMIT) -> int:
         query = text("SELECT id FROM effects WHERE job_id = :job AND kind = :kind AND done_at IS NULL")
         with self.engine.connect() as connection:
             return int(connection.scalar(query, {"job": job, "kind": kind.value}) or 0)
 
-    def carry_out(self, site: Site, job: JobId) -> Job:
+    def carry_out(self, site: WorkerContext, job: JobId) -> Job:
         """Do what is due for the job's submission, once."""
         site.ledger.effects.forgotten()
         carry_out(site, self.effect_id(job))
         return site.ledger.jobs([job])[job]
 
-    def until_queued(self, site: Site, job: JobId) -> Job:
+    def until_queued(self, site: WorkerContext, job: JobId) -> Job:
         """As workers and the clock do; every wait for another try is shortened."""
 
         def queued() -> bool:
@@ -143,12 +145,12 @@ class World:
             ):
                 connection.execute(text(change), {"job": job})
 
-    def look(self, site: Site, job: JobId) -> Job:
+    def look(self, site: WorkerContext, job: JobId) -> Job:
         """Look at what SLURM has of the job, however long the next look is away."""
-        hurried = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'witness' AND done_at IS NULL"
+        hurried = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"
         with self.engine.begin() as connection:
             connection.execute(text(hurried), {"job": job})
-        witness(site)
+        poll_jobs(site)
         return site.ledger.jobs([job])[job]
 
     def lease_runs_out(self, job: JobId) -> None:
@@ -159,7 +161,7 @@ class World:
         with self.engine.begin() as connection:
             connection.execute(change, {"job": job})
 
-    def parked(self, site: Site, job: JobId) -> str:
+    def parked(self, site: WorkerContext, job: JobId) -> str:
         """Why the job's submission was left to the operator, if it was; else what is due is done."""
         effect_id = self.effect_id(job)
         with self.engine.connect() as connection:
@@ -250,13 +252,13 @@ class Login:
         return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
 
 
-def site_of(engine: Engine, cluster: Cluster) -> Site:
+def site_of(engine: Engine, cluster: Cluster) -> WorkerContext:
     def nobody(address: str) -> None:
         raise AssertionError(f"a submission does not talk to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    slurm = SlurmSide(cluster, nodes_of(cluster), trust_callbacks=True, met=Met(float("inf")))
-    return Site(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
+    slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, met=LastClusterCheck(float("inf")))
+    return WorkerContext(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
 
 
 def nodes_of(cluster: Cluster) -> Nodes:
@@ -290,4 +292,4 @@ def main(world: Path, effect_id: int) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
 
-__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "World", "job_id", "lets_in", "new_key"]
+__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "SubmissionEnv", "job_id", "lets_in", "new_key"]

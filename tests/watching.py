@@ -1,16 +1,20 @@
 """Looking at a grid from outside: the contract, SLURM's own records, the ledger."""
 
+import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.chain import Job
+from devgrid.chain.model import ChainJob
+from devgrid.cluster.slurm import Slurm
 from devgrid.grid import Grid
-from devgrid.process import tail, wait_until
-from devgrid.slurm import Slurm
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import tail, wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+
+IDLE_MS = 1_000
 
 
 def slurm_of(grid: Grid) -> Slurm:
@@ -18,12 +22,12 @@ def slurm_of(grid: Grid) -> Slurm:
     return grid.slurm
 
 
-def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> Job:
+def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> ChainJob:
     """The job once its contract is cold."""
     return wait_for(grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s)
 
 
-def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0) -> Job:
+def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0) -> ChainJob:
     """The job once it has one of these statuses on chain."""
     try:
         wait_until(lambda: grid.chain.job(job_id).status in statuses, f"{job_id} to be {statuses}", timeout_s, 0.05)
@@ -36,11 +40,17 @@ def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: flo
 @contextmanager
 def ledger(grid: Grid) -> Iterator[Engine]:
     """The grid's database."""
-    engine = create_engine(grid.environment["DATABASE_URL"])
-    try:
-        yield engine
-    finally:
-        engine.dispose()
+    yield _engine_of(grid.environment["DATABASE_URL"])
+
+
+@cache
+def _engine_of(url: str) -> Engine:
+    """Tests ask again and again: its connections are kept, as a new one costs Postgres 30 ms of CPU. Postgres ends those that
+    are not used, so that none holds up its end.
+    """
+    engine = create_engine(url, pool_pre_ping=True, connect_args={"options": f"-c idle_session_timeout={IDLE_MS}"})
+    atexit.register(engine.dispose)
+    return engine
 
 
 def rows(grid: Grid, query: str, **parameters: object) -> list[Any]:

@@ -1,29 +1,29 @@
-"""Whether a node's announcements can be relied on, by what it announces and what the RPC endpoints show. Pure."""
+"""Whether a node's announcements are reliable, judged by what it announces and what the RPC endpoints show. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
-GAPS = 9  # between the last heads, of which the middle one is usual
-MANY_GAPS = 3.0  # so many usual gaps without a head are silence
+GAPS = 9  # between the last heads; their median is the usual gap
+MANY_GAPS = 3.0  # this many usual gaps without a head are silence
 LEAST_SILENT_S = 2.0
 MOST_SILENT_S = 15.0
-BEHIND_S = 1.0  # so long the endpoints may show a higher head than was announced
-AHEAD_BLOCKS = 5  # the endpoints show what was announced within a moment: else it is another chain's
+BEHIND_S = 1.0  # how long the endpoints may show a higher head than was announced
+AHEAD_BLOCKS = 5  # the endpoints show a block soon after it is announced; further ahead is another chain
 
 NOT_CONNECTED, NO_BLOCK = "not connected yet", "no block was announced yet"
 NOT_BEGUN = (NOT_CONNECTED, NO_BLOCK)  # nothing is wrong
 
 
 def silent_after_s(gaps_s: Iterable[float]) -> float:
-    """How long no head is no silence, where so many seconds lay between the last ones."""
+    """For how many seconds it is normal that no head comes; `gaps_s` are the seconds between the last heads."""
     known = list(gaps_s)
     usual_s = median(known) if known else LEAST_SILENT_S
     return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MOST_SILENT_S)
 
 
 class Announcements:
-    """What was announced of one connection after the other. Times are of a clock that only goes forward."""
+    """The announcements of one connection after the other. Times are of a clock that only goes forward."""
 
     def __init__(self) -> None:
         self.number = -1  # the highest block that was announced
@@ -33,7 +33,7 @@ class Announcements:
         self._why_not = NOT_CONNECTED
 
     def subscribed(self) -> None:
-        """The node is to announce heads from now on."""
+        """The node announces heads from now on."""
         if self.number < 0:
             self._why_not = NO_BLOCK
 
@@ -57,7 +57,7 @@ class Announcements:
             self._behind_s = now_s
 
     def why_not(self, now_s: float) -> str:
-        """Why they are not relied on; empty when they are."""
+        """Why the announcements are not reliable; empty when they are."""
         if self._why_not:
             return self._why_not
         if self._behind_s is not None and now_s - self._behind_s >= BEHIND_S:
@@ -65,5 +65,5 @@ class Announcements:
         return ""
 
     def silent_in_s(self, now_s: float) -> float:
-        """In how many seconds it will have been silent for longer than usual; 0 when it has. The chain itself may be."""
+        """Seconds until the node is silent for longer than usual; 0 when it is. The chain itself may be silent."""
         return max(self.announced_s + silent_after_s(self._gaps_s) - now_s, 0.0)

@@ -1,4 +1,6 @@
-"""The chain's blocks as a node shows them, and where two views of them part. "Cannot see" is not "gone"."""
+"""The chain's blocks as a node shows them, and the last block that two views share. A block that a node does not show
+may still be on the chain.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -7,42 +9,48 @@ from itertools import pairwise
 from math import inf
 from typing import Any, TypeVar
 
-from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
 
-MOST_BLOCKS = 1000  # in one question for logs
+MOST_BLOCKS = 1000  # at most, in one question for logs
 
 Answer = TypeVar("Answer")
 
 
 class BetweenForksError(RpcUnavailableError):
-    """The node's answers are not of one chain: it is changing over. Again later."""
+    """The node's answers are not of one chain: it is changing to another fork. Retry later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's place."""
+    """A block's number, its hash, its parent's hash, and its time (Unix time of the chain's clock)."""
 
     number: int
     hash: str
     parent: str
+    time_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Some blocks in a row, one behind the other, and the logs of all that were asked for up to the last of them."""
+class BlockRange:
+    """Consecutive blocks, and the logs of all requested blocks up to the last of them."""
 
     blocks: tuple[Block, ...]
     logs: tuple[dict[str, Any], ...]
 
     @property
+    def times_s(self) -> dict[int, int]:
+        """The blocks' times by number."""
+        return {block.number: block.time_s for block in self.blocks}
+
+    @property
     def hashes(self) -> dict[int, str]:
-        """Their hashes by number."""
+        """The blocks' hashes by number."""
         return {block.number: block.hash for block in self.blocks}
 
 
-class Reach:
-    """How many blocks a question for logs covers. Nodes limit the blocks, or the logs of an answer, and say so in many ways, or
-    not at all. Threads may share it.
+class AdaptiveRange:
+    """How many blocks a question for logs covers. Nodes limit the blocks, or the logs of an answer; they report it in
+    many ways, or not at all. Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -50,13 +58,13 @@ class Reach:
 
     @property
     def blocks(self) -> int:
-        """How many the next question covers at most."""
+        """How many blocks the next question covers at most."""
         return self._blocks
 
     def ask(self, question: Callable[[int], Answer]) -> Answer:
-        """The answer to a question that is told how many blocks it may cover: half as many after a failure, and an eighth more
-        after an answer. What the node refuses is asked again at once; what it did not answer at all, the next time. Raises
-        RpcUnavailableError.
+        """Call `question` with the number of blocks that it may cover, and return its answer. A failure halves the
+        number, an answer raises it by an eighth. A question that the node refused is asked again at once; one without
+        any answer, at the next call. Raises RpcUnavailableError.
         """
         while True:
             asked = self._blocks
@@ -79,22 +87,22 @@ def head(rpc: Rpc) -> int:
 
 
 def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
-    """Blocks by number, in one batch. Raises RpcUnavailableError where the node does not see so far."""
+    """Blocks by number, in one batch. Raises RpcUnavailableError when the node does not show one of them."""
     wanted = sorted(numbers)
     answers = rpc.batch([_block_call(number) for number in wanted])
     return {number: _block(number, answer) for number, answer in zip(wanted, answers, strict=True)}
 
 
 def hashes_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, str]:
-    """The hashes of blocks by number, likewise."""
+    """The hashes of blocks by number. Raises as `blocks_at` does."""
     return {number: block.hash for number, block in blocks_at(rpc, numbers).items()}
 
 
-def read_stretch(rpc: Rpc, first_kept: int, last: int, logs: Call) -> Stretch:
+def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError, or BetweenForksError when the
     answers do not fit together.
     """
-    newest, found = rpc.batch([_block_call(last), logs])  # of one node, that has the last block
+    newest, found = rpc.batch([_block_call(last), logs])  # in one batch, so from one node, which has the last block
     entries: list[dict[str, Any]] = require(found)
     others = blocks_at(rpc, range(first_kept, last))
     blocks = (*others.values(), _block(last, newest))
@@ -106,22 +114,24 @@ def read_stretch(rpc: Rpc, first_kept: int, last: int, logs: Call) -> Stretch:
         number = int(entry["blockNumber"], 16)
         if hashes.get(number, entry["blockHash"]) != entry["blockHash"]:
             raise BetweenForksError(f"the logs of block {number} are another block's")
-    return Stretch(blocks, tuple(entries))
+    return BlockRange(blocks, tuple(entries))
 
 
-def fork_point(known: Collection[tuple[int, str]], now: Mapping[int, str]) -> int | None:
-    """The highest block up to which all are as they were; None when the first of them is not. Pure."""
+def last_common_block(known: Collection[tuple[int, str]], now: Mapping[int, str]) -> int | None:
+    """The highest known block up to which all hashes are unchanged; None when the first one has changed. Pure."""
     first_lost = min((number for number, was in known if now.get(number) != was), default=inf)
     return max((number for number, _ in known if number < first_lost), default=None)
 
 
 def is_behind(head: int, known: Mapping[int, str]) -> bool:
-    """Whether the node's chain is shorter than what was read: it may be behind, and tells nothing of what is lost. Pure."""
+    """Whether the node's chain is shorter than what was read. The node may be behind, so it does not show which of the
+    blocks that were read are lost. Pure.
+    """
     return bool(known) and head < max(known)
 
 
 def seconds_since(rpc: Rpc, number: int) -> float:
-    """How long ago a block was mined: by the chain's own clock or by ours, whichever says longer."""
+    """How long ago a block was mined: by the chain's own clock or by ours, the longer of the two."""
     latest = "eth_getBlockByNumber", ("latest", False)
     then_s, newest_s = (_mined_s(answer) for answer in rpc.batch([_block_call(number), latest]))
     return float(max(newest_s, time.time()) - then_s)
@@ -143,4 +153,4 @@ def _block(number: int, answer: Any) -> Block:
         raise RpcUnavailableError(f"the node does not see block {number}")
     if isinstance(answer, RpcError):
         raise RpcUnavailableError(f"the node does not show block {number}: {answer}") from answer
-    return Block(number, answer["hash"], answer["parentHash"])
+    return Block(number, answer["hash"], answer["parentHash"], int(answer["timestamp"], 16))

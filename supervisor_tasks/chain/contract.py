@@ -1,4 +1,4 @@
-"""The meta-scheduler's contracts: typed questions, the calls that a provider sends, and what their logs say."""
+"""The meta-scheduler's contracts: typed questions, the calls that a provider sends, and the events in their logs."""
 
 import threading
 from collections import Counter
@@ -8,14 +8,14 @@ from typing import Any
 
 from eth_abi.exceptions import DecodingError
 
-from supervisor_tasks.chain.codec import Function, decode_revert, event, function
-from supervisor_tasks.chain.rpc import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.abi_codec import Function, decode_revert, event, function
+from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.events import CancelRequested, ChainSaw, Claimed, Event, ToppedUp
-from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Report
-from supervisor_tasks.known import OnChain
-from supervisor_tasks.offer import Machine, Offer, Prices
-from supervisor_tasks.registration import OnOffer
+from supervisor_tasks.jobs.events import CancelRequested, ChainStatusObserved, Claimed, Event, ToppedUp
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, JobId, StatusUpdate
+from supervisor_tasks.provider.offer import Machine, Offer, Prices
+from supervisor_tasks.provider.registration_rules import OnChainOffers
+from supervisor_tasks.reconciliation.models import OnChainJob
 
 CLAIM = function("MetaScheduler", "claimNextJob")
 CLAIM_CANCELLING = function("MetaScheduler", "claimNextCancellingJob")
@@ -35,10 +35,10 @@ TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
 TRANSITION = event("JobRepository", "JobTransitionEvent")
 TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
-JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc.py)
+JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc/client.py)
 WORD = 64  # hex digits
-SAID = 200  # characters of an error that are told
-GREATEST_BIGINT = 2**63 - 1  # that the ledger keeps
+SAID = 200  # characters of an error that are kept
+GREATEST_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
 
 
 class WrongChainError(PermanentError):
@@ -47,7 +47,7 @@ class WrongChainError(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the contracts live."""
+    """The addresses of the contracts."""
 
     metascheduler: str
     jobs: str
@@ -56,7 +56,7 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Permission:
+class ClaimPermission:
     """What the contract lets the provider do: whether it may claim, waits for approval, is banned."""
 
     valid: bool
@@ -66,19 +66,19 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the contract has for the provider now, and what the wallet holds."""
+    """What the contract has for the provider now, and the wallet's balance."""
 
     claimable: int
     cancelling: int
     topped_up: int
     open: bool
     balance_wei: int
-    permission: Permission
+    permission: ClaimPermission
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the contract says of a job at a block."""
+class OnChainJobOwner:
+    """The state of a job on the contract at a block."""
 
     status: ChainStatus
     ours: bool
@@ -86,8 +86,8 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """An event of a job, as a log tells it."""
+class ChainEvent:
+    """An event of a job, read from a log."""
 
     job_id: JobId
     event: Event
@@ -96,7 +96,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A log of the contracts that is not what their ABI says."""
+    """A log of the contracts that does not match their ABI."""
 
     tx_hash: str
     block: int
@@ -105,7 +105,7 @@ class Unreadable:
 
 
 class Contract:
-    """The contracts as one provider sees them. The addresses behind the entry point are asked for at first use."""
+    """The contracts as one provider sees them. The addresses behind the entry point are read at first use."""
 
     def __init__(self, rpc: Rpc, chain_id: int, address: str, provider: Address) -> None:
         self.rpc = rpc
@@ -117,14 +117,14 @@ class Contract:
 
     @property
     def addresses(self) -> Addresses:
-        """Where the contracts live. Raises RpcUnavailableError (retry helps) or WrongChainError (it does not)."""
+        """The addresses of the contracts. Raises RpcUnavailableError (retry helps) or WrongChainError (it does not)."""
         with self._lock:
             if self._addresses is None:
                 self._addresses = self._ask_addresses()
             return self._addresses
 
     def demand(self) -> Demand:
-        """Queue sizes, whether the contract is open, the wallet's balance, and what the provider may do, in one request."""
+        """Queue sizes, whether the contract is open, the wallet's balance and the provider's rights, in one request."""
         sizes = ("getClaimableJobQueueSize", "getCancellingJobQueueSize", "getTopUpJobQueueSize")
         queues = self.addresses.queues
         calls = [_view(queues, function("ProviderJobQueues", name).encode(self.provider)) for name in sizes]
@@ -140,15 +140,15 @@ class Contract:
             int(topped_up, 16),
             bool(int(is_open, 16)),
             int(balance, 16),
-            Permission(*(bool(int(view, 16)) for view in views)),
+            ClaimPermission(*(bool(int(view, 16)) for view in views)),
         )
 
-    def on_offer(self) -> OnOffer:
-        """What is registered, and what waits for approval, at one block."""
+    def on_offer(self) -> OnChainOffers:
+        """The registered offer, and the one that waits for approval, at one block."""
         block = int(self.rpc.call("eth_blockNumber"), 16)
         names = ("getProvider", "getWaitingForApprovalProvider", "isBanned")
         registered, waiting, banned = self.rpc.batch([self._about_provider(name, block) for name in names])
-        return OnOffer(
+        return OnChainOffers(
             registered=_offer(GET_PROVIDER, registered),
             waiting=_offer(GET_WAITING, waiting),
             banned=bool(int(_there(banned), 16)),
@@ -159,9 +159,9 @@ class Contract:
         return _view(self.addresses.providers, function("ProviderManager", name).encode(self.provider), block)
 
     def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
-        """The status of jobs on chain, and whose they are (lowercase provider address), all at one block. One that the contract
-        does not have is left out. Raises RpcUnavailableError when the node does not have the block `not_before` yet: what it
-        says is of the past.
+        """The status of jobs on chain, and their provider (lowercase address), all at one block. A job that the
+        contract does not have is left out. Raises RpcUnavailableError when the node does not have the block
+        `not_before` yet: its answers would be out of date.
         """
         head = int(self.rpc.call("eth_blockNumber"), 16)
         if head < not_before:
@@ -175,8 +175,8 @@ class Contract:
                 found[job_id] = ChainStatus(status), provider.lower()
         return found
 
-    def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChain]:
-        """How jobs stood at a block, a thousand in one request. One that the contract does not have is left out."""
+    def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
+        """The state of jobs at a block, a thousand in one request. A job that the contract lacks is left out."""
         to, at = self.addresses.jobs, hex(block)
         data = (GET_JOB.encode(bytes.fromhex(job_id[2:])) for job_id in job_ids)
         answers = self.rpc.batch([("eth_call", ({"to": to, "data": call}, at)) for call in data], JOBS_AT_ONCE)
@@ -186,18 +186,18 @@ class Contract:
                 found[job_id] = _on_chain(_there(answer))
         return found
 
-    def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, Standing]:
-        """What the contract says of jobs at that block, in one batch. Of one that it does not know, it says that it is
-        nobody's. Raises RpcUnavailableError where the node cannot see so far.
+    def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJobOwner]:
+        """The state of jobs on the contract at that block, in one batch. A job that the contract does not know counts
+        as not ours. Raises RpcUnavailableError when the node does not have the block.
         """
         calls = [_view(self.addresses.jobs, GET_JOB.encode(bytes.fromhex(job_id[2:])), block) for job_id in job_ids]
         return {job_id: self._standing(answer) for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)}
 
-    def _standing(self, answer: Any) -> Standing:
+    def _standing(self, answer: Any) -> OnChainJobOwner:
         if isinstance(answer, RpcError) and answer.data and decode_revert(answer.data).name == "InvalidJob":
-            return Standing(ChainStatus.PENDING, ours=False, cancel_requested=False)
+            return OnChainJobOwner(ChainStatus.PENDING, ours=False, cancel_requested=False)
         (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(_there(answer))
-        return Standing(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
+        return OnChainJobOwner(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
 
     def logs_call(self, first: int, last: int) -> Call:
         """The question for the logs of these blocks that may concern a provider."""
@@ -210,20 +210,20 @@ class Contract:
         return [self.addresses.metascheduler, self.addresses.jobs], list(TOPICS)
 
     def customers(self, first: int, last: int) -> list[Address]:
-        """Who has asked for a job in these blocks, of any provider."""
+        """The customers that requested a job in these blocks, from any provider; each of them once."""
         query = {"fromBlock": hex(first), "toBlock": hex(last), "address": self.address, "topics": [[NEW_JOB.topic]]}
         asked = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
         return [Address(customer) for customer in dict.fromkeys(asked)]
 
-    def happened(self, logs: Iterable[dict[str, Any]]) -> tuple[list[Happened], list[Unreadable]]:
-        """What logs, in the chain's order, say of this provider's jobs; and those that say nothing that can be read.
-        Transitions of others' jobs are among them: the ledger does not know those.
+    def decode_events(self, logs: Iterable[dict[str, Any]]) -> tuple[list[ChainEvent], list[Unreadable]]:
+        """The events of this provider's jobs in the logs, in the chain's order; and the logs that cannot be read.
+        Transitions of other providers' jobs are among the events: the ledger does not know those jobs.
         """
-        events, unreadable, seen = list[Happened](), list[Unreadable](), Counter[str]()
+        events, unreadable, seen = list[ChainEvent](), list[Unreadable](), Counter[str]()
         for log in _each_once(logs):
             ours = log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs)
             if ours and log["topics"] and log["topics"][0] in TOPICS:
-                # Its number among the logs of its transaction: the block, and with it the log's index, may change.
+                # The log's number within its transaction: its block, and with it its index in the block, may change.
                 number = seen[log["transactionHash"]]
                 seen[log["transactionHash"]] += 1
                 try:
@@ -241,7 +241,7 @@ class Contract:
         return Addresses(self.address, *(_address(word) for word in found))
 
 
-def report_call(job_id: JobId, report: Report) -> str:
+def report_call(job_id: JobId, report: StatusUpdate) -> str:
     """The data of providerSetJobStatus."""
     return SET_STATUS.encode(
         bytes.fromhex(job_id[2:]), int(report.status), report.minutes, report.reason, report.exit_status
@@ -267,7 +267,7 @@ def register_call(offer: Offer) -> str:
 
 
 def _offer(asked: Function, answer: Any) -> Offer | None:
-    """What a provider offers. One that is not there is a revert, or nobody's address."""
+    """A provider's offer. None when there is none: then the call reverts, or the address in the answer is zero."""
     if isinstance(answer, RpcError) and answer.reverted:
         return None
     address, (_, gpus, cpus, mem_mb), prices, labels, _ = asked.decode(_there(answer))[0]
@@ -277,13 +277,13 @@ def _offer(asked: Function, answer: Any) -> Offer | None:
     return Offer(machines, Prices(*prices), tuple(sorted((key, value) for key, value in labels)))
 
 
-def _on_chain(answer: str) -> OnChain:
-    """The fields of the struct that have a fixed place, behind its offset and the job's id: decoding all of it takes longer
-    than the node takes to answer.
+def _on_chain(answer: str) -> OnChainJob:
+    """Read only the fields of the struct that have a fixed place, behind its offset and the job's id: decoding all of
+    it takes longer than the node takes to answer.
     """
     words = [answer[place : place + WORD] for place in range(len("0x"), len("0x") + 5 * WORD, WORD)]
     _, _, status, customer, provider = words
-    return OnChain(ChainStatus(int(status, 16)), _address(customer), _address(provider))
+    return OnChainJob(ChainStatus(int(status, 16)), _address(customer), _address(provider))
 
 
 def _address(word: str) -> Address:
@@ -291,18 +291,18 @@ def _address(word: str) -> Address:
 
 
 def _each_once(logs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Logs in the chain's order: they are counted, and a node may show one twice, or in another order."""
+    """Each log once, in the chain's order: logs are counted, and a node may show one twice, or in another order."""
     unique = {(log["blockHash"], int(log["logIndex"], 16)): log for log in logs}
     return sorted(unique.values(), key=_place)
 
 
 def _place(log: dict[str, Any]) -> tuple[int, int]:
-    """Block, and number in it."""
+    """Block number, and the log's index in the block."""
     return int(log["blockNumber"], 16), int(log["logIndex"], 16)
 
 
-def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened]:
-    """Nothing of another provider's is read: what its customers write is no business of ours."""
+def _happened(log: dict[str, Any], key: str, provider: Address) -> list[ChainEvent]:
+    """The event in a log; nothing for another provider's event, because its customers' data are of no concern here."""
     topic, at = log["topics"][0], _place(log)
     if topic != TRANSITION.topic and _owner(log["data"]) != provider:
         return []
@@ -314,7 +314,7 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened
             provider=Address(owner.lower()),
             claim_key=key,
             definition=_definition(definition),
-            time_limit_min=min(minutes, GREATEST_BIGINT),  # of a job that costs nothing the contract says 2^64 - 1
+            time_limit_min=min(minutes, GREATEST_BIGINT),  # for a free job the contract has 2^64 - 1
             at=at,
         )
     elif topic == CANCELLING.topic:
@@ -325,12 +325,12 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[Happened
         event = ToppedUp(key, minutes, at)
     else:
         job_id, _, status = TRANSITION.decode(log["data"])
-        event = ChainSaw(ChainStatus(status), at)
-    return [Happened(_job_id(job_id), event, log["transactionHash"])]
+        event = ChainStatusObserved(ChainStatus(status), at)
+    return [ChainEvent(_job_id(job_id), event, log["transactionHash"])]
 
 
 def _owner(data: str) -> Address:
-    """Whose event it is: all but transitions have the provider as their second argument. Raises ValueError."""
+    """The provider of an event, which is the second argument of all events but transitions. Raises ValueError."""
     words = data.removeprefix("0x")
     if len(words) < 2 * WORD:
         raise ValueError(f"{len(words) // 2} bytes of data hold no provider")
@@ -361,7 +361,9 @@ def _view(address: str, data: str, block: int | None = None) -> Call:
 
 
 def _there(answer: Any) -> str:
-    """What a contract, or the node, returned. A node that does not have the contract (yet) answers with no bytes."""
+    """What a contract, or the node, returned. Raises RpcUnavailableError for an answer of no bytes: a node that does
+    not have the contract (yet) gives it.
+    """
     found: str = require(answer)
     if found == "0x":
         raise RpcUnavailableError("the RPC endpoint does not have the contract")

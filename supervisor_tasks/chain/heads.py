@@ -1,10 +1,10 @@
-"""The heads that a node announces, for threads that would else ask again and again for a new block."""
+"""The heads that a node announces, for threads that would otherwise poll for a new block."""
 
 import threading
 
 
 class Heads:
-    """The highest block that was announced. While `live`, a new block is announced as soon as it is there."""
+    """Counts announcements. While `live` is true, a new block is announced as soon as the node has it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -12,17 +12,17 @@ class Heads:
         self.live = False
 
     def announce(self) -> None:
-        """There is another block."""
+        """Count another announcement, and wake the threads that wait."""
         with self._changed:
             self._announced += 1
             self._changed.notify_all()
 
     def count(self) -> int:
-        """How many blocks were announced; to be handed to `wait`."""
+        """How many announcements there were; an argument for `wait`."""
         with self._changed:
             return self._announced
 
     def wait(self, count: int, timeout_s: float) -> None:
-        """Until another block than those `count` ones is announced, or the time has passed."""
+        """Wait until there is another announcement after those `count` ones, or until the time has passed."""
         with self._changed:
             self._changed.wait_for(lambda: self._announced != count, timeout_s)

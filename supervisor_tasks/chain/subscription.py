@@ -1,8 +1,9 @@
 """What a node announces over WebSocket: new heads, and logs of the contracts.
 
-It only wakes: nothing that is announced is recorded. So of a message no more is kept than a block's number, or one log whose
-form is right. A node that is hostile costs bounded memory (a message has a greatest size, few wait, and web3's caches get
-answers to our own requests only) and bounded time (so many messages a second are read). A redirect is an error, as over HTTP.
+An announcement only wakes threads: nothing that is announced is recorded. So of a message only a block's number is
+kept, or one log whose form is right. A hostile node costs bounded memory (a message has a greatest size, few messages
+wait, and web3's caches get answers to our own requests only) and bounded time (a limited number of messages a second is
+read). A redirect is an error, as over HTTP.
 """
 
 import asyncio
@@ -20,28 +21,28 @@ from web3.types import RPCResponse
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from supervisor_tasks.chain.answers import LOG, is_block_number
-from supervisor_tasks.chain.rpc import RpcUnavailableError  # which bounds how deep an answer of brackets is read
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError  # its module limits how deep brackets are read
+from supervisor_tasks.chain.rpc.response_schema import LOG, is_block_number
+from supervisor_tasks.config.redaction import hiding
+from supervisor_tasks.config.url_secrets import all_keys, shown
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.redaction import hiding
-from supervisor_tasks.urls import all_keys, shown
 
 log = structlog.get_logger()
 
 MOST_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
-MOST_QUEUED = 16  # messages that were received and not read yet
-MOST_A_SECOND = 1000  # messages that are read; the others wait in the node
-HEADS, LOGS = "newHeads", "logs"  # what eth_subscribe calls them
+MOST_QUEUED = 16  # received messages that are not read yet
+MOST_A_SECOND = 1000  # messages that are read a second; the others wait in the node
+HEADS, LOGS = "newHeads", "logs"  # their names in eth_subscribe
 SHORT = 100  # characters of an answer: a chain's number, a subscription's name
 PATIENCE_S = 10.0  # to connect, and for an answer
-PING_EVERY_S = 5.0  # a connection that only looks alive is cut after twice that
+PING_EVERY_S = 5.0  # a dead connection that looks alive is closed after twice that
 FIRST_AGAIN_S = 1.0
 MOST_AGAIN_S = 30.0
-LASTED_S = 60.0  # a connection that lasted so long is made again at once
+LASTED_S = 60.0  # after a connection that lasted this long, the next one waits FIRST_AGAIN_S only
 
 
 class SubscriptionError(TransientError):
-    """The node does not announce anything, or not to us; it is tried again."""
+    """The node announces nothing, or nothing to this client. The subscription tries again."""
 
 
 class ForeignChainError(SubscriptionError):
@@ -49,24 +50,24 @@ class ForeignChainError(SubscriptionError):
 
 
 class Listener(Protocol):
-    """Who is told, from a thread of the subscription's own. Nothing here may wait."""
+    """The receiver of announcements. The subscription calls it on its own thread, so no method may wait."""
 
     def subscribed(self) -> None:
-        """From now on heads and logs are announced."""
+        """From now on the node announces heads and logs."""
 
     def head(self, number: int) -> None:
-        """There is a block of that number."""
+        """The node announced a block of that number."""
 
     def log(self, entry: dict[str, Any]) -> None:
-        """There is a log of the contracts; its form is right, and its content whatever anybody wrote."""
+        """The node announced a log of the contracts. Its form is right; its content may be anything."""
 
     def cut(self, why: str, *, foreign: bool) -> None:
-        """Nothing is announced any more; `foreign`: the endpoint serves another chain."""
+        """The node announces nothing any more; `foreign`: the endpoint serves another chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a text frame says: an answer to the request of that number, or the announcement of a subscription."""
+    """The content of a text frame: an answer to the request of that number, or the announcement of a subscription."""
 
     request: int | None = None
     answer: Any = None
@@ -75,8 +76,8 @@ class Message:
 
 
 def read(frame: str | bytes) -> Message | None:
-    """A frame's message; None for whatever is neither an answer nor an announcement. Raises SubscriptionError for what is no
-    JSON.
+    """A frame's message; None when it is neither an answer nor an announcement. Raises SubscriptionError when the frame
+    does not hold JSON.
     """
     try:
         said = json.loads(frame)
@@ -96,14 +97,14 @@ def read(frame: str | bytes) -> Message | None:
 
 
 class _Connect(connect):
-    """A connection that follows no redirect: the node would choose which server inside this network is asked."""
+    """A connection that follows no redirect: the node must not choose which server inside this network is asked."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class _Provider(WebSocketProvider):
-    """web3's provider, which passes on answers to our own requests and tells announcements at once."""
+    """web3's provider. It passes on only answers to our own requests, and reports announcements at once."""
 
     def __init__(self, url: str, listener: Listener) -> None:
         options: dict[str, Any] = {
@@ -117,12 +118,12 @@ class _Provider(WebSocketProvider):
         }
         super().__init__(url, options, max_connection_retries=1, request_timeout=PATIENCE_S, use_text_frames=True)
         self._listener = listener
-        self._asked = dict[int, str]()  # what each request that is not answered yet subscribes to, if anything
+        self._asked = dict[int, str]()  # what each unanswered request subscribes to; empty for other requests
         self._names = dict[str, str]()  # what each subscription announces
         self._second_s, self._read = 0.0, 0
 
     def form_request(self, method: Any, params: Any = None) -> Any:
-        """A request, whose number is remembered."""
+        """A request; its number is remembered."""
         request = super().form_request(method, params)
         self._asked[cast(int, request["id"])] = params[0] if method == "eth_subscribe" else ""
         return request
@@ -131,7 +132,7 @@ class _Provider(WebSocketProvider):
         self._ws = await _Connect(str(self.endpoint_uri), **self.websocket_kwargs)
 
     async def disconnect(self) -> None:
-        """Close the connection, whatever has ended it; web3 leaves one open that ended with an error."""
+        """Close the connection in every case; web3 leaves a connection open that ended with an error."""
         connection = self._ws
         try:
             await super().disconnect()
@@ -153,7 +154,7 @@ class _Provider(WebSocketProvider):
             elif message.request in self._asked:
                 wanted = self._asked.pop(message.request)
                 if wanted and message.answer:
-                    self._names[message.answer] = wanted  # before the next message, which may be its first
+                    self._names[message.answer] = wanted  # before the next message, which may be the first announcement
                 return RPCResponse(jsonrpc="2.0", id=message.request, result=message.answer)
 
     def _announced(self, message: Message) -> None:
@@ -164,7 +165,7 @@ class _Provider(WebSocketProvider):
             self._listener.log({name: found[name] for name in KEPT_OF_A_LOG})
 
     async def _in_measure(self) -> None:
-        """Wait for the next second when so many messages came in this one."""
+        """Wait for the next second when too many messages came in this one."""
         now_s = time.monotonic()
         if now_s - self._second_s >= 1.0:
             self._second_s, self._read = now_s, 0
@@ -177,7 +178,9 @@ KEPT_OF_A_LOG = ("address", "topics", "data", "blockNumber", "blockHash", "logIn
 
 
 class Subscription:
-    """Keeps subscribed to a node, on a thread of its own with an event loop. `logs` says of which contracts and topics."""
+    """Keeps a subscription to a node, on a thread of its own with an event loop. `logs` returns the contracts'
+    addresses and the topics.
+    """
 
     def __init__(
         self, url: str, chain_id: int, logs: Callable[[], tuple[Sequence[str], Sequence[str]]], listener: Listener
@@ -192,11 +195,11 @@ class Subscription:
         self._thread = threading.Thread(target=self._keep, name="subscription", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End with the connection that is there; its thread is none that a process waits for."""
+        """Close the present connection and open no other. The caller does not wait: the thread is a daemon."""
         self._closed.set()
 
     def _keep(self) -> None:
@@ -210,7 +213,7 @@ class Subscription:
             self._closed.wait(again_s)
 
     def _once(self) -> str:
-        """One connection, until it ends; returns why it did."""
+        """Keep one connection until it ends; returns why it did."""
         foreign = False
         try:
             asyncio.run(self._follow())
@@ -220,7 +223,7 @@ class Subscription:
         except (SubscriptionError, WebSocketException, Web3Exception, OSError, TimeoutError) as error:
             foreign = isinstance(error, ForeignChainError)
             why = self._without_key(_words(error))
-        except RpcUnavailableError as error:  # where the contracts are is asked over HTTP
+        except RpcUnavailableError as error:  # the contracts' addresses are read over HTTP
             why = str(error)
         except (
             Exception

@@ -1,196 +1,282 @@
-"""The benchmarks: have the cluster measured, see what came of it, draw a label over time."""
+"""The commands for benchmarks: measure the cluster, show the results, draw a label over time."""
 
 import shlex
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Any
 
-import click
+import typer
 
-from supervisor_tasks.cli.desk import JSON, WITHOUT_QUESTION, Desk, ask
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.settings import Need, load_or_exit
 
-NO_RUN = "0" * 16  # stands where a run has its own number
-WHICH_RUN = click.option("--run", "run_id", type=click.IntRange(1), help="Instead of the last one.")
+NO_RUN = "0" * 16  # instead of the number of a real run
+RunNumber = Annotated[int | None, typer.Option("--run", min=1, help="Instead of the last one.")]
+NODES = View("nodes", "name", tuple(Column(name.upper(), name) for name in ("name", "cpus", "gpus", "mem_mb")))
+BENCHMARKS = View(
+    "benchmarks",
+    "benchmark",
+    (
+        Column("BENCHMARK", "benchmark"),
+        Column("STAGE", "stage", "state"),
+        Column("SLURM", "slurm_id", "number"),
+        Column("SLURM_STATE", "slurm_state", "state"),
+        Column("TOOL", "tool", wide=True),
+        Column("OUTPUT_BYTES", "output_bytes", "number", wide=True),
+        Column("BEGAN", "called_at", "age"),
+        Column("ENDED", "ended_at", "age"),
+        Column("REASON", "reason", flexible=True),
+    ),
+)
+LABELS = View("labels", "label", (Column("BENCHMARK", "benchmark"), Column("LABEL", "label"), Column("VALUE", "value")))
+NOTES = View("notes", "benchmark", (Column("BENCHMARK", "benchmark"), Column("NOTE", "note", flexible=True)))
+RUNS = View(
+    "benchmark runs",
+    "id",
+    (
+        Column("RUN", "id", "number"),
+        Column("STATE", "state", "state"),
+        Column("ASKED", "asked_at", "age"),
+        Column("ENDED", "ended_at", "age"),
+        Column("WHY", "why", flexible=True),
+        Column("HARDWARE", "hardware", flexible=True),
+        Column("CANCELLED", "cancel_reason", flexible=True),
+    ),
+)
+VALUES = View(
+    "values",
+    "run",
+    (
+        Column("AT", "at", "age"),
+        Column("RUN", "run", "number"),
+        Column("BENCHMARK", "benchmark"),
+        Column("VALUE", "value"),
+    ),
+)
+app = options.noun("Measure the cluster, and see what was measured.")
 
 
-@click.group()
-def benchmark() -> None:
-    """Measure the cluster, and see what was measured."""
+@app.command()
+def run(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Have the cluster measured now; one run at a time.
 
-
-@benchmark.command()
-@click.option("--reason", default="the operator asked")
-@click.pass_obj
-def run(desk: Desk, reason: str) -> None:
-    """Have the cluster measured now. One run at a time."""
-    if desk.settings.benchmark_disable:
-        raise click.ClickException("found BENCHMARK_DISABLE; expected it to be false: nothing is measured")
-    number = desk.ledger.benchmarks.ask(reason)
-    if number is None:
-        under_way = desk.ledger.benchmarks.under_way()
-        named = "a run" if under_way is None else f"run {under_way.id}"
-        raise click.ClickException(
-            f"found {named} under way; expected none: `supervisor benchmark show`, or `supervisor benchmark cancel`"
-        )
-    click.echo(f"run {number} is asked for; `supervisor benchmark show` tells how it goes")
-
-
-@benchmark.command()
-@JSON
-@click.pass_obj
-def plan(desk: Desk, as_json: bool) -> None:
-    """What a run that began now would submit: nodes, words for sbatch, scripts. Asks SLURM, by SLURM_SSH_PRIVATE_KEY, for the
-    nodes; submits nothing and writes nothing down.
+    Example: supervisor benchmark run --reason "new switches"
     """
-    from benchmarks.suite import SUITE  # these, and what they take, no other command needs
-    from supervisor_tasks.benchmark_plan import jobs_of, plan_of
-    from supervisor_tasks.wiring import slurm_side
+    desk = desk_of(context)
+    if desk.settings.benchmark_disable:
+        raise CommandError("found BENCHMARK_DISABLE; expected it to be false: nothing is measured")
+    _refuse_second_run(desk)
+    jobs = counted(sum(desk.overview.snapshot().jobs.values()), "open job")
+    will = f"the benchmarks will use the cluster's nodes beside {jobs}"
+    with desk.change("benchmark run", "benchmarks", will, yes=yes, reason=reason):
+        number = desk.ledger.benchmarks.ask(reason or "the operator asked")
+        if number is None:
+            _refuse_second_run(desk)
+    typer.echo(f"run {number} is asked for; `supervisor benchmark show` tells how it goes")
 
-    settings = load_or_exit(Need.SSH)
+
+def _refuse_second_run(desk: CliContext) -> None:
+    under_way = desk.ledger.benchmarks.under_way()
+    if under_way is not None:
+        raise CommandError(
+            f"found run {under_way.id} under way; expected none: `supervisor benchmark show`, or `supervisor benchmark"
+            " cancel`"
+        )
+
+
+@app.command()
+def plan(context: typer.Context, output: options.Output = Format.TABLE) -> None:
+    """Show what a run that began now would submit: nodes, words for sbatch, scripts; it asks SLURM for the nodes, by
+    SLURM_SSH_PRIVATE_KEY, submits nothing and writes nothing down.
+
+    Example: supervisor benchmark plan
+    """
+    from benchmarks.registry import SUITE  # in here, because no other command needs these imports
+    from supervisor_tasks.benchmarking.plan import jobs_of, plan_of
+    from supervisor_tasks.bootstrap import slurm_side
+
+    desk = desk_of(context)
+    settings = load(Need.SSH)
     slurm = slurm_side(settings)
     try:
         specs = slurm.nodes.specs()
     finally:
         slurm.cluster.ssh.close()
     if not specs.nodes:
-        raise click.ClickException(f"found {len(specs.left_out)} nodes, none of which works; expected one that does")
+        raise CommandError(f"found {len(specs.left_out)} nodes, none of which works; expected one that does")
     try:
         jobs = jobs_of(plan_of(settings, specs, NO_RUN), SUITE.values(), settings.benchmark_sbatch_flags)
     except ValueError as error:
-        raise click.ClickException(f"the run cannot be planned: {error}") from error
+        raise CommandError(f"the run cannot be planned: {error}") from error
     nodes = [asdict(node) for node in specs.nodes]
-    if as_json:
+    if output in (Format.JSON, Format.YAML):
         shown = [{"benchmark": job.benchmark, "options": job.options, "script": job.script} for job in jobs]
-        desk.shown.json({"nodes": nodes, "jobs": shown})
+        desk.shown.document({"nodes": nodes, "jobs": shown}, output)
         return
-    desk.shown.table("nodes", nodes)
+    if output is Format.NAME:
+        for job in jobs:
+            typer.echo(job.benchmark)
+        return
+    desk.shown.table(NODES, nodes, datetime.now(UTC))
     for job in jobs:
-        click.echo(f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}")
+        typer.echo(f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}")
 
 
-@benchmark.command()
-@WHICH_RUN
-@JSON
-@click.pass_obj
-def show(desk: Desk, run_id: int | None, as_json: bool) -> None:
-    """A run: why, on which hardware, and of each benchmark its SLURM job, its labels or why there are none."""
+@app.command()
+def show(context: typer.Context, run_id: RunNumber = None, output: options.Output = Format.TABLE) -> None:
+    """Show a run: why, on which hardware, and of each benchmark its SLURM job, its labels or why there are none.
+
+    Example: supervisor benchmark show --run 3
+    """
+    desk = desk_of(context)
     number = _run_number(desk, run_id)
     found, results = desk.ledger.benchmarks.run(number), desk.ledger.benchmarks.results(number)
-    assert found is not None  # noqa: S101  it was just there, and runs are not deleted
+    assert found is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     found = found | {"last_error": _last_error(desk, number)}
-    if as_json:
-        desk.shown.json({"run": found, "benchmarks": results})
-        return
-    desk.shown.facts("run", found | {"hardware": _hardware(found["hardware"])})
-    desk.shown.table("benchmarks", [{name: row[name] for name in _COLUMNS} for row in results])
+    if output in (Format.JSON, Format.YAML):
+        desk.shown.document({"run": found, "benchmarks": results}, output)
+    elif output is Format.NAME:
+        typer.echo(number)
+    else:
+        _show_tables(desk, found, results, wide=output is Format.WIDE)
+
+
+def _show_tables(desk: CliContext, run: dict[str, Any], results: list[dict[str, Any]], *, wide: bool) -> None:
+    now = desk.now()
+    desk.shown.facts(run | {"hardware": _hardware(run["hardware"])})
+    desk.shown.title("benchmarks")
+    desk.shown.table(BENCHMARKS, results, now, wide=wide)
     labels = [
         {"benchmark": row["benchmark"], "label": label, "value": value}
         for row in results
         for label, value in row["labels"].items()
     ]
-    desk.shown.table("labels", labels)
+    desk.shown.title("labels")
+    desk.shown.table(LABELS, labels, now, wide=wide)
     notes = [
         {"benchmark": row["benchmark"], "note": note}
         for row in results
         for note in [*row["notes"], *(f"{label} left out: {why}" for label, why in row["left_out"].items())]
     ]
     if notes:
-        desk.shown.table("notes", notes)
+        desk.shown.title("notes")
+        desk.shown.table(NOTES, notes, now, wide=wide)
 
 
-@benchmark.command()
-@click.option("--reason", default="the operator cancelled it")
-@WITHOUT_QUESTION
-@click.pass_obj
-def cancel(desk: Desk, reason: str, yes: bool) -> None:
-    """End the run that is under way: its SLURM job is cancelled, what it has measured stays."""
+@app.command()
+def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """End the run that is under way: its SLURM job is cancelled, what it has measured stays.
+
+    Example: supervisor benchmark cancel --reason "the nodes are needed"
+    """
+    desk = desk_of(context)
     found = desk.ledger.benchmarks.under_way()
     if found is None:
-        raise click.ClickException("found no run under way; expected one: see `supervisor benchmark history`")
-    ask(yes, f"Run {found.id} ({found.why}) is ended. Sure?")
-    desk.ledger.benchmarks.cancel(reason)
-    click.echo(f"run {found.id} is to end; `supervisor benchmark show` tells when it has")
+        raise CommandError("found no run under way; expected one: see `supervisor benchmark history`")
+    will = f"run {found.id} ({found.why}) will end; its SLURM job is cancelled, what it has measured stays"
+    with desk.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
+        desk.ledger.benchmarks.cancel(reason or "the operator cancelled it")
+    typer.echo(f"run {found.id} is to end; `supervisor benchmark show` tells when it has")
 
 
-@benchmark.command()
-@click.option("--label", help="All that this label has been, instead of the runs.")
-@click.option("--last", type=click.IntRange(1), default=20, show_default=True)
-@JSON
-@click.pass_obj
-def history(desk: Desk, label: str | None, last: int, as_json: bool) -> None:
-    """The last runs, the newest first; or the values of a label, the newest first."""
+@app.command()
+def history(
+    context: typer.Context,
+    label: Annotated[str | None, typer.Option(help="All values of this label, instead of the runs.")] = None,
+    limit: options.Limit = 20,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """List the last runs, or the values of a label, the newest first.
+
+    Example: supervisor benchmark history --label compute.gflops
+    """
+    desk = desk_of(context)
     if label is None:
-        runs = desk.ledger.benchmarks.runs(last)
-        shown = runs if as_json else [run | {"hardware": _hardware(run["hardware"])} for run in runs]
-        desk.shown.rows("benchmark runs", shown, as_json)
+        runs = desk.ledger.benchmarks.runs(limit)
+        if output in (Format.TABLE, Format.WIDE):
+            runs = [run | {"hardware": _hardware(run["hardware"])} for run in runs]
+        desk.present(RUNS, lambda: runs, output, None, no_color)
         return
-    points = desk.ledger.benchmarks.history(label)[-last:]
+    points = desk.ledger.benchmarks.history(label)[-limit:]
     rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
-    desk.shown.rows(label, rows[::-1], as_json)
+    desk.present(VALUES, lambda: rows[::-1], output, None, no_color)
 
 
-@benchmark.command()
-@click.argument("name", metavar="BENCHMARK")
-@WHICH_RUN
-@click.option("--script", is_flag=True, help="The script instead of what it printed.")
-@click.pass_obj
-def output(desk: Desk, name: str, run_id: int | None, script: bool) -> None:
-    """What a benchmark printed, byte by byte (pipe it into a pager that shows control characters)."""
+@app.command()
+def output(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BENCHMARK", help="Its name; `supervisor benchmark show` has it.")],
+    run_id: RunNumber = None,
+    script: Annotated[bool, typer.Option("--script", help="The script instead of what it printed.")] = False,
+) -> None:
+    """Print what a benchmark printed, byte by byte (pipe it into a pager that shows control characters).
+
+    Example: supervisor benchmark output hpl --run 3 | less
+    """
+    desk = desk_of(context)
     number = _run_number(desk, run_id)
     found = desk.ledger.benchmarks.output(number, name)
     if found is None:
         known = ", ".join(row["benchmark"] for row in desk.ledger.benchmarks.results(number)) or "none yet"
-        raise click.ClickException(f"found no benchmark {name!r} in run {number}; it has: {known}")
+        raise CommandError(f"found no benchmark {name!r} in run {number}; it has: {known}")
     text, printed = found
     if not script and printed is None:
-        raise click.ClickException(f"found no output of {name} in run {number}: see `supervisor benchmark show`")
+        raise CommandError(f"found no output of {name} in run {number}: see `supervisor benchmark show`")
     sys.stdout.buffer.write(text.encode() if script else printed or b"")
 
 
-@benchmark.command()
-@click.argument("label")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file, instead of LABEL.svg.")
-@click.pass_obj
-def plot(desk: Desk, label: str, out: Path | None) -> None:
-    """Draw a label over time, as an SVG file."""
-    from supervisor_tasks.cli.picture import Drawn, drawn  # the library, which no other command needs
+@app.command()
+def plot(
+    context: typer.Context,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Such as compute.gflops.")],
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file, instead of LABEL.svg.")] = None,
+) -> None:
+    """Draw a label over time, as an SVG file.
 
+    Example: supervisor benchmark plot compute.gflops --out gflops.svg
+    """
+    from supervisor_tasks.cli.plot import Drawn, drawn  # imports pygal, which no other command needs
+
+    desk = desk_of(context)
     points = desk.ledger.benchmarks.history(label)
     numbers = [Drawn(one.at, one.value, one.run_id) for one in points if isinstance(one.value, int | float)]
     if not numbers:
         known = ", ".join(desk.ledger.benchmarks.known_labels()) or "none"
-        raise click.ClickException(f"found no number of {label!r}; labels that were measured: {known}")
+        raise CommandError(f"found no number of {label!r}; labels that were measured: {known}")
     file = out or Path(f"{label}.svg")
     file.write_bytes(drawn(label, desk.settings.cluster_name, numbers))
-    click.echo(f"{file}: {len(numbers)} values of {label}")
+    typer.echo(f"{file}: {len(numbers)} values of {label}")
 
 
-_COLUMNS = ("benchmark", "stage", "slurm_id", "slurm_state", "reason", "tool", "output_bytes", "called_at", "ended_at")
-
-
-def _run_number(desk: Desk, run_id: int | None) -> int:
+def _run_number(desk: CliContext, run_id: int | None) -> int:
     found = desk.ledger.benchmarks.run(run_id)
     if found is None:
         named = "no run" if run_id is None else f"no run {run_id}"
-        raise click.ClickException(f"found {named}; see `supervisor benchmark history`, or `supervisor benchmark run`")
+        raise CommandError(f"found {named}; see `supervisor benchmark history`, or `supervisor benchmark run`")
     return int(found["id"])
 
 
-def _last_error(desk: Desk, number: int) -> str:
-    """Why the run makes no step at the moment."""
-    standstill = Condition(desk.ledger, AlarmName.BENCHMARK_STANDS_STILL).duration
+def _last_error(desk: CliContext, number: int) -> str:
+    """Return why the run makes no progress now; empty if it does."""
+    standstill = Condition(desk.ledger, AlarmName.BENCHMARK_STALLED).duration
     return (desk.ledger.facts.get(BENCHMARK_ERROR) or "") if standstill.subject() == str(number) else ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:
-    """In a few words."""
+    """Return the totals of the hardware as one line."""
     nodes = (hardware or {}).get("nodes", [])
     total = {what: sum(node[what] for node in nodes) for what in ("cpus", "gpus", "mem_mb")}
     return f"{len(nodes)} nodes, {total['cpus']} CPUs, {total['gpus']} GPUs, {total['mem_mb']} MB" if nodes else ""
 
 
-COMMANDS = (benchmark,)
+COMMANDS = {"benchmark": app}

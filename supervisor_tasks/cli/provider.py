@@ -1,60 +1,75 @@
-"""How the provider stands with the grid: what is registered, what waits for approval, what is offered."""
+"""The commands for the provider: what is registered, what waits for approval, what is offered."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import click
+import typer
 
-from supervisor_tasks.cli.desk import JSON, Desk
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View, span
 from supervisor_tasks.ledger.facts import Fact
-from supervisor_tasks.ledger.provider import RUN_WANTED, WANTED, Registrations
+from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, REGISTRATION_REQUESTED, Registrations
 
-REASON = click.option("--reason", default="the operator", show_default=True)
 COLUMNS = ("registered", "waiting", "offered")
+OFFERS = View(
+    "offers",
+    "what",
+    (Column("WHAT", "what"), *(Column(title.upper(), title, flexible=True) for title in COLUMNS)),
+)
+app = options.noun("See how the provider stands with the grid, and have it registered or measured.")
 
 
-@click.group(invoke_without_command=True)
-@JSON
-@click.pass_context
-def provider(context: click.Context, as_json: bool) -> None:
-    """How the provider stands with the grid, what is registered, and what is offered."""
-    if context.invoked_subcommand is None:
-        _show(context.obj, as_json)
+@app.command()
+def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+    """Show how the provider stands with the grid, what is registered, what waits for approval, and what is offered.
 
-
-def _show(desk: Desk, as_json: bool) -> None:
+    Example: supervisor provider show
+    """
+    desk = desk_of(context)
+    desk.shown.color = not no_color
     registrations = Registrations(desk.ledger.facts)
     known, told = registrations.standing(), registrations.told()
     if known is None or told is None:
-        raise click.ClickException("found nothing yet; expected a worker of the chain queue to have looked: start one")
+        raise CommandError("found nothing yet; expected a worker of the chain queue to have looked: start one")
     standing, for_s = known
     asked = {what: why for what, why in _asked(registrations).items() if why}
     missed = registrations.why_no_nodes()
-    if as_json:
+    if output is Format.NAME:
+        typer.echo(told["address"])
+        return
+    if output in (Format.JSON, Format.YAML):
         about = {"standing": standing.value, "for_s": for_s, "claims": standing.claims, "asked": asked}
         not_seen = None if missed is None else {"error": missed[0], "for_s": missed[1]}
-        desk.shown.json(about | {"nodes_not_seen": not_seen} | told)
+        desk.shown.document(about | {"no_usable_nodes": not_seen} | told, output)
         return
     facts = {
         "address": told["address"],
-        "stands": f"{standing.value} for {for_s:.0f} s",
+        "stands": f"{standing.value} for {span(for_s)}",
         "new jobs": "are claimed" if standing.claims else "are not claimed",
         "next": f"{told['decision']}: {told['why']}",
-        "nodes": "are seen" if missed is None else f"none is seen for {missed[1]:.0f} s: {missed[0]}",
+        "nodes": "are seen" if missed is None else f"none is seen for {span(missed[1])}: {missed[0]}",
         "benchmark": "a run is under way" if told["measuring"] else "no run is under way",
         "asked for": ", ".join(f"{what} ({why})" for what, why in asked.items()) or "nothing",
     }
-    desk.shown.facts("provider", facts)
-    desk.shown.table("offers", _side_by_side(told))
-    desk.shown.table("odd", [{"what": line} for line in told["odd"]])
+    desk.shown.facts(facts)
+    desk.shown.title("offers")
+    desk.shown.table(OFFERS, _side_by_side(told), desk.now(), wide=output is Format.WIDE)
+    for line in told["odd"]:
+        typer.echo(desk.shown.line(f"odd: {line}"))
 
 
 def _asked(registrations: Registrations) -> dict[str, str]:
-    return {"register": registrations.asked(WANTED), "measure": registrations.asked(RUN_WANTED)}
+    return {
+        "register": registrations.asked(REGISTRATION_REQUESTED),
+        "measure": registrations.asked(MEASUREMENT_REQUESTED),
+    }
 
 
 def _side_by_side(told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line for each thing that can differ."""
+    """Return a row for each value that can differ between offer, request and registration."""
     columns = {title: _lines(told[title]) for title in COLUMNS}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     return [{"what": name, **{title: column.get(name) for title, column in columns.items()}} for name in names]
@@ -68,27 +83,47 @@ def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:
     return {"nodes": "; ".join(kinds), **offer["prices"], **labels}
 
 
-@provider.command()
-@REASON
-@click.pass_obj
-def register(desk: Desk, reason: str) -> None:
-    """Register now what is offered: unmeasured, and also what the grid has turned down before."""
-    _ask(desk, WANTED, reason)
+@app.command()
+def register(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Register now what is offered: unmeasured, and also what the grid has turned down before.
+
+    Example: supervisor provider register --reason "new prices"
+    """
+    desk = desk_of(context)
+    _ask(
+        desk,
+        "register",
+        REGISTRATION_REQUESTED,
+        "what is offered will be registered on the contract at once",
+        yes,
+        reason,
+    )
 
 
-@provider.command()
-@REASON
-@click.pass_obj
-def measure(desk: Desk, reason: str) -> None:
-    """Have the benchmarks run, and what they find registered."""
+@app.command()
+def measure(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Have the benchmarks run, now or after the run that is under way, and what they find registered.
+
+    Example: supervisor provider measure --reason "new switches"
+    """
+    desk = desk_of(context)
     if desk.settings.benchmark_disable:
-        raise click.ClickException("found BENCHMARK_DISABLE=true; expected false: nothing is measured")
-    _ask(desk, RUN_WANTED, reason)
+        raise CommandError("found BENCHMARK_DISABLE=true; expected false: nothing is measured")
+    jobs = counted(sum(desk.overview.snapshot().jobs.values()), "open job")
+    _ask(
+        desk,
+        "measure",
+        MEASUREMENT_REQUESTED,
+        f"the benchmarks will use the cluster's nodes beside {jobs}",
+        yes,
+        reason,
+    )
 
 
-def _ask(desk: Desk, what: Fact[str], reason: str) -> None:
-    Registrations(desk.ledger.facts).ask(what, reason)
-    click.echo("asked; `supervisor provider` tells what comes of it")
+def _ask(desk: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str) -> None:
+    with desk.change(f"provider {verb}", "provider", will, yes=yes, reason=reason):
+        Registrations(desk.ledger.facts).ask(what, reason or "the operator")
+    typer.echo("asked; `supervisor provider show` tells what comes of it")
 
 
-COMMANDS = (provider,)
+COMMANDS = {"provider": app}

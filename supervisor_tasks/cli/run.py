@@ -1,19 +1,25 @@
-"""`supervisor run PROCESS`: one of the supervisor's processes, as a container or a unit starts it."""
+"""`supervisor run PROCESS`: starts one of the supervisor's processes, in a container or a systemd unit."""
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import NoReturn
 
-import click
+from supervisor_tasks.config.first_process import hold_signals
 
-CELERY = ("-m", "celery", "-A", "supervisor_tasks")
+START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
+CELERY = ("celery", "-A", "supervisor_tasks")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How a process is started. At `health_port` it answers probes of this machine, unless HEALTH_ADDRESS says otherwise."""
+    """How to start a process: `arguments` are a module and its arguments.
+
+    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set.
+    """
 
     about: str
     arguments: tuple[str, ...]
@@ -25,46 +31,82 @@ PROCESSES = {
     "beat": Process(
         "asks for the periodic work, one a cluster", (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"), 9466
     ),
-    "callbacks": Process("the gRPC process that SLURM's plugins call", ("-m", "grpc_callbacks"), 9467),
+    "callbacks": Process("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
     "flower": Process("the dashboard; --address and --port", (*CELERY, "flower", "--logging=warning"), 9468),
-    "metrics": Process("the ledger's metrics for Prometheus", ("-m", "supervisor_tasks.cli", "metrics")),
+    "metrics": Process("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
     "migrate": Process(
-        "brings the ledger's tables up to date and ends", ("-m", "supervisor_tasks.cli", "db", "upgrade")
+        "brings the ledger's tables up to date and ends", ("supervisor_tasks.cli", "db", "upgrade", "--embedded")
     ),
-    "reporter": Process("delivers SLURM's events, on slurmctld's host", ("-m", "plugins.reporter")),
+    "reporter": Process("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",)),
 }
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog="\n\n".join(f"{name}: {process.about}" for name, process in PROCESSES.items()),
-)
-@click.argument("process", type=click.Choice([*PROCESSES]))
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def run(process: str, options: Sequence[str]) -> None:
-    """Become PROCESS; OPTIONS are its own. It gets signals itself, and no shell or other process stays in between."""
+ABOUT = "Become PROCESS; OPTIONS are its own. It gets signals itself, and no shell or other process stays in between."
+EXAMPLE = "Example: supervisor run worker -Q main.chain"
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """Run the command: this process becomes the one that is named."""
+    about = "\n".join(f"  {name:10}{process.about}" for name, process in PROCESSES.items())
+    parser = argparse.ArgumentParser(
+        "supervisor run",
+        description=ABOUT,
+        epilog=f"processes:\n{about}\n\n{EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("process", choices=PROCESSES, metavar="PROCESS", help="The process; see below.")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="Given to the process.")
+    given = parser.parse_args(words)
+    become(given.process, given.options)
+
+
+def become(process: str, options: Sequence[str]) -> NoReturn:
+    """Replace this process by the one that is named."""
     sys.stdout.flush()
     argv = command(process, options)
+    hold_signals()
     os.execve(argv[0], argv, environment(process, os.environ))  # noqa: S606  our own program
 
 
 def command(process: str, options: Sequence[str]) -> list[str]:
-    """The program and its arguments."""
-    return [sys.executable, *PROCESSES[process].arguments, *_own_options(process), *options]
+    """Return the program and its arguments."""
+    return [
+        sys.executable,
+        *START,
+        *PROCESSES[process].arguments,
+        *_own_options(process, options, os.environ),
+        *options,
+    ]
 
 
 def environment(process: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with the address of the probes."""
+    """Return the environment with the address for probes."""
     port = PROCESSES[process].health_port
     if port is None or given.get("HEALTH_ADDRESS"):
         return dict(given)
     return {**given, "HEALTH_ADDRESS": f"127.0.0.1:{port}"}
 
 
-def _own_options(process: str) -> list[str]:
-    """Flower looks for its configuration where it is started; ours is a module of the package."""
+def _own_options(process: str, options: Sequence[str], given: Mapping[str, str]) -> list[str]:
+    """Return the options that the process needs besides its own."""
+    if process == "worker":
+        return _node_name(options, given)
+    return _flowers_configuration(process)
+
+
+def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
+    """Name a worker after its cluster and queues. Clusters share a broker, and Flower takes workers of one name for one."""
+    if any(option.split("=")[0] in ("-n", "--hostname") for option in options):
+        return []
+    cluster = given.get("CLUSTER_NAME") or "main"
+    words = [part for option in options for part in option.split("=", 1)]
+    named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
+    queues = [queue.rpartition(".")[2] for names in named for queue in names.split(",")]
+    return ["--hostname", f"{cluster}-{'-'.join(queues) or 'worker'}@%h"]
+
+
+def _flowers_configuration(process: str) -> list[str]:
+    """Name our configuration for Flower: it is a module, and Flower searches only the folder where it is started."""
     spec = find_spec("flowerconfig") if process == "flower" else None
     return [] if spec is None or spec.origin is None else [f"--conf={spec.origin}"]
-
-
-COMMANDS = (run,)

@@ -1,1 +1,1 @@
-"""What a process is configured with, and the servers and files that it keeps for itself."""
+"""The configuration of a process, and its own servers and files."""

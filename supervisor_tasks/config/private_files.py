@@ -1,7 +1,8 @@
 """Folders and files that no other Linux user can prepare or replace.
 
-A process of root that follows a link which another user has planted writes to that user's choice of file. So the folder, and
-every folder above it, belongs to root or to this process's user, other users cannot write there, and links are not followed.
+If a process of root follows a link that another user has made, it writes to a file that the other user chose. So the
+folder, and every folder above it, must belong to root or to this process's user, and other users must not be able to
+write there. The functions follow no links.
 """
 
 import os
@@ -13,15 +14,15 @@ from supervisor_tasks.errors import PermanentError
 
 ROOT = 0
 OWN = 0o700
-OPEN_TO_POSTGRES = 0o711  # which runs as another user then, and must reach its folder
+OPEN_TO_POSTGRES = 0o711  # for root: Postgres then runs as another user, and must reach its folder
 
 
 class StateFolderError(PermanentError):
-    """STATE_DIR cannot hold the servers."""
+    """STATE_DIR is unusable or unsafe for the servers; the message names what to change."""
 
 
 def private_folder(folder: Path) -> None:
-    """Make the folder, or make sure that an existing one is safe. Raises StateFolderError."""
+    """Make the folder, or check that an existing one is safe. Raises StateFolderError."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     _require_safe(there, is_parent=there != folder)
     for each in (*reversed(folder.parents), folder):
@@ -30,8 +31,9 @@ def private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
-    """A descriptor of a file that this user owns, which is made if it is missing. Raises OSError for a link and for a file of
-    another user.
+    """Open a file of this user, or make it; returns a descriptor.
+
+    Raises OSError for a link and for a file of another user.
     """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     found = os.fstat(descriptor)
@@ -42,7 +44,7 @@ def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace the content of such a file."""
+    """Replace the content of a file that `open_private` opens. Raises OSError as it does."""
     with open(open_private(path, os.O_WRONLY | os.O_TRUNC, mode), "w") as file:
         os.fchmod(file.fileno(), mode)
         file.write(text)
@@ -57,7 +59,8 @@ def _require_safe(folder: Path, *, is_parent: bool) -> None:
                 f"STATE_DIR: {each} belongs to {_name(found.st_uid)!r}, who can replace what is in it; expected a folder of"
                 f" {_name(os.geteuid())!r} or root: chown it, or choose another folder"
             )
-        sticky = bool(found.st_mode & stat.S_ISVTX) and (is_parent or each != resolved)  # as /tmp: each keeps its own
+        # In a sticky folder such as /tmp, a user can replace only the user's own files.
+        sticky = bool(found.st_mode & stat.S_ISVTX) and (is_parent or each != resolved)
         if found.st_mode & _others_bits() and not sticky:
             raise StateFolderError(
                 f"STATE_DIR: {each} can be written by others, who can replace what is in it; expected a folder that only"
@@ -67,7 +70,10 @@ def _require_safe(folder: Path, *, is_parent: bool) -> None:
 
 
 def _others_bits() -> int:
-    """A user's own home may be open to the user's own group; root has no such group."""
+    """Return the mode bits that make a folder unsafe.
+
+    For a user the group may write, because a home can be open to the user's own group; root has no such group.
+    """
     return stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == ROOT else 0)
 
 

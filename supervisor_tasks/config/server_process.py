@@ -1,7 +1,7 @@
-"""A server's process that several processes share: written down in a file, recognised, ended.
+"""A server that several processes share: they record its process in a file, recognise it, and end it.
 
-An id in a file may be another process's by now. So a process is recognised by its start, its user and its program, and is
-signalled through a descriptor (pidfd_open(2)), which never means another process.
+The kernel may have reused the process id in the file. So a process is recognised by its start, its user and its
+program. Signals go through a descriptor (pidfd_open(2)), which never means another process.
 """
 
 import os
@@ -16,13 +16,13 @@ from pathlib import Path
 from supervisor_tasks.config.private_files import open_private, write_private
 
 ASK_AGAIN_S = 1.0
-COMM_CHARACTERS = 15  # of a process's name, which all users may read (proc(5))
-DELETED = " (deleted)"  # so ends /proc/PID/exe after the program's file was replaced
+COMM_CHARACTERS = 15  # the length of a process's name, which all users may read (proc(5))
+DELETED = " (deleted)"  # the end of /proc/PID/exe after the program's file was replaced
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """Where a server's process is written down, the name of its program, and the user that it runs as."""
+    """The file with a server's process, the name of its program, and the user that it runs as."""
 
     record: Path
     program: str
@@ -33,17 +33,17 @@ class ServerProcess:
         return self.program[:COMM_CHARACTERS]
 
     def write_down(self, pid: int) -> None:
-        """This process is the server."""
+        """Record that this process is the server. Raises OSError."""
         write_private(self.record, f"{pid} {_began(pid)}")
 
     def runs(self) -> bool:
-        """Whether the process that was written down still runs, and is the server."""
+        """Return whether the recorded process still runs and is the server."""
         with self.handle() as handle:
             return handle is not None
 
     @contextmanager
     def handle(self) -> Iterator[int | None]:
-        """A descriptor of the process; None when it has ended, or is not the server."""
+        """Open a descriptor of the process; None when it has ended, or is not the server."""
         pid, began = self._written_down()
         try:
             handle = os.pidfd_open(pid) if pid else None
@@ -56,10 +56,10 @@ class ServerProcess:
                 os.close(handle)
 
     def end(self, timeout_s: float) -> bool:
-        """Ask the server to end (SIGINT ends Postgres fast, and Redis too); returns whether it has ended in that time.
+        """Ask the server to end by SIGINT (Postgres's fast shutdown; Redis ends too); returns whether it ended in time.
 
-        It is asked again each second: a program that was started in the background ignores SIGINT, and so does its server until
-        it has set its own handler. A signal that comes before that is lost.
+        Sends the signal each second: a program that was started in the background ignores SIGINT, and so does its
+        server until it has installed its own handler. A signal before that is lost.
         """
         deadline = time.monotonic() + timeout_s
         with self.handle() as handle:
@@ -91,8 +91,11 @@ class ServerProcess:
 
 
 def _program(pid: int) -> str:
-    """The name of a process's program. Root in a container may lack CAP_SYS_PTRACE and so may not see another user's program:
-    then the process's name does. With it go the start and the user, from a record that no other user writes.
+    """Return the name of a process's program.
+
+    Root in a container can lack CAP_SYS_PTRACE, and then cannot see another user's program: this function returns the
+    process's name instead. That is enough, because the caller also compares the start and the user with a record that
+    no other user can write.
     """
     try:
         path = os.readlink(f"/proc/{pid}/exe").removesuffix(DELETED)  # noqa: PTH115  the text, with that suffix
@@ -102,8 +105,9 @@ def _program(pid: int) -> str:
 
 
 def _began(pid: int) -> str | None:
-    """When a process started: the machine's start and the ticks since then (proc(5), field 22 of stat). None once it has
-    ended.
+    """Return when a process started: the ticks since the machine's boot (proc(5), field 22 of stat), and the boot's id.
+
+    None when the process has ended.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -114,7 +118,7 @@ def _began(pid: int) -> str | None:
 
 
 def _uid(pid: int) -> int:
-    """The user that a process has rights of."""
+    """Return the user whose rights a process has (the effective user)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("Uid:")]
     return int(line.split()[2])

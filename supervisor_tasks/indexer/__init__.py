@@ -1,1 +1,1 @@
-"""The chain's logs become events."""
+"""The indexer turns the chain's logs into events."""

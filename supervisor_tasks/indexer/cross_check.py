@@ -1,8 +1,10 @@
-"""One RPC endpoint alone begins no job: a second endpoint must show the same events in the same transaction's receipt.
+"""One RPC endpoint alone does not begin a job: a second one must show the same events in the same transaction's
+receipt.
 
-A log costs a lying node nothing. A claim that never happened, or another provider's, would have this provider run a job that is
-not paid. An endpoint that answers and does not show the event holds it back, for as long as it takes: the operator is called.
-An endpoint that does not answer holds it back for PATIENCE_S; then one alone is believed, and the operator is called.
+A lying node can invent a log at no cost. With a claim that never happened, or another provider's claim, this provider
+would run a job that is not paid. An endpoint that answers and does not show the event holds the job back without a time
+limit, and the operator is called. An endpoint that does not answer holds it back for PATIENCE_S; then one endpoint
+alone is believed, and the operator is called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +12,19 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.chain.contract import Contract, Happened
-from supervisor_tasks.chain.endpoints import Endpoints
-from supervisor_tasks.chain.rpc import RpcError
-from supervisor_tasks.events import CancelRequested, Claimed, ToppedUp
+from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.chain.rpc.client import RpcError
+from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.ledger import Ledger
 
 log = structlog.get_logger()
 
-AGREEING = 2  # endpoints
+AGREEING = 2  # endpoints must show an event
 PATIENCE_S = 30.0  # with endpoints that do not answer
-DISAGREE_S = 60.0  # a node may be behind for less
+DISAGREE_S = 60.0  # a node that is only behind disagrees for less
 ADVICE = (
     "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 )
@@ -30,12 +32,12 @@ ALONE_ADVICE = (
     "one endpoint alone begins jobs, and could invent them: mend the others; off when two agree about an event"
 )
 
-Events = dict[str, set[Happened]]  # by the transaction's hash
+Events = dict[str, set[ChainEvent]]  # by the transaction's hash
 
 
-def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[Happened]) -> set[str]:
-    """The hashes of the transactions whose events no second endpoint shows; none where there is one endpoint only. Asks each
-    endpoint one question for all transactions together.
+def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]) -> set[str]:
+    """The hashes of the transactions whose events no second endpoint shows; empty when there is only one endpoint. Each
+    endpoint gets one request for all transactions together.
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
@@ -57,8 +59,8 @@ def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[Happened]
     return missing
 
 
-def _by_transaction(happened: Iterable[Happened]) -> Events:
-    """What begins or changes work. Transitions only tell what became of it."""
+def _by_transaction(happened: Iterable[ChainEvent]) -> Events:
+    """The events that begin or change work, by transaction. Transitions only report its result."""
     found = Events()
     for entry in happened:
         if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
@@ -71,7 +73,7 @@ def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -
     found = Events()
     for tx_hash, receipt in zip(hashes, receipts, strict=True):
         if receipt is not None and not isinstance(receipt, RpcError):
-            found[tx_hash] = set(contract.happened(receipt["logs"])[0])
+            found[tx_hash] = set(contract.decode_events(receipt["logs"])[0])
     return found
 
 
@@ -80,7 +82,7 @@ def _agreeing(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> int:
 
 
 def _tell(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
-    """The operator is called when endpoints that answer have disagreed about one transaction for long."""
+    """Call the operator when endpoints that answer have disagreed about one transaction for DISAGREE_S."""
     if not missing or len(shown) < AGREEING:
         return
     condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)

@@ -1,9 +1,8 @@
-"""New blocks: a thread of each worker of the chain queue looks whether the contract has something for us.
+"""New blocks: a thread in each worker of the chain queue looks whether the contract has something for the provider.
 
-Looking is no task: the chain is asked each second, and of a thousand looks hardly one finds something. One that does wakes the
-task. While a subscription
-tells each new block at once, the looks in between are a heartbeat. A subscription only hastens: whatever it says, or does not
-say, the looks find the same by themselves.
+A look is not a task: it is made each second, and hardly one look in a thousand finds something. A look that does wakes
+the task. While a subscription announces each new block at once, the looks in between are a heartbeat. A subscription
+only makes this faster: with wrong or missing announcements, the looks find the same.
 """
 
 import threading
@@ -18,25 +17,25 @@ import structlog
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.announcements import NOT_BEGUN, Announcements
 from supervisor_tasks.chain.subscription import Subscription
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.events import ChainSaw
-from supervisor_tasks.journey.claim import look
-from supervisor_tasks.site import Site
+from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()
 
-HEARTBEAT_S = 15.0  # between two looks at the contract at least, whatever the head is
-PAUSE_S = 0.1  # between two looks, and between two messages for one task
-LAG_S = 2.0  # so long after an announcement the RPC endpoint may not show its block yet
-AGAIN_S = 0.2  # between two looks meanwhile
-MOST_LOGS = 200  # that are kept for the next look; what is left out is found by the scan's own clock
+HEARTBEAT_S = 15.0  # the most between two looks at the contract, also without a new head
+PAUSE_S = 0.1  # the least between two looks, and between two messages for one task
+LAG_S = 2.0  # how long after an announcement the RPC endpoint may not show its block yet
+AGAIN_S = 0.2  # between two looks during that time
+MOST_LOGS = 200  # announced logs that are kept for the next look; the periodic scan finds the others
 FIRST_BACKOFF_S = 1.0
 MOST_BACKOFF_S = 10.0
 
 
 @dataclass(slots=True)
 class Failures:
-    """Looks in a row that failed: told once when the first does, and once when one succeeds again."""
+    """Looks in a row that failed. The log gets one line for the first failure, and one for the next success."""
 
     number: int = 0
 
@@ -44,28 +43,28 @@ class Failures:
         """A look failed."""
         self.number += 1
         if self.number == 1:
-            log.warning("chain_look_failed", error=str(error))
+            log.warning("chain_poll_failed", error=str(error))
 
     def succeeded(self) -> None:
         """A look succeeded."""
         if self.number:
-            log.info("chain_look_succeeds_again", failed=self.number)
+            log.info("chain_poll_recovered", failed=self.number)
         self.number = 0
 
     def wait_s(self, poll_s: float) -> float:
-        """How long until the next look, after a failure; `poll_s` without one."""
+        """Seconds until the next look after a failure; `poll_s` without one."""
         if not self.number:
             return poll_s
         return max(poll_s, min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MOST_BACKOFF_S))
 
 
 class NewBlocks:
-    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake` sends a task's message. It listens to a
-    subscription, if the site has one: what is announced is looked at by the thread that looks.
+    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake` sends a task's message. It
+    listens to a subscription, if the site has one; the thread that looks handles what is announced.
     """
 
     def __init__(
-        self, site: Site, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
+        self, site: WorkerContext, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
     ) -> None:
         self._site = site
         self._poll_s = poll_s
@@ -91,39 +90,39 @@ class NewBlocks:
         )
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread, and the subscription if there is one."""
         self._thread.start()
         if self._subscription is not None:
             self._subscription.start()
 
     def close(self) -> None:
-        """End with the look that is under way."""
+        """Stop after the look that is under way."""
         self._closed.set()
         if self._subscription is not None:
             self._subscription.close()
         self._heads.announce()
 
-    # --- what the subscription tells, on its own thread ---------------------------------------------------------------
+    # --- what the subscription reports, on its own thread -------------------------------------------------------------
 
     def subscribed(self) -> None:
-        """The node will announce heads; the next look learns what was mined before."""
+        """The node will announce heads; the next look finds what was mined before."""
         with self._lock:
             self._announcements.subscribed()
         self._heads.announce()
 
     def head(self, number: int) -> None:
-        """There is a block."""
+        """The node announced a block."""
         with self._lock:
             self._announcements.head(number, time.monotonic())
         self._heads.announce()
 
     def log(self, entry: dict[str, Any]) -> None:
-        """There is a log of the contracts."""
+        """The node announced a log of the contracts."""
         self._logs.append(entry)
         self._heads.announce()
 
     def cut(self, why: str, *, foreign: bool) -> None:
-        """Nothing is announced any more."""
+        """The node announces nothing any more."""
         if foreign:
             log.error("subscription_serves_another_chain", why=why, advice="look at METASCHEDULER_ENDPOINT_WS")
         with self._lock:
@@ -141,13 +140,13 @@ class NewBlocks:
             self._heads.wait(announced, self._wait_s() - (time.monotonic() - begun_s))
 
     def _wait_s(self) -> float:
-        """How long until the next look, if nothing is announced before."""
+        """Seconds until the next look, if nothing is announced before."""
         now_s = time.monotonic()
         with self._lock:
             lags = self._announcements.number > self._head and now_s - self._announcements.announced_s < LAG_S
             silent_in_s = self._announcements.silent_in_s(now_s)
         if lags and not self._failures.number:
-            return AGAIN_S  # the endpoint does not show yet what was announced
+            return AGAIN_S  # the endpoint does not show the announced block yet
         quiet = self._heads.live and not self._found and silent_in_s > 0
         return self._failures.wait_s(min(HEARTBEAT_S, max(silent_in_s, self._poll_s)) if quiet else self._poll_s)
 
@@ -157,14 +156,15 @@ class NewBlocks:
             self._look_at_logs()
         except SupervisorError as error:
             self._failures.failed(error)
-        except Exception:  # the edge of a thread: without it no job would be claimed any more
-            log.exception("chain_look_broke")
+        except Exception:  # the edge of a thread: if the thread ended, no job would be claimed
+            log.exception("chain_poll_crashed")
         else:
             self._failures.succeeded()
 
     def poll(self) -> None:
-        """Look at the contract if there may be something new: another head, or no look for a while. Raises
-        RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError.
+        """Look at the contract if there may be something new: another head, a find at the last look, or no look for
+        HEARTBEAT_S. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError (a retry
+        does not help here).
         """
         head = -1 if self._failures.number else blocks.head(self._site.chain.contract.rpc)
         if head >= 0:
@@ -181,7 +181,7 @@ class NewBlocks:
             self._head = head
 
     def _compare(self, head: int) -> None:
-        """Rely on the announcements, or poll; told when that changes."""
+        """Rely on the announcements, or poll; each change between the two is logged."""
         now_s = time.monotonic()
         with self._lock:
             self._announcements.shown(head, now_s)
@@ -196,17 +196,17 @@ class NewBlocks:
         self._told_polling = bool(why_not)
 
     def _look_at_logs(self) -> None:
-        """Have the scan read what concerns a job of ours."""
+        """Wake the scan when an announced log concerns a job of ours."""
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
         if not entries:
             return
-        happened, _ = self._site.chain.contract.happened(entries)
-        ours = [entry for entry in happened if not isinstance(entry.event, ChainSaw)]
+        happened, _ = self._site.chain.contract.decode_events(entries)
+        ours = [entry for entry in happened if not isinstance(entry.event, ChainStatusObserved)]
         if ours or self._site.ledger.jobs({entry.job_id for entry in happened}):
             self.wake("scan")
 
     def _look_for_customers(self, head: int) -> None:
-        """Where accounts are made, whoever asks for a job wants one."""
+        """Wake the task that makes accounts when a customer has requested a job; only on a site that makes accounts."""
         if self._site.directory is None:
             return
         first = self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
@@ -215,7 +215,7 @@ class NewBlocks:
         self._customers_read_to = head
 
     def wake(self, task: str) -> None:
-        """Send a message for a task, unless one was sent a moment ago."""
+        """Send a message for a task, unless one was sent less than PAUSE_S ago."""
         now_s = time.monotonic()
         if now_s - self._sent_s.get(task, float("-inf")) >= PAUSE_S:
             self._sent_s[task] = now_s

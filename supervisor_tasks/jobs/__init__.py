@@ -1,1 +1,1 @@
-"""The life of a job: what follows from what happens to it."""
+"""The life of a job: its events, its states, and the work that follows."""

@@ -1,8 +1,8 @@
-"""Runs batches of effects: takes what is due of one kind, works it side by side, and records the answers together.
+"""Runs batches of effects: leases the due effects of one kind, works in parallel, and records the answers together.
 
-A process has one Batch for each kind. Messages only wake it: who comes while it runs makes it look again. One thread leases and
-records, a bounded pool works, so an effect that hangs or fails holds up no other. The answers that are there are committed
-together, at least every RECORD_EVERY_S.
+A process has one Batch for each kind. Messages only wake it; a message that arrives while it runs makes it look again.
+One thread leases and records, and a bounded pool of threads works. So an effect that hangs or fails delays no other.
+Answers are committed together, at least every RECORD_EVERY_S.
 """
 
 import threading
@@ -17,38 +17,47 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from supervisor_tasks.crash import Point, around
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.events import Event, SubmitNotFound, SubmitNotRun, SubmitRejected, Submitted, SubmitUnclear
-from supervisor_tasks.job import Job, JobId, Kind
+from supervisor_tasks.jobs import exclusive_run
+from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.cancel import cancel
-from supervisor_tasks.jobs.extend_time_limit import top_up
+from supervisor_tasks.jobs.events import (
+    Event,
+    SubmissionNotFound,
+    SubmitNotExecuted,
+    SubmitOutcomeUnknown,
+    SubmitRejected,
+    Submitted,
+)
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.fetch_script import fetch
-from supervisor_tasks.jobs.group import Group, Outcome, one_by_one
-from supervisor_tasks.jobs.notify_customer import tell_user
+from supervisor_tasks.jobs.group import EffectOutcome, Group, one_by_one
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId
+from supervisor_tasks.jobs.notify_customer import notify_customer
 from supervisor_tasks.jobs.submit import submit
-from supervisor_tasks.journey import drain
-from supervisor_tasks.journey.waiting import wait_s
-from supervisor_tasks.ledger.effects import LeaseLostError, OpenEffect
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
+from supervisor_tasks.monitoring.instruments import BATCHES, timed
 from supervisor_tasks.slurm.ssh import SshSilentError
 
 log = structlog.get_logger()
 
-RECORD_EVERY_S = 0.15  # answers that come after a commit wait so long for others
+RECORD_EVERY_S = 0.15  # after a commit, answers wait this long for others
 RECORD_AT_MOST = 100  # answers in one transaction
 OF_ONE_CUSTOMER = 20  # submissions in one command: they share the time in which sbatch may begin
-# What is true only of the moment: it counts if the effect is still ours. What was learnt for good, such as an id, always does.
-OF_THE_MOMENT = (SubmitNotFound, SubmitNotRun, SubmitRejected, SubmitUnclear)
+# Events that are true only for the moment. They count only if this worker still holds the effect. Permanent facts, such
+# as an id, always count.
+OF_THE_MOMENT = (SubmissionNotFound, SubmitNotExecuted, SubmitRejected, SubmitOutcomeUnknown)
 
-Take = Callable[[Ledger, int, bool], list[OpenEffect]]  # as many groups at the most; and whether a suspect may be taken
+Take = Callable[[Ledger, int, bool], list[OpenEffect]]  # the most groups to take, and whether a suspect may be taken
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How effects of a kind are carried out: `at_once` groups at once in a process, each of `of_one` effects at the most, and
-    `waiting` groups that are taken besides, so that no thread is idle until the next commit.
+class BatchPolicy:
+    """How a process carries out effects of a kind. `at_once` groups run in parallel, with at most `of_one` effects
+    each. `waiting` more groups are taken, so that no thread is idle until the next commit.
     """
 
     work: Callable[[Group], None]
@@ -59,11 +68,11 @@ class Way:
 
     @property
     def room(self) -> int:
-        """How many groups are taken at the most."""
+        """The most groups that are taken."""
         return self.at_once + self.waiting
 
 
-def _due(kind: Kind) -> Take:
+def _due(kind: EffectKind) -> Take:
     return lambda ledger, most, suspects: ledger.effects.lease([kind], most, suspects=suspects)
 
 
@@ -71,19 +80,25 @@ def _due_of_customers(ledger: Ledger, most: int, suspects: bool) -> list[OpenEff
     return ledger.effects.lease_groups(most, OF_ONE_CUSTOMER, suspects=suspects)
 
 
-WAYS = {
-    Kind.FETCH: Way(one_by_one(lambda site, job, effect: fetch(site, job, effect.attempts)), 16, _due(Kind.FETCH), 48),
-    # Half of them are enough for all customers whose logins are slow (SLOW_COMMANDS in slurm/ssh.py).
-    Kind.SUBMIT: Way(submit, 16, _due_of_customers, of_one=OF_ONE_CUSTOMER),
-    Kind.CANCEL: Way(one_by_one(lambda site, job, _: cancel(site, job)), 4, _due(Kind.CANCEL), 12),
-    Kind.TOP_UP: Way(one_by_one(lambda site, job, _: top_up(site, job)), 4, _due(Kind.TOP_UP), 12),
-    Kind.TELL_USER: Way(one_by_one(lambda site, job, _: tell_user(site, job)), 8, _due(Kind.TELL_USER), 24),
+BATCH_POLICIES = {
+    EffectKind.FETCH: BatchPolicy(
+        one_by_one(lambda site, job, effect: fetch(site, job, effect.attempts)), 16, _due(EffectKind.FETCH), 48
+    ),
+    # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in slurm/ssh.py).
+    EffectKind.SUBMIT: BatchPolicy(submit, 16, _due_of_customers, of_one=OF_ONE_CUSTOMER),
+    EffectKind.CANCEL: BatchPolicy(one_by_one(lambda site, job, _: cancel(site, job)), 4, _due(EffectKind.CANCEL), 12),
+    EffectKind.TOP_UP: BatchPolicy(
+        one_by_one(lambda site, job, _: extend_time_limit(site, job)), 4, _due(EffectKind.TOP_UP), 12
+    ),
+    EffectKind.NOTIFY_CUSTOMER: BatchPolicy(
+        one_by_one(lambda site, job, _: notify_customer(site, job)), 8, _due(EffectKind.NOTIFY_CUSTOMER), 24
+    ),
 }
 
 
 @dataclass(slots=True)
 class _Start:
-    """Events that a group waits to see committed before it goes on."""
+    """Events that must be committed before a group goes on."""
 
     events: Mapping[OpenEffect, Event]
     committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
@@ -91,38 +106,38 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A group has ended that began after so many looks at what is due."""
+    """A group has ended. `effects` is its size, and `looks` the number of looks at due effects before it began."""
 
     effects: int
     looks: int
 
 
-_Item = Outcome | _Start | _Ended | None  # None: look again
+_Item = EffectOutcome | _Start | _Ended | None  # None: look again
 
 
 class Batch:
     """The effects of one kind that this process carries out. Threads may share it."""
 
-    def __init__(self, site: Site, kind: Kind, take: Take | None = None) -> None:
+    def __init__(self, site: WorkerContext, kind: EffectKind, take: Take | None = None) -> None:
         self._site = site
         self._kind = kind
-        self._way = WAYS[kind]
+        self._way = BATCH_POLICIES[kind]
         self._take_due = take or self._way.take
         self._pool = ThreadPoolExecutor(self._way.at_once, thread_name_prefix=kind.value)
         self._items: SimpleQueue[_Item] = SimpleQueue()
         self._lock = threading.Lock()
         self._asked = False
         self._runs = False
-        # Only the thread that runs it knows these.
-        self._jobs: dict[OpenEffect, Job] = {}  # of effects that have no answer recorded yet
+        # Only the thread that runs the batch uses these.
+        self._jobs: dict[OpenEffect, Job] = {}  # of effects without a recorded answer
         self._groups = 0
         self._looks = 0
         self._is_alone = False
         self._recorded_s = float("-inf")
 
     def run(self, goes_on: Callable[[], bool]) -> None:
-        """Carry out all that is due, for as long as the worker `goes_on`; returns at once where another thread is at it.
-        Raises LedgerUnavailableError.
+        """Carry out all due effects, as long as `goes_on` answers True. Returns at once if another thread already runs
+        the batch; that thread then looks again. Raises LedgerUnavailableError; a retry helps.
         """
         with self._lock:
             self._asked = True
@@ -135,8 +150,8 @@ class Batch:
             try:
                 if self._may_take() and goes_on():
                     self._take()
-            except Exception as error:  # noqa: BLE001  raised when what is under way has ended
-                log.warning("effects_not_leased", kind=self._kind, error=repr(error))
+            except Exception as error:  # noqa: BLE001  raised after the groups under way have ended
+                log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
                 failure = error
             if self._groups:
                 self._record(self._gather())
@@ -144,7 +159,7 @@ class Batch:
             raise failure
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Begin no more groups."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _is_done(self, goes_on: Callable[[], bool]) -> bool:
@@ -170,7 +185,7 @@ class Batch:
         try:
             jobs = self._site.ledger.jobs({effect.job_id for effect in taken})
         except Exception as error:
-            self._give_back([Outcome(effect, error=error) for effect in taken])
+            self._give_back([EffectOutcome(effect, error=error) for effect in taken])
             raise
         groups = self._grouped([(jobs[effect.job_id], effect) for effect in taken])
         if len(groups) >= room or any(len(group) >= self._way.of_one > 1 for group in groups):
@@ -194,11 +209,12 @@ class Batch:
 
     def _carry_out(self, group: Group) -> None:
         shown = {"job_id": group.members[0][0].job_id} if len(group.members) == 1 else {"jobs": len(group.members)}
-        with structlog.contextvars.bound_contextvars(task=self._kind.value, **shown):
+        told = structlog.contextvars.bound_contextvars(task=self._kind.value, **shown)
+        with told, timed(BATCHES, self._kind.value):
             self._way.work(group)
 
     def _ended(self, group: Group, looks: int, done: "Future[None]") -> None:
-        """Whatever happened, each effect has an answer in the end."""
+        """Answer each effect of the group that has no answer yet, with the error that ended the group."""
         error = CancelledError() if done.cancelled() else done.exception()
         group.failed(
             error if isinstance(error, Exception) else RuntimeError(f"it was not said what came of this: {error!r}")
@@ -213,8 +229,10 @@ class Batch:
     # --- what came of it --------------------------------------------------------------------------------------------
 
     def _gather(self) -> list[_Item]:
-        """What is there to be recorded, as soon as it is to be: at once when there was no commit for a while, when a group
-        waits for one, or when half of what was under way has ended and there is room for more.
+        """Wait for items, and return them when they must be recorded.
+
+        That is at once if there was no commit for RECORD_EVERY_S, if a group waits for a commit, or if half of the
+        groups under way have ended and there is room for more. Otherwise it is RECORD_EVERY_S after the last commit.
         """
         items = [self._items.get()]
         while len(items) < RECORD_AT_MOST:
@@ -230,7 +248,9 @@ class Batch:
         return 2 * ended >= self._groups or any(item is None or isinstance(item, _Start) for item in items)
 
     def _record(self, items: Sequence[_Item]) -> None:
-        outcomes = {item.effect: item for item in reversed(items) if isinstance(item, Outcome)}  # the first word counts
+        outcomes = {
+            item.effect: item for item in reversed(items) if isinstance(item, EffectOutcome)
+        }  # the first one counts
         new = [outcome for effect, outcome in outcomes.items() if effect in self._jobs]
         starts = [item for item in items if isinstance(item, _Start)]
         if new or starts:
@@ -245,12 +265,14 @@ class Batch:
     def _end(self, group: _Ended) -> None:
         self._groups -= 1
         if group.effects >= self._way.of_one > 1 or self._looks > group.looks:
-            self._asked = True  # what was due meanwhile may have waited for this
+            self._asked = True  # effects that became due meanwhile may wait for the end of this group
         if not self._groups:
             self._is_alone = False
 
-    def _commit(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> None:
-        """Record all in one transaction. What others hold by now is left out; where one cannot be recorded, each is alone."""
+    def _commit(self, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]) -> None:
+        """Record all answers in one transaction. Effects that another worker holds by now are left out. If the
+        transaction fails for another reason than an outage, each answer is recorded alone.
+        """
         try:
             after = self._recorded(outcomes, starts)
         except LeaseLostError as error:
@@ -258,28 +280,28 @@ class Batch:
             lost = [outcome.effect for outcome in outcomes if _is_lost(outcome, error)]
             lost += [effect for start in starts for effect in start.events if effect.id in error.lost]
             for effect in lost:
-                self._items.put(Outcome(effect, error=error))
-        except Exception as error:  # noqa: BLE001  told of each effect
+                self._items.put(EffectOutcome(effect, error=error))
+        except Exception as error:  # noqa: BLE001  becomes the answer of each effect
             if len(outcomes) + len(starts) > 1 and not isinstance(error, TransientError):
                 self._commit_each(outcomes, starts)
                 return
             for start in starts:
                 start.committed.set_exception(error)
-            self._give_back([Outcome(outcome.effect, error=error) for outcome in outcomes])
+            self._give_back([EffectOutcome(outcome.effect, error=error) for outcome in outcomes])
         else:
             for start in starts:
                 start.committed.set_result({effect.job_id: after[effect.job_id] for effect in start.events})
             self._give_back([outcome for outcome in outcomes if outcome.error is not None])
             _tell(outcomes, after)
 
-    def _commit_each(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> None:
+    def _commit_each(self, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]) -> None:
         for outcome in outcomes:
             self._commit([outcome], [])
         for start in starts:
             self._commit([], [start])
 
-    def _recorded(self, outcomes: Sequence[Outcome], starts: Sequence[_Start]) -> dict[JobId, Job]:
-        changes = [Change(effect.job_id, event) for start in starts for effect, event in start.events.items()]
+    def _recorded(self, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]) -> dict[JobId, Job]:
+        changes = [JobChange(effect.job_id, event) for start in starts for effect, event in start.events.items()]
         held = [effect for start in starts for effect in start.events]
         for outcome in outcomes:
             if outcome.event is not None:
@@ -288,12 +310,12 @@ class Batch:
         if not changes:
             return {}
         has_ids = any(isinstance(outcome.event, Submitted) for outcome in outcomes)
-        with around(Point.ID_STORED) if has_ids else nullcontext():
+        with around(CrashPoint.ID_STORED) if has_ids else nullcontext():
             return self._site.ledger.record(*changes, held=held)
 
-    def _give_back(self, outcomes: Iterable[Outcome]) -> None:
-        """Effects that failed: those that failed of one error together."""
-        by_error = dict[tuple[type, str], list[Outcome]]()
+    def _give_back(self, outcomes: Iterable[EffectOutcome]) -> None:
+        """Give back the effects that failed; those with the same error together."""
+        by_error = dict[tuple[type, str], list[EffectOutcome]]()
         for outcome in outcomes:
             by_error.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
         for alike in by_error.values():
@@ -301,56 +323,56 @@ class Batch:
             assert error is not None  # noqa: S101
             try:
                 self._fail([outcome.effect for outcome in alike], error)
-            except Exception as failure:  # noqa: BLE001  their leases run out; raised, it would end all work of this kind here
-                log.warning("effects_not_given_back_now", effects=len(alike), error=repr(failure))
+            except Exception as failure:  # noqa: BLE001  their leases run out; a raise would end all work of this kind
+                log.warning("lease_release_failed", effects=len(alike), error=repr(failure))
 
     def _fail(self, effects: Sequence[OpenEffect], error: Exception) -> None:
         ledger = self._site.ledger
         about = {"kind": self._kind, "jobs": [effect.job_id for effect in effects], "error": str(error)}
         match error:
             case LeaseLostError():
-                log.warning("effects_taken_over", **about)
+                log.warning("effect_leases_lost", **about)
             case SshSilentError():
-                log.warning("login_is_silent", **about)
+                log.warning("login_not_answering", **about)
                 ledger.effects.postpone(effects, error.again_in_s, str(error))
             case TransientError() | OutcomeUnknownError():
                 attempts = max(effect.attempts for effect in effects)
                 log.warning("effects_postponed", attempts=attempts, **about)
-                ledger.effects.postpone(effects, wait_s(attempts), str(error))
+                ledger.effects.postpone(effects, retry_delay_s(attempts), str(error))
             case PermanentError():
                 for effect in effects:
-                    drain.park(ledger, effect, str(error), error=type(error).__name__, **self._seen(effect))
+                    exclusive_run.park(ledger, effect, str(error), error=type(error).__name__, **self._seen(effect))
             case _:
-                log.error("effects_failed_unforeseen", exc_info=error, **about)
+                log.error("effects_failed_unexpectedly", exc_info=error, **about)
                 seen = self._seen(effects[0]) if len(effects) == 1 else {}
-                drain.give_back_unforeseen(ledger, effects, error, **seen)
+                exclusive_run.give_back_unforeseen(ledger, effects, error, **seen)
 
     def _seen(self, effect: OpenEffect) -> dict[str, object]:
         job = self._jobs.get(effect)
         return {} if job is None else {"state": job.state, "slurm_id": job.slurm_id}
 
 
-def _change(outcome: Outcome, event: Event) -> Change:
+def _change(outcome: EffectOutcome, event: Event) -> JobChange:
     ends = outcome.error is None
-    return Change(outcome.effect.job_id, event, done=outcome.effect if ends else None, in_vain=_in_vain(event))
+    return JobChange(outcome.effect.job_id, event, done=outcome.effect if ends else None, in_vain=_in_vain(event))
 
 
 def _in_vain(event: Event) -> str | None:
-    """A submission that is cut off, looked for and made again goes in a circle: the operator hears of it as of any other
-    failure that lasts.
+    """Why the effect was carried out in vain, or None. A submission can be cut off, searched for and made again without
+    an end. So it counts as a failure, and the operator is called when it lasts.
     """
-    if isinstance(event, SubmitUnclear):
+    if isinstance(event, SubmitOutcomeUnknown):
         return event.reason
-    return "its submission was cut off, and SLURM has nothing of it" if isinstance(event, SubmitNotFound) else None
+    return "its submission was cut off, and SLURM has nothing of it" if isinstance(event, SubmissionNotFound) else None
 
 
-def _is_lost(outcome: Outcome, error: LeaseLostError) -> bool:
+def _is_lost(outcome: EffectOutcome, error: LeaseLostError) -> bool:
     return outcome.effect.id in error.lost and isinstance(outcome.event, OF_THE_MOMENT)
 
 
 def _without(
-    error: LeaseLostError, outcomes: Sequence[Outcome], starts: Sequence[_Start]
-) -> tuple[list[Outcome], list[_Start]]:
+    error: LeaseLostError, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]
+) -> tuple[list[EffectOutcome], list[_Start]]:
     left = [
         _Start(
             {effect: event for effect, event in start.events.items() if effect.id not in error.lost}, start.committed
@@ -360,8 +382,8 @@ def _without(
     return [outcome for outcome in outcomes if not _is_lost(outcome, error)], left
 
 
-def _tell(outcomes: Sequence[Outcome], after: Mapping[JobId, Job]) -> None:
+def _tell(outcomes: Sequence[EffectOutcome], after: Mapping[JobId, Job]) -> None:
     for outcome in outcomes:
         if outcome.error is None:
             job, effect = after[outcome.effect.job_id], outcome.effect
-            log.info("effect_done", job_id=job.job_id, kind=effect.kind, state=job.state, slurm_id=job.slurm_id)
+            log.info("effect_completed", job_id=job.job_id, kind=effect.kind, state=job.state, slurm_id=job.slurm_id)

@@ -1,22 +1,25 @@
-"""Cancel: SLURM is asked to end the job. What really ran is reported when SLURM says so.
+"""Cancel: ask SLURM to end the job. The time that it really ran is reported when SLURM shows its end.
 
-An id alone is not the job: after a wrap, or when slurmctld has lost its state, a stranger's job may have it. The admin could
-end that too. So SLURM's record is recognised first, and scancel is told whose job it may end.
+An id alone does not identify the job: after a wrap of the ids, or when slurmctld has lost its state, another job may
+have it. The admin could end that job too. So SLURM's record is recognised first, and scancel gets the user whose job it
+may end.
 """
 
-from supervisor_tasks.events import Carried, Event
-from supervisor_tasks.job import Job, Kind
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import EffectCompleted, Event
+from supervisor_tasks.jobs.model import EffectKind, Job
+from supervisor_tasks.jobs.monitor import record_of
 from supervisor_tasks.jobs.submit import find, require_settled
-from supervisor_tasks.journey.known_slurm import require_known
-from supervisor_tasks.journey.witness import record_of
-from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.states import Phase
+from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm.job_states import Phase
 
 
-def cancel(site: Site, job: Job) -> Event:
-    """Cancel the job that has the SLURM id in the ledger, if it is ours; after an unclear submission, whatever is recognised
-    as the job once nothing of it can arrive any more. It is not to be requeued: as long as SLURM remembers it, SLURM would run
-    also a job that has ended, or was cancelled, once more.
+def cancel(site: WorkerContext, job: Job) -> Event:
+    """Cancel the SLURM job with the job's id, if it is ours. After an unclear submission, wait until nothing can arrive
+    any more, and cancel all SLURM jobs that are recognised as the job.
+
+    SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled job, its owner could have it run
+    once more. Raises TransientError (a retry helps), or UndecidedError (the operator must look).
     """
     if job.slurm_id is not None:
         seen = record_of(site, job)
@@ -26,9 +29,9 @@ def cancel(site: Site, job: Job) -> Event:
                 site.slurm.cluster.hold_again(job.slurm_id)
             site.slurm.cluster.forbid_requeue(job.slurm_id)
     else:
-        require_known(site)
+        require_expected_cluster(site)
         require_settled(site, job)
         ids = [seen.slurm_id for seen in find(site, job)]
     for slurm_id in ids:
         site.slurm.cluster.cancel(slurm_id, job.customer)
-    return Carried(Kind.CANCEL)
+    return EffectCompleted(EffectKind.CANCEL)

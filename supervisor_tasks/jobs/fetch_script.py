@@ -1,17 +1,17 @@
 """Fetch: the script of a claimed job."""
 
-from supervisor_tasks.events import Claimed, Event, ScriptFetched, ScriptUnavailable
-from supervisor_tasks.job import Job
-from supervisor_tasks.jobdefs import Script, ScriptRefusedError, ScriptUnavailableError
-from supervisor_tasks.site import Site
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid.job_definitions import Script, ScriptRefusedError, ScriptUnavailableError
+from supervisor_tasks.jobs.events import Claimed, Event, ScriptFetched, ScriptUnavailable
+from supervisor_tasks.jobs.model import Job
 
-REFUSED_TRIES = 5  # whoever is refused may have met a service that was just restarted, or whose node is a block behind
+REFUSED_TRIES = 5  # a service that was just restarted, or whose node is a block behind, also refuses
 REFUSED_FOR_S = 30.0  # since the claim
 
 
-def fetch(site: Site, job: Job, tries: int) -> Event:
-    """Ask the job definition service for the script; its final no ends the job. `tries` counts this one too. Raises
-    TransientError.
+def fetch(site: WorkerContext, job: Job, tries: int) -> Event:
+    """Ask the job definition service for the script. Its final refusal ends the job. `tries` includes this try. Raises
+    TransientError; a retry helps.
     """
     try:
         script = _asked(site, job, tries)
@@ -24,9 +24,9 @@ def fetch(site: Site, job: Job, tries: int) -> Event:
     return ScriptFetched(script.text, script.grid_logger_url)
 
 
-def _asked(site: Site, job: Job, tries: int) -> Script:
-    """The script. A refusal that would be final is asked for twice, with a new challenge: the tries before may all have met a
-    service that was down, and this one its restart.
+def _asked(site: WorkerContext, job: Job, tries: int) -> Script:
+    """The script. If a refusal would be final, the service is asked once more, with a new challenge: it may have been
+    down at all earlier tries, and just restarted at this one.
     """
     try:
         return site.chain.job_definitions.fetch(job)
@@ -36,12 +36,12 @@ def _asked(site: Site, job: Job, tries: int) -> Script:
         return site.chain.job_definitions.fetch(job)
 
 
-def _is_final(site: Site, job: Job, tries: int) -> bool:
+def _is_final(site: WorkerContext, job: Job, tries: int) -> bool:
     return refused_for_good(tries, site.ledger.journal.seconds_since(job.job_id, Claimed))
 
 
 def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:
-    """Whether a service that refuses us has had the tries and the time to think otherwise. Who does not know when the job
-    was claimed asks on.
+    """Whether a refusal is final: after REFUSED_TRIES tries, and REFUSED_FOR_S after the claim. If the time of the
+    claim is not known, no refusal is final.
     """
     return tries >= REFUSED_TRIES and claimed_ago_s is not None and claimed_ago_s >= REFUSED_FOR_S

@@ -1,18 +1,18 @@
-"""A group of effects of one kind that are carried out together, and what came of each."""
+"""A group of effects of one kind that are carried out together, and the answer for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.events import Event
-from supervisor_tasks.job import Address, Job, JobId
-from supervisor_tasks.ledger.effects import OpenEffect
-from supervisor_tasks.site import Site
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import Event
+from supervisor_tasks.jobs.model import Address, Job, JobId
+from supervisor_tasks.ledger.outbox import OpenEffect
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of an effect: an event, which ends it; or an error, for which it is tried again or parked, and with it what is
-    true of the job all the same.
+class EffectOutcome:
+    """The answer for an effect. Without an error, the event ends the effect. With an error, the effect is tried again
+    or parked; an event beside the error is recorded all the same.
     """
 
     effect: OpenEffect
@@ -22,15 +22,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Effects that this worker holds, with their jobs; submissions are of one customer. `answered` is told what came of each as
-    soon as that is known, by any thread; the first word counts. `start` commits an event of each in one transaction, of those
-    that are still held, and returns their jobs as they are then; the others are answered. Raises LedgerUnavailableError.
+    """Effects that this worker holds, with their jobs. A group of submissions is of one customer.
+
+    `answered` takes the answer for an effect as soon as it is known, from any thread; the first answer counts. `start`
+    commits one event for each effect in one transaction, and returns the jobs as they are then. Effects that this
+    worker no longer holds are left out, and are answered with the loss. `start` raises LedgerUnavailableError; a retry
+    helps.
     """
 
-    site: Site
+    site: WorkerContext
     members: Sequence[tuple[Job, OpenEffect]]
     start: Callable[[Mapping[OpenEffect, Event]], Mapping[JobId, Job]]
-    answered: Callable[[Outcome], None]
+    answered: Callable[[EffectOutcome], None]
 
     @property
     def customer(self) -> Address:
@@ -38,16 +41,16 @@ class Group:
         return self.members[0][0].customer
 
     def failed(self, error: Exception, members: Sequence[tuple[Job, OpenEffect]] | None = None) -> None:
-        """Answer all of these, or of the group, that have no answer yet."""
+        """Answer these members, or all of the group, with the error. Members that have an answer keep it."""
         for _, effect in self.members if members is None else members:
-            self.answered(Outcome(effect, error=error))
+            self.answered(EffectOutcome(effect, error=error))
 
 
-def one_by_one(work: Callable[[Site, Job, OpenEffect], Event]) -> Callable[[Group], None]:
-    """Carry out a group of an effect whose work is about one job."""
+def one_by_one(work: Callable[[WorkerContext, Job, OpenEffect], Event]) -> Callable[[Group], None]:
+    """Make a function that carries out the effects of a group one after the other, for work that is about one job."""
 
     def carry_out(group: Group) -> None:
         for job, effect in group.members:
-            group.answered(Outcome(effect, work(group.site, job, effect)))
+            group.answered(EffectOutcome(effect, work(group.site, job, effect)))
 
     return carry_out

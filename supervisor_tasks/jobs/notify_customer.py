@@ -1,12 +1,12 @@
-"""Tell the user: why a job failed or was given back, as lines in the grid logger."""
+"""Notify the customer: write to the grid logger why a job failed or was given back."""
 
-from supervisor_tasks.events import Carried, Event
-from supervisor_tasks.job import Job, Kind
-from supervisor_tasks.site import Site
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import EffectCompleted, Event
+from supervisor_tasks.jobs.model import EffectKind, Job
 
 
-def tell_user(site: Site, job: Job) -> Event:
-    """Hand the job's message to the grid logger that the script came with; without one there is nowhere to write."""
-    if job.grid_logger_url and job.message:
-        site.grid_logger.write(job.grid_logger_url, job.customer, job.job_id, job.message.splitlines())
-    return Carried(Kind.TELL_USER)
+def notify_customer(site: WorkerContext, job: Job) -> Event:
+    """Send the job's message to the grid logger that came with the script. Without a logger, nothing is written."""
+    if job.grid_logger_url and job.status_message:
+        site.grid_logger.write(job.grid_logger_url, job.customer, job.job_id, job.status_message.splitlines())
+    return EffectCompleted(EffectKind.NOTIFY_CUSTOMER)

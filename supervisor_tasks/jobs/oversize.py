@@ -1,4 +1,4 @@
-"""Whether SLURM gives jobs more than was paid for: asked at each look, with what squeue has shown there."""
+"""Whether SLURM gives jobs more than was paid for. Each look checks this with what squeue showed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -6,9 +6,10 @@ from typing import TypeVar
 
 import structlog
 
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.events import MoreThanPaid
-from supervisor_tasks.job import Job, JobId
+from supervisor_tasks.jobs.events import MoreThanPaid
+from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.paid import Paid, paid_for
 from supervisor_tasks.jobs.size_rules import (
     ROUNDED_UP,
@@ -19,19 +20,18 @@ from supervisor_tasks.jobs.size_rules import (
     may_be_rounded,
     to_take_back,
 )
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.site import Site
-from supervisor_tasks.slurm.identity import Sight
-from supervisor_tasks.slurm.output import Seen
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.slurm.job_matching import MatchResult
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import Size
-from supervisor_tasks.slurm.states import Phase
 
 log = structlog.get_logger()
 
 NOT_ASKED_ANEW = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END, AlarmName.SIZES_NOT_COMPARED)
-QUIET_S = 86400.0  # a customer who was not seen to try it again for so long
+QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
 SHOWN = 20  # jobs in the alarm
 SHOWN_TEXT = 300
 UNTOLD_FOR_S = 300.0
@@ -40,11 +40,11 @@ ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended;
 
 
 Answer = TypeVar("Answer")
-Live = tuple[Job, Seen, Size]
+Live = tuple[Job, JobRecord, Size]
 
 
-def oversized(site: Site, jobs: Iterable[Job], sights: Mapping[JobId, Sight]) -> list[Change]:
-    """What is to be recorded of jobs that have more than was paid for. SLURM is asked a second time only where its own
+def oversized(site: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[JobChange]:
+    """The changes to record for jobs that have more than was paid for. SLURM is asked a second time only if its own
     rounding may explain what it shows.
     """
     live = [
@@ -59,9 +59,9 @@ def oversized(site: Site, jobs: Iterable[Job], sights: Mapping[JobId, Sight]) ->
 
 
 def call_operator(
-    site: Site, changes: Iterable[Change], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
+    site: WorkerContext, changes: Iterable[JobChange], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
 ) -> None:
-    """Tell of the jobs that are cancelled because of these changes."""
+    """Call the operator for the jobs that these changes stop."""
     told = [change.job_id for change in changes if isinstance(change.event, MoreThanPaid)]
     stopped = [after[job_id] for job_id in told if before[job_id].stop is None and after[job_id].stop is not None]
     for job in stopped:
@@ -72,24 +72,26 @@ def call_operator(
 
 
 def forget_when_quiet(ledger: Ledger) -> None:
-    """The operator was called long enough ago."""
+    """End the alarms whose cause was not seen for QUIET_S."""
     for name in NOT_ASKED_ANEW:
         ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
-def _has_a_size(seen: Seen) -> bool:
-    """Whether SLURM gives it something, or has given: not to one that ended before it began."""
+def _has_a_size(seen: JobRecord) -> bool:
+    """Whether SLURM gives or gave the job anything. A job that ended before it began got nothing."""
     return seen.phase in (Phase.WAITING, Phase.RUNNING) or (seen.phase is Phase.ENDED and seen.elapsed_s > 0)
 
 
-def _paid(site: Site, job: Job) -> Paid:
+def _paid(site: WorkerContext, job: Job) -> Paid:
     cluster = site.slurm.cluster
     return paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
 
 
-def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
-    """What is left of an excess beside what was asked for, and what the site's MaxMemPerCPU makes of that. While SLURM does not
-    tell, only what it never rounds counts; jobs that wait do not depend on what SLURM tells of those that run.
+def _looked_at_closely(site: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
+    """What is left of each excess after a comparison with what the job asked for, and with the site's MaxMemPerCPU.
+
+    While SLURM does not answer these questions, only sizes that it never rounds count. The check of a waiting job does
+    not depend on SLURM's answer about running jobs.
     """
     running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
     cluster = site.slurm.cluster
@@ -104,13 +106,13 @@ def _looked_at_closely(site: Site, doubted: Sequence[Live]) -> dict[JobId, list[
             found[job.job_id] = _never_rounded(excesses(size, _paid(site, job)))
         else:
             paid = replace(_paid(site, job), most_memory_per_cpu_mb=limit[0])
-            found[job.job_id] = excesses(as_asked(size, request), paid)
+            found[job.job_id] = excesses(as_asked(size, request, paid), paid)
     return found
 
 
 def _told(what: str, ask: Callable[[], Answer], untold: dict[str, str]) -> tuple[Answer] | None:
-    """What SLURM says, or None where it does not, with the reason in `untold`: one job that it says nothing of stops no look at
-    the others.
+    """SLURM's answer; None if there is none, with the reason in `untold`. So a question without an answer does not stop
+    the look at other jobs.
     """
     try:
         return (ask(),)
@@ -120,15 +122,15 @@ def _told(what: str, ask: Callable[[], Answer], untold: dict[str, str]) -> tuple
 
 
 def _watch_untold(ledger: Ledger, untold: Mapping[str, str], jobs: int) -> None:
-    """The operator is called when SLURM does not tell for minutes: a job with more than was paid for passes meanwhile."""
+    """Call the operator when SLURM gives no answer for minutes: meanwhile a job can have more than was paid for."""
     if untold:
         log.warning("sizes_not_compared", unknown=untold, jobs=jobs)
     condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNTOLD_FOR_S)
     condition.update(bool(untold), unknown=untold, jobs=jobs, advice=UNTOLD_ADVICE)
 
 
-def _taken(seen: Seen, found: Sequence[Excess]) -> list[Excess]:
-    """What has consequences. The time of a job that has ended is billed as it is."""
+def _taken(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:
+    """The excesses that have consequences. For an ended job, the time limit has none: its time is billed as it is."""
     excess = to_take_back(found, waits=seen.is_pending)
     return [one for one in excess if one.of != TIME_LIMIT] if seen.phase is Phase.ENDED else excess
 
@@ -137,8 +139,8 @@ def _never_rounded(found: Sequence[Excess]) -> list[Excess]:
     return [excess for excess in found if excess.of not in ROUNDED_UP]
 
 
-def _change(job: Job, seen: Seen, found: Sequence[Excess]) -> Change:
+def _change(job: Job, seen: JobRecord, found: Sequence[Excess]) -> JobChange:
     what = "; ".join(map(str, found))
     limit_only = all(excess.of == TIME_LIMIT for excess in found)
     event = MoreThanPaid(what, limit_only, waits=seen.is_pending, ended=seen.phase is Phase.ENDED)
-    return Change(job.job_id, event)
+    return JobChange(job.job_id, event)

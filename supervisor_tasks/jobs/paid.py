@@ -1,16 +1,19 @@
-"""What was paid for a job: what SLURM may give it. Pure."""
+"""What was paid for a job, and so what SLURM may give it. Pure."""
 
 from dataclasses import dataclass, replace
 
-from supervisor_tasks.job import Definition, Job
+from supervisor_tasks.jobs.model import Definition, Job
+from supervisor_tasks.jobs.runs import Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What was paid for. `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's own limit (MaxMemPerCPU):
-    SLURM gives a job that asks for more memory so many more CPUs. An empty partition is not compared,
-    and CPUs, memory, nodes, account and QOS only where the site's SLURM adds none of its own (`compares_sizes`). `account` and
-    `qos` are what the job had at the first look, by the site's choice; empty ones are not compared.
+    """What was paid for.
+
+    `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's limit (MaxMemPerCPU): SLURM gives more
+    CPUs to a job that asks for more memory per CPU. An empty partition is not compared. CPUs, memory, nodes, account
+    and QOS are compared only if the site's SLURM adds none itself (`compares_sizes`). `account`, `qos` and `threads`
+    are what the job had at the first look, by the site's choice; empty ones are not compared.
     """
 
     definition: Definition
@@ -20,6 +23,7 @@ class Paid:
     compares_sizes: bool = True
     account: str = ""
     qos: str = ""
+    threads: str = ""
 
     @property
     def cpus(self) -> int:
@@ -30,7 +34,7 @@ class Paid:
 
     @property
     def memory_mb(self) -> int:
-        """Memory of the whole job; a CPU more than asked for may round it up."""
+        """Memory of the whole job. With MaxMemPerCPU, 1 MB more for each CPU is allowed for rounding."""
         rounded = 0 if self.most_memory_per_cpu_mb is None else self.cpus
         return self.definition.memory_mb + rounded
 
@@ -38,4 +42,9 @@ class Paid:
 def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
     """What was paid for a job, as its present run may have it."""
     paid = Paid(job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes)
-    return replace(paid, account=job.runs[0].account, qos=job.runs[0].qos) if job.runs else paid
+    return as_first_seen(paid, job.runs)
+
+
+def as_first_seen(paid: Paid, runs: Runs) -> Paid:
+    """`paid` with the account, QOS and threads that the first look showed: the site chose them."""
+    return replace(paid, account=runs[0].account, qos=runs[0].qos, threads=runs[0].threads) if runs else paid

@@ -1,23 +1,23 @@
 """The runs of one job in SLURM, and how many seconds they took together. Pure.
 
-A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's elapsed time begins at 0 and the time limit
-begins again. SLURM tells only the last run. A run is known by the time at which SLURM got it: for the first one that is the
-submission, for each later one the requeue, which is also the end of the run before it. So two sources that tell of one run are
-never counted twice.
+A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's elapsed time begins at 0, and the
+time limit begins again. SLURM shows only the last run. A run is identified by the time at which SLURM got it: the
+submission for the first run, the requeue for each later run. A requeue is also the end of the run before it. So a run
+that two sources report is never counted twice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from supervisor_tasks.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What a look shows of the present run. All times are Unix times of SLURM's clock. `start_s` is None before the run has
-    started, `seen_s` is when SLURM was asked, `restarts` counts the requeues before this run. `account` and `qos` are empty
-    where SLURM shows none.
+    """What a look shows of the present run. All times are Unix times of SLURM's clock. `start_s` is None before the run
+    has started. `seen_s` is the time of the look. `restarts` counts the requeues before this run. `account`, `qos` and
+    `threads` are empty if SLURM shows none.
     """
 
     submit_s: int
@@ -28,13 +28,14 @@ class Sighting:
     suspended: bool = False
     account: str = ""
     qos: str = ""
+    threads: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run. `elapsed_s` is what the last look showed, and the whole run once the next one is known. `exact` is False where
-    the run was not seen from its start to its end, so that `elapsed_s` is the most that it can have been. `account`
-    and `qos` are what the first look at the job has shown.
+class JobRun:
+    """One run. `elapsed_s` is what the last look showed; once the next run is known, it is the whole run. `exact` is
+    False if the looks did not see the run from its start to its end: `elapsed_s` is then the most that it can have
+    been. `account`, `qos` and `threads` (of each core) are what the first look at the job showed.
     """
 
     submit_s: int
@@ -46,29 +47,30 @@ class Run:
     exact: bool = True
     account: str = ""
     qos: str = ""
+    threads: str = ""
 
 
-Runs = tuple[Run, ...]
+Runs = tuple[JobRun, ...]
 
 
 def seen(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
-    """The runs after a look. Of a job that was requeued before the first look, nothing can have run before `since_s`, the time
-    of its submission.
+    """The runs after a look. `since_s` is the time of the submission: a job that was requeued before the first look
+    cannot have run before it.
     """
     if not runs:
         return (*_unseen(sighting, since_s), _run(sighting))
     last = runs[-1]
-    sighting = replace(sighting, account=last.account, qos=last.qos)
+    sighting = replace(sighting, account=last.account, qos=last.qos, threads=last.threads)
     if sighting.submit_s < last.submit_s:
-        return runs  # an answer that was overtaken by a later one
+        return runs  # an old answer: a later one arrived first
     if sighting.submit_s == last.submit_s:
         return (*runs[:-1], _seen_again(last, sighting))
     return (*runs[:-1], _over(last, sighting), _run(sighting))
 
 
 def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
-    """The runs with the seconds of each earlier one as the hooks told them at its end (`ends_s`, in order). What looks saw
-    whole stays; of what they did not, the hooks cannot tell more than the time that there was.
+    """The runs with the seconds that the hooks reported at the end of each earlier one (`ends_s`, in order). A run that
+    the looks saw completely stays as it is. For another run, no more seconds count than there was time for.
     """
     told = [
         _with_end(run, ends_s[run.restarts : following.restarts], following.restarts - run.restarts)
@@ -77,7 +79,7 @@ def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
     return (*told, *runs[-1:])
 
 
-def _with_end(run: Run, ends_s: Sequence[int], requeues: int) -> Run:
+def _with_end(run: JobRun, ends_s: Sequence[int], requeues: int) -> JobRun:
     if run.exact or len(ends_s) != requeues:
         return run
     return replace(run, elapsed_s=min(sum(ends_s), run.elapsed_s), exact=True)
@@ -99,27 +101,27 @@ def is_exact(runs: Runs) -> bool:
 
 
 def left_min(limit_min: int, runs: Runs) -> int:
-    """The time limit of the present run: what the earlier ones have left of the paid minutes. SLURM takes whole minutes, and 0
-    means no limit to it, so a minute that was begun counts as a whole one.
+    """The time limit of the present run in minutes: the paid minutes less the earlier runs. SLURM takes whole minutes,
+    and reads 0 as no limit. So the rest is rounded up, and is at least 1.
     """
     left_s = limit_min * SECONDS_PER_MINUTE - earlier_s(runs)
     return max(-(-left_s // SECONDS_PER_MINUTE), 1)
 
 
 def is_used_up(limit_min: int, runs: Runs) -> bool:
-    """Whether a job that was requeued has had all of the paid time. A job with a single run is SLURM's own to end."""
+    """Whether a requeued job has used all of the paid time. SLURM itself ends a job with a single run."""
     return len(runs) > 1 and used_s(runs) >= limit_min * SECONDS_PER_MINUTE
 
 
 def billed_s(limit_min: int, earlier_runs_s: int, last_run_s: int) -> int:
-    """The seconds to bill. More than the paid time of several runs together cannot be billed."""
+    """The seconds to bill. For several runs together, no more than the paid time can be billed."""
     if earlier_runs_s == 0:
         return last_run_s
     return min(earlier_runs_s + last_run_s, max(limit_min * SECONDS_PER_MINUTE, last_run_s))
 
 
-def _run(sighting: Sighting) -> Run:
-    return Run(
+def _run(sighting: Sighting) -> JobRun:
+    return JobRun(
         submit_s=sighting.submit_s,
         restarts=sighting.restarts,
         start_s=sighting.start_s,
@@ -128,17 +130,18 @@ def _run(sighting: Sighting) -> Run:
         suspended=sighting.suspended,
         account=sighting.account,
         qos=sighting.qos,
+        threads=sighting.threads,
     )
 
 
-def _seen_again(run: Run, sighting: Sighting) -> Run:
+def _seen_again(run: JobRun, sighting: Sighting) -> JobRun:
     later = replace(_run(sighting), suspended=run.suspended or sighting.suspended)
     return later if sighting.start_s is not None else replace(later, start_s=run.start_s, elapsed_s=run.elapsed_s)
 
 
-def _over(run: Run, following: Sighting) -> Run:
-    """A run that ended when the next one was requeued. One that no look has shown running can have begun right after the last
-    look; of one that was suspended only the time since the last look is uncertain.
+def _over(run: JobRun, following: Sighting) -> JobRun:
+    """A run that ended at the requeue. If no look saw it running, it can have begun right after the last look. If it
+    was suspended, only the time since the last look is uncertain.
     """
     if run.start_s is not None and not run.suspended:
         elapsed_s = following.submit_s - run.start_s
@@ -149,7 +152,9 @@ def _over(run: Run, following: Sighting) -> Run:
 
 
 def _unseen(sighting: Sighting, since_s: int | None) -> Runs:
-    """What ran before the first look: all that is known is that it was between the submission and the requeue."""
+    """The runs before the first look, as one run. It is known only that they lie between the submission and the
+    requeue.
+    """
     if sighting.restarts == 0 or since_s is None:
         return ()
     run = replace(_run(sighting), submit_s=since_s, restarts=0, start_s=None, seen_s=0, suspended=False)

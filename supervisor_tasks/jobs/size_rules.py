@@ -1,15 +1,16 @@
-"""What SLURM gives to a job, beside what was paid for. Pure.
+"""What SLURM gives to a job, compared with what was paid for. Pure.
 
-Until it runs, a job is its owner's to change: he may ask for more CPUs, GPUs, memory and time than were paid for. More than
-paid is put back, as long as SLURM lets that be done. Less than paid is the owner's own choice. What has no price is his own
-too: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and where output goes. Which account and QOS a job gets is
-the site's choice, by a default or a plugin of its own: what the first look has shown is what it is to keep.
+The owner can change a job until it runs: he can ask for more CPUs, GPUs, memory and time than were paid for. The
+supervisor puts back what is more than paid, as long as SLURM allows that. Less than paid is the owner's choice. So is
+all that has no price: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of the output. The
+site chooses the account and the QOS of a job, by a default or its own plugin. The job must keep those that the first
+look showed.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from supervisor_tasks.job import Definition
+from supervisor_tasks.jobs.model import Definition
 from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.slurm.size import Size
 
@@ -20,8 +21,8 @@ ROUNDED_UP = ("CPUs", "memory", "nodes", "GPUs")  # SLURM may allocate more of t
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """More than was paid for: of what, how much SLURM gives, and the words of `scontrol update` that put it back; none of
-    these where SLURM cannot do that.
+    """More than was paid for: of what, how much SLURM gives, and how much was paid for. `undo` has the words of
+    `scontrol update` that put it back; it is empty if SLURM cannot do that.
     """
 
     of: str
@@ -35,7 +36,7 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What of a job's size has a price, how much of it was paid for, and how it is put back."""
+    """A part of a job's size that has a price: what SLURM gives, what was paid for, and how to put it back."""
 
     of: str
     given: Callable[[Size], int | None]
@@ -82,6 +83,7 @@ def excesses(size: Size, paid: Paid) -> list[Excess]:
     if paid.partition and size.partition not in ("", paid.partition):
         found.append(Excess("Partition", size.partition, paid.partition, (f"Partition={paid.partition}",)))
     if paid.compares_sizes:
+        found += _whole_memory(size, paid)
         found += _other_than_first("Account", size.account, paid.account)
         found += _other_than_first("QOS", size.qos, paid.qos)
     if size.reservation:
@@ -91,22 +93,32 @@ def excesses(size: Size, paid: Paid) -> list[Excess]:
     return found
 
 
+def _whole_memory(size: Size, paid: Paid) -> list[Excess]:
+    undo = f"MinMemoryCPU={paid.definition.mem_per_cpu_mb}"
+    return [Excess("MinMemoryCPU", "all of a node", f"{paid.memory_mb} MB", (undo,))] if size.whole_memory else []
+
+
 def _other_than_first(of: str, shown: str, first: str) -> list[Excess]:
     return [Excess(of, shown or "none", first, (f"{of}={first}",))] if first and shown != first else []
 
 
 def to_take_back(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
-    """What is put back, or has a job that runs cancelled: not that it runs in a reservation, which takes in only those whom the
-    site has named, and may have drawn the job in by itself (a MAGNETIC one).
+    """The excesses to put back, or for which a running job is cancelled. A reservation is none for a running job: it
+    takes in only users that the site has named, and may have drawn in the job by itself (a MAGNETIC one).
     """
     return [excess for excess in found if waits or excess.of != RESERVATION]
 
 
 def may_be_rounded(found: Sequence[Excess]) -> bool:
-    """Whether SLURM's own rounding may explain some of it: whole cores, whole nodes, memory of these."""
+    """Whether SLURM's own rounding may explain some excess: whole cores, whole nodes, their memory."""
     return any(excess.of in ROUNDED_UP for excess in found)
 
 
-def as_asked(size: Size, asked: Size) -> Size:
-    """A running job's size with what was asked for in place of what SLURM has rounded up."""
-    return replace(size, cpus=asked.cpus, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus)
+def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
+    """A running job's size, with what the job asked for in place of what SLURM rounded up. If the owner asks for fewer
+    threads per core than the site gave, the job has the other threads too. These CPUs stay: SLURM did not choose to add
+    them.
+    """
+    keeps_cores = paid.threads not in ("", size.threads)
+    cpus = size.cpus if keeps_cores else asked.cpus
+    return replace(size, cpus=cpus, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus)

@@ -1,10 +1,13 @@
-"""Submit: SLURM has the job, exactly once.
+"""Submit: SLURM gets each job exactly once.
 
-Before sbatch is called, SUBMITTING is committed, by who holds the effect and by nobody else. From that moment the login node
-has a few seconds to run sbatch; later it will not (guarded_command.py). Whoever finds a job in that state does not know
-whether SLURM took it, and looks before doing anything: among all jobs of that user, twice, the second time when nothing that
-was sent can arrive any more. What the ledger does not know to have claimed (journey/ours.py), another one may have submitted,
-or it has forgotten that it did; and what we gave back and claim again, we may have: it is looked for first.
+Before sbatch runs, the worker that holds the effect commits SUBMITTING; no other worker may. From that moment the login
+node has a few seconds to run sbatch; after that it does not run it (guarded_command.py). A worker that finds a job in
+SUBMITTING does not know whether SLURM took the job. It first searches all jobs of that user, twice. The second search
+comes when nothing that was sent can arrive any more.
+
+The worker also searches for two kinds of jobs before it submits them, because SLURM may have them already. First, jobs
+whose claim the ledger does not remember (indexer/claim_ownership.py): another ledger may have submitted the job, or
+this one did and has forgotten it. Second, jobs that we gave back and claimed again: we may have submitted them before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,52 +16,53 @@ from functools import partial
 import structlog
 
 from supervisor_tasks.chain.blocks import seconds_since
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.events import (
-    Adopted,
+from supervisor_tasks.jobs.events import (
     Event,
-    SubmitNotFound,
-    SubmitNotRun,
+    ExistingSlurmJobAdopted,
+    SubmissionNotFound,
+    SubmitNotExecuted,
+    SubmitOutcomeUnknown,
     SubmitRejected,
     SubmitStarted,
     Submitted,
-    SubmitUnclear,
 )
-from supervisor_tasks.job import ChainStatus, Job, JobId, SlurmId, State
-from supervisor_tasks.jobs.group import Group, Outcome
-from supervisor_tasks.journey.known_slurm import require_known, require_not_held
-from supervisor_tasks.journey.plausible_callbacks import plausible_ids
-from supervisor_tasks.ledger.effects import OpenEffect
+from supervisor_tasks.jobs.group import EffectOutcome, Group
+from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.journal import CutOff, Past
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
 from supervisor_tasks.slurm.cluster import Request, UndecidedError
 from supervisor_tasks.slurm.guarded_command import LoginClock
-from supervisor_tasks.slurm.output import AnswerNotUnderstoodError, Seen, SlurmRejectedError
-from supervisor_tasks.slurm.recognise import was_rejected
+from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError, JobRecord, SlurmRejectedError
+from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s
 
 log = structlog.get_logger()
 
-# An answer of sbatch that nobody understands is no refusal: the job is looked for, and submitted again. After so many of them,
-# and SLURM has nothing of the job, it was refused.
+# An answer of sbatch that the parser does not understand is no refusal: the job is searched for and submitted again.
+# After this many such answers, if SLURM has nothing of the job, it counts as refused.
 STRANGE_ANSWERS = 3
-# One that is cut off is no refusal either, and as long as it may be SLURM's own trouble the job is submitted again, however
-# often (the effect counts as failing meanwhile, which calls the operator). That slurmctld answers our questions does not tell:
-# one that is slow lists jobs and takes none. What tells is that other customers' jobs were taken in the same time: after so
-# many times, and when more of these customers fared well than had a submission cut off, it is the job's or its customer's own
-# trouble (a start-up file, a script too long for a slow link), and would go on for ever.
+# A submission that is cut off is no refusal either. As long as SLURM itself may be the cause, the job is submitted
+# again, without a limit (the effect counts as failing meanwhile, which calls the operator). An answer of slurmctld to
+# our questions proves nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took other
+# customers' jobs in the same time. After this many cuts, and when SLURM took jobs of more other customers than had a
+# submission cut off, the cause is the job or its customer (a start-up file, a script too long for a slow link), and
+# another try would end the same way.
 CUT_OFF_AT_MOST = 5
 
 
 def submit(group: Group) -> None:
-    """Submit the jobs that are ready, in one command; then look for those of which it is not known whether SLURM has them."""
-    require_known(group.site)
+    """Submit the jobs that are ready, in one command. Then search for the jobs that SLURM may have already."""
+    require_expected_cluster(group.site)
     ready = [member for member in group.members if member[0].state is not State.SUBMITTING]
     sought = [member for member in group.members if member[0].state is State.SUBMITTING]
     if ready:
         try:
             _submit_ready(group, ready)
-        except Exception as error:  # noqa: BLE001  told of those that have no answer; the others are looked for all the same
+        except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
             group.failed(error, ready)
     for place, (job, effect) in enumerate(sought):
         if place:
@@ -66,11 +70,11 @@ def submit(group: Group) -> None:
         group.answered(_outcome(effect, partial(_look_for, group.site, job, effect)))
 
 
-def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> Outcome:
+def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
     try:
-        return Outcome(effect, work())
-    except Exception as error:  # noqa: BLE001  told of this effect, and the next is carried out
-        return Outcome(effect, error=error)
+        return EffectOutcome(effect, work())
+    except Exception as error:  # noqa: BLE001  the answer of this effect; the next one is carried out
+        return EffectOutcome(effect, error=error)
 
 
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
@@ -88,8 +92,10 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
     effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
     for job, effect in ((started[job.job_id], effect) for job, effect in new if job.job_id in started):
         if job.state is not State.SUBMITTING or job.job_id not in scripts:
-            stopped = SubmitUnclear("the job is not to be submitted any more")  # cancelled meanwhile; changes nothing
-            group.answered(Outcome(effect, stopped))
+            stopped = SubmitOutcomeUnknown(
+                "the job is not to be submitted any more"
+            )  # cancelled meanwhile; changes nothing
+            group.answered(EffectOutcome(effect, stopped))
             continue
         limit_min = job.applied_limit_min or job.limit_min
         script, number = scripts[job.job_id], 1 + past[job.job_id].begun
@@ -104,16 +110,16 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
 
 
 def _is_new(group: Group, member: tuple[Job, OpenEffect], past: Mapping[JobId, Past]) -> bool:
-    """Whether SLURM has not heard of the job before; what it has is adopted."""
+    """Whether SLURM has never had the job. If SLURM has it, the effect is answered with ExistingSlurmJobAdopted."""
     job, effect = member
     try:
         require_never_ran(job)
         known = _earlier_submission(group.site, job, past[job.job_id])
     except Exception as error:  # noqa: BLE001  the others of the group are submitted
-        group.answered(Outcome(effect, error=error))
+        group.answered(EffectOutcome(effect, error=error))
         return False
     if known is not None:
-        group.answered(Outcome(effect, Adopted(known)))
+        group.answered(EffectOutcome(effect, ExistingSlurmJobAdopted(known)))
     return known is None
 
 
@@ -124,7 +130,7 @@ def _hand_over(
     clock: LoginClock,
     begun_s: float,
 ) -> dict[JobId, SlurmId]:
-    """Have sbatch run for each. Returns what SLURM took of jobs that it may have twice: they are answered after a look."""
+    """Run sbatch for each job. Returns the ids of jobs that SLURM may have twice: the caller looks, then answers."""
     cluster, to_look_at = group.site.slurm.cluster, dict[JobId, SlurmId]()
     again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
 
@@ -138,28 +144,30 @@ def _hand_over(
     return to_look_at
 
 
-def _heard(effect: OpenEffect, answer: SlurmId | Exception) -> Outcome:
-    """What sbatch's answer is for the job. An error that is no answer leaves it to be looked for."""
+def _heard(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
+    """What sbatch's answer means for the job. After an error that is no answer, the job stays to be searched for."""
     match answer:
         case SlurmRejectedError():
-            return Outcome(effect, SubmitRejected(str(answer)))
+            return EffectOutcome(effect, SubmitRejected(str(answer)))
         case OutcomeUnknownError():
             log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
-            return Outcome(effect, SubmitUnclear(str(answer), strange=isinstance(answer, AnswerNotUnderstoodError)))
+            return EffectOutcome(
+                effect, SubmitOutcomeUnknown(str(answer), unparsed=isinstance(answer, AnswerNotUnderstoodError))
+            )
         case TransientError():
-            return Outcome(effect, SubmitNotRun(str(answer)), answer)
+            return EffectOutcome(effect, SubmitNotExecuted(str(answer)), answer)
         case Exception():
-            return Outcome(effect, error=answer)
-    return Outcome(effect, Submitted(answer))
+            return EffectOutcome(effect, error=answer)
+    return EffectOutcome(effect, Submitted(answer))
 
 
-def find(site: Site, job: Job) -> list[Seen]:
-    """All that slurmctld has of a job whose SLURM id is not known; the oldest first."""
+def find(site: WorkerContext, job: Job) -> list[JobRecord]:
+    """All SLURM jobs that slurmctld has for a job whose SLURM id is not known; the oldest first."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     return [] if ago_s is None else _listed(site, job, ago_s)
 
 
-def _listed(site: Site, job: Job, ago_s: float) -> list[Seen]:
+def _listed(site: WorkerContext, job: Job, ago_s: float) -> list[JobRecord]:
     def explained(submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
         return site.ledger.slurm_ids_of_others(job.job_id, submit_s)
 
@@ -167,17 +175,20 @@ def _listed(site: Site, job: Job, ago_s: float) -> list[Seen]:
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _accounted(site: Site, job: Job) -> list[Seen]:
-    """What accounting has of it; the oldest first."""
+def _accounted(site: WorkerContext, job: Job) -> list[JobRecord]:
+    """All SLURM jobs that accounting has for the job; the oldest first."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    found = [] if ago_s is None else site.slurm.cluster.history(job.customer, job.job_id, ago_s)
+    found = [] if ago_s is None else site.slurm.cluster.sacct_submissions(job.customer, job.job_id, ago_s)
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _earlier_submission(site: Site, job: Job, past: Past) -> SlurmId | None:
-    """What SLURM has, or had, of the job from before the ledger heard of its claim: where it does not know that claim for its
-    own, nothing before it; from us, when we gave the job back after its submission had begun. Raises PermanentError when
-    SLURM may have had it and has forgotten it, and TransientError while it may still arrive.
+def _earlier_submission(site: WorkerContext, job: Job, past: Past) -> SlurmId | None:
+    """The SLURM id of an earlier submission of the job; None if there was none.
+
+    There can be one in two cases. We gave the job back after its submission had begun: the search goes back to that
+    submission. Or the ledger does not remember that it wrote the last claim: the search goes back to that claim. Raises
+    PermanentError when SLURM may have had the job and has forgotten it, and TransientError while the earlier submission
+    may still arrive (a retry helps).
     """
     ago_s = past.earlier_s
     if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
@@ -190,11 +201,11 @@ def _earlier_submission(site: Site, job: Job, past: Past) -> SlurmId | None:
     return None if ago_s is None else _submitted_since(site, job, ago_s)
 
 
-def _submitted_since(site: Site, job: Job, ago_s: float) -> SlurmId | None:
+def _submitted_since(site: WorkerContext, job: Job, ago_s: float) -> SlurmId | None:
     cluster = site.slurm.cluster
-    found = _listed(site, job, ago_s) or cluster.history(job.customer, job.job_id, ago_s)
+    found = _listed(site, job, ago_s) or cluster.sacct_submissions(job.customer, job.job_id, ago_s)
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
-    if not taken and cluster.left_a_log(job.customer, job.job_id, ago_s):
+    if not taken and cluster.has_log_file(job.customer, job.job_id, ago_s):
         raise PermanentError(
             "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; nobody knows how it ended"
         )
@@ -202,22 +213,22 @@ def _submitted_since(site: Site, job: Job, ago_s: float) -> SlurmId | None:
 
 
 def require_never_ran(job: Job) -> None:
-    """Raises TransientError when the contract knows that the job ran: the ledger was restored from a backup, and the sweep
-    looks for what SLURM has, or had, of it.
+    """Raises TransientError when the contract knows that the job ran. The ledger was then restored from a backup, and
+    the sweep searches for the job in SLURM. A retry helps after that sweep.
     """
     if job.chain_status is ChainStatus.RUNNING:
         raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
 
 
-def require_settled(site: Site, job: Job) -> None:
-    """Raises TransientError as long as a submission that has begun may still arrive."""
+def require_settled(site: WorkerContext, job: Job) -> None:
+    """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
 
-def _look_for(site: Site, job: Job, effect: OpenEffect) -> Event:
-    second = job.looks > 0
+def _look_for(site: WorkerContext, job: Job, effect: OpenEffect) -> Event:
+    second = job.poll_count > 0
     if second:
         require_settled(site, job)
     listed = find(site, job)
@@ -229,39 +240,41 @@ def _look_for(site: Site, job: Job, effect: OpenEffect) -> Event:
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
-    require_not_held(site.ledger)  # a SLURM that has lost its memory finds nothing
+    require_not_held(site.ledger)  # a SLURM that has lost its state finds nothing
     if not second:
-        return SubmitNotFound()
+        return SubmissionNotFound()
     _require_no_trace(site, job)
-    strange = site.ledger.journal.strange_answers(job.job_id)
+    strange = site.ledger.journal.unparsed_answers(job.job_id)
     if len(strange) >= STRANGE_ANSWERS:
         return SubmitRejected(strange[-1])
     require_worth_trying(site.ledger.journal.cut_off(job, effect.id))
-    return SubmitNotFound()
+    return SubmissionNotFound()
 
 
-def _cancel_extras(site: Site, job: Job, extras: Sequence[Seen]) -> None:
+def _cancel_extras(site: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
     for extra in extras:
         log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
         site.slurm.cluster.cancel(extra.slurm_id, job.customer)
 
 
-def _only(site: Site, job: Job, slurm_id: SlurmId) -> SlurmId:
-    """The job's one SLURM job, after a submission that was not its first: the customer can have submitted the job with the
-    token of an earlier one, that he read, until slurmctld saw the token of this one. The oldest stays. What cannot be seen
-    now, the sweep sees.
+def _only(site: WorkerContext, job: Job, slurm_id: SlurmId) -> SlurmId:
+    """The id of the job's one SLURM job, after a submission that was not its first.
+
+    The customer can read the token of an earlier submission, and can submit the job with it until slurmctld has seen
+    the token of this one. The oldest SLURM job stays; the others are cancelled. If the search fails now, the sweep
+    makes up for it.
     """
     try:
         taken = [seen for seen in find(site, job) if not was_rejected(seen)]
         _cancel_extras(site, job, taken[1:])
     except (TransientError, UndecidedError) as error:
-        log.warning("extra_submissions_not_looked_for", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
+        log.warning("extra_submissions_not_searched", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
         return slurm_id
     return taken[0].slurm_id if taken else slurm_id
 
 
 def require_worth_trying(cut_off: CutOff) -> None:
-    """Raises PermanentError when the job's submissions are cut off again and again, and others' are not."""
+    """Raises PermanentError when the job's submissions are cut off each time, and those of other customers are not."""
     times = len(cut_off.reasons)
     if times >= CUT_OFF_AT_MOST and cut_off.others_taken > cut_off.others_cut_off:
         raise PermanentError(
@@ -270,9 +283,11 @@ def require_worth_trying(cut_off: CutOff) -> None:
         )
 
 
-def _require_no_trace(site: Site, job: Job) -> None:
-    """SLURM may have forgotten a job that has ended, and without accounting says nothing then. What it left elsewhere is no
-    proof, since anybody can write it, but it is not submitted again on its own. Raises PermanentError.
+def _require_no_trace(site: WorkerContext, job: Job) -> None:
+    """Raises PermanentError when the job left a trace outside SLURM.
+
+    SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
+    proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
     """
     ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
     traces = traces_since(site, job, ago_s)
@@ -283,9 +298,9 @@ def _require_no_trace(site: Site, job: Job) -> None:
         )
 
 
-def traces_since(site: Site, job: Job, ago_s: float) -> list[str]:
-    """What a job left in the last seconds elsewhere than with SLURM, in words."""
+def traces_since(site: WorkerContext, job: Job, ago_s: float) -> list[str]:
+    """The traces that a job left outside SLURM in the last `ago_s` seconds, in words: callbacks and its log."""
     named = {row.slurm_id for row in site.ledger.inbox.of_last(job.job_id, ago_s)}
     called = plausible_ids(site, {job.job_id: named}, {job.job_id: ago_s}).get(job.job_id, set())
-    logged = site.slurm.cluster.left_a_log(job.customer, job.job_id, ago_s)
+    logged = site.slurm.cluster.has_log_file(job.customer, job.job_id, ago_s)
     return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + ["its log was written"] * logged

@@ -1,4 +1,4 @@
-"""Which customers are to have an account, and which have one: rows with a due time, as all that is left to do."""
+"""Which customers must get an account, and which have one. Each row has a due time, as all work that is left to do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.job import Address
-from supervisor_tasks.ledger.models import AccountRow
-from supervisor_tasks.ledger.rows import storable
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.tables import AccountRow
 
 ACCOUNTS = AccountRow.metadata.tables["accounts"]
-MOST = 200  # at a time
+MOST = 200  # accounts that are read at a time
 
-# The accounts that were tried in vain: those that were refused, with the first of them, and the others that wait for long.
+# The accounts that were tried without success: the refused ones, with the first of them, and those that wait for long.
 TROUBLE = text(
     """
     SELECT count(*) FILTER (WHERE refused) AS refused,
@@ -33,14 +33,14 @@ TROUBLE = text(
 
 @dataclass(frozen=True, slots=True)
 class WantedAccount:
-    """Whose account is to be made, and how often that was tried."""
+    """The customer whose account must be made, and how often that was tried."""
 
     customer: Address
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class AccountAlarmSummary:
     """The accounts that were refused, and those that wait for a directory that does not answer."""
 
     refused: int
@@ -59,32 +59,38 @@ class Accounts:
         self._cluster = cluster
 
     def want(self, connection: Connection, customers: Sequence[Address]) -> None:
-        """Write down, within a transaction, who is to have one; whoever is known already is left as he is."""
+        """Add customers who must get an account, in the given transaction. Known customers stay as they are."""
         if customers:
             rows = [{"cluster": self._cluster, "customer": customer} for customer in customers]
             connection.execute(insert(ACCOUNTS).on_conflict_do_nothing(), rows)
 
     def due(self) -> list[WantedAccount]:
-        """What is to be made now."""
+        """The accounts that are due now, longest due first, at most MOST."""
         waiting = ACCOUNTS.c.cluster == self._cluster, ACCOUNTS.c.done_at.is_(None), ACCOUNTS.c.due_at <= func.now()
         query = select(ACCOUNTS.c.customer, ACCOUNTS.c.attempts).where(*waiting).order_by(ACCOUNTS.c.due_at).limit(MOST)
         with self._engine.connect() as connection:
             return [WantedAccount(Address(row.customer), row.attempts) for row in connection.execute(query)]
 
-    def trouble(self, refused: str, away_s: float) -> Trouble:
-        """What was tried in vain: refused, if the last error begins so, or late, after so many seconds."""
+    def trouble(self, refused: str, away_s: float) -> AccountAlarmSummary:
+        """The accounts that were tried without success.
+
+        An account is refused if its last error begins with `refused`. Otherwise it is late, `away_s` seconds after it
+        was asked for.
+        """
         parameters = {"cluster": self._cluster, "refused": refused, "away_s": away_s}
         with self._engine.connect() as connection:
-            return Trouble(**connection.execute(TROUBLE, parameters).mappings().one())
+            return AccountAlarmSummary(**connection.execute(TROUBLE, parameters).mappings().one())
 
     def made(self, customer: Address) -> None:
-        """He has one."""
+        """Store that the customer has an account."""
         self._set(customer, done_at=func.now(), last_error=None)
 
     def postpone(self, wanted: WantedAccount, due_in_s: float, error: str) -> None:
-        """It did not work; again in a while."""
+        """Store that the account could not be made. It is due again in `due_in_s` seconds."""
         later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, due_in_s)
-        self._set(wanted.customer, due_at=later, last_error=storable(error), attempts=ACCOUNTS.c.attempts + 1)
+        self._set(
+            wanted.customer, due_at=later, last_error=sanitize_and_truncate(error), attempts=ACCOUNTS.c.attempts + 1
+        )
 
     def _set(self, customer: Address, **values: object) -> None:
         his = ACCOUNTS.c.cluster == self._cluster, ACCOUNTS.c.customer == customer

@@ -1,4 +1,4 @@
-"""Benchmark runs: who asked, how far they are, what they measured."""
+"""Benchmark runs: why they were asked for, how far they are, and what they measured."""
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,31 +9,42 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.benchmark_run import Change, Measurement, Planned, Run, RunState, Stage, Value, job_name
-from supervisor_tasks.job import SlurmId
-from supervisor_tasks.ledger.models import BenchmarkResultRow, BenchmarkRunRow
-from supervisor_tasks.ledger.rows import storable, storable_json
-from supervisor_tasks.offer import Machine, machines_digest
-from supervisor_tasks.registration import Ended
+from supervisor_tasks.benchmarking.model import (
+    BenchmarkRun,
+    BenchmarkState,
+    Measurement,
+    MeasurementUpdate,
+    Planned,
+    RunState,
+    Value,
+    job_name,
+)
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_json
+from supervisor_tasks.ledger.tables import BenchmarkResultRow, BenchmarkRunRow
+from supervisor_tasks.provider.offer import Machine, machines_digest
+from supervisor_tasks.provider.registration_rules import CompletedRun
 
 RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
 RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
-# In the words of the partial index: what is a parameter, a prepared statement's plan cannot compare with them.
+# Literals, as in the partial index: the plan of a prepared statement cannot match parameters with the index.
 OPEN = RUNS.c.state.in_([literal_column(f"'{state.value}'") for state in RunState if state.open])
 TOKEN_BYTES = 8
-ENDS = (Stage.ENDED, Stage.FAILED, Stage.CANCELLED)
+ENDS = (BenchmarkState.ENDED, BenchmarkState.FAILED, BenchmarkState.CANCELLED)
 
-# What is shown of results: without scripts and outputs, which may be long.
+# The columns of results that are shown. Scripts and outputs are left out: they may be long.
 SHOWN = (
     *(RESULTS.c[name] for name in ("run_id", "benchmark", "stage", "job_name", "slurm_id", "slurm_state", "labels")),
     *(RESULTS.c[name] for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")),
     func.octet_length(RESULTS.c.output).label("output_bytes"),
 )
 SHOWN_OF_RUN = tuple(
-    column for column in RUNS.c if column.name not in ("cluster", "token", "machines", "terms", "anew")
+    column
+    for column in RUNS.c
+    if column.name not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
-MOST_ENDED = 100  # runs that are looked back at
-MOST_MEASURED = 100  # runs whose labels count: the registration asks every few seconds
+MOST_ENDED = 100  # the last runs that `ended` reads
+MOST_MEASURED = 100  # the last runs whose labels count; a limit, because the registration asks every few seconds
 
 _MEASURED = text(
     """
@@ -59,8 +70,8 @@ _HISTORY = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a benchmark measured last, when, and on which machines (their digest, where it is known)."""
+class StoredMeasurement:
+    """What a benchmark measured in a run, when, and on which machines (their digest; None where it is not known)."""
 
     benchmark: str
     labels: dict[str, Value]
@@ -68,12 +79,12 @@ class Measured:
     notes: list[str]
     run_id: int
     ended_at: datetime
-    machines: str | None
+    hardware_digest: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A label's value at a time."""
+    """The value of a label at a point in time."""
 
     at: datetime
     run_id: int
@@ -85,7 +96,7 @@ class Point:
 class Verdict:
     """What became of a benchmark."""
 
-    stage: Stage
+    stage: BenchmarkState
     labels: Mapping[str, Value] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -94,9 +105,9 @@ class Verdict:
     output: bytes | None = None
 
 
-def latest_of(measured: Iterable[Measured]) -> dict[str, Measured]:
-    """The last one of each benchmark, of all in their order; labels that it left out are taken from those before."""
-    latest = dict[str, Measured]()
+def latest_of(measured: Iterable[StoredMeasurement]) -> dict[str, StoredMeasurement]:
+    """The last result of each benchmark, from all, oldest first. Labels that it left out keep their last values."""
+    latest = dict[str, StoredMeasurement]()
     for one in measured:
         before = latest[one.benchmark].labels if one.benchmark in latest else {}
         kept = {label: before[label] for label in one.left_out if label in before}
@@ -104,13 +115,15 @@ def latest_of(measured: Iterable[Measured]) -> dict[str, Measured]:
     return latest
 
 
-def labels_of(latest: Mapping[str, Measured]) -> dict[str, Value]:
-    """All that was measured."""
+def labels_of(latest: Mapping[str, StoredMeasurement]) -> dict[str, Value]:
+    """All labels of these results."""
     return {label: value for one in latest.values() for label, value in one.labels.items()}
 
 
-def staying_labels(here: Mapping[str, Measured], everywhere: Mapping[str, Measured]) -> frozenset[str]:
-    """The labels that are measured, but were not when the benchmarks last worked `here`: as these failed, or left them out."""
+def staying_labels(
+    here: Mapping[str, StoredMeasurement], everywhere: Mapping[str, StoredMeasurement]
+) -> frozenset[str]:
+    """The labels that are measured elsewhere but not `here`: their benchmarks failed here, or left them out."""
     failed = {label for name, one in everywhere.items() if name not in here for label in one.labels}
     left_out = {label for one in here.values() for label in one.left_out}
     return frozenset((failed | left_out) - labels_of(here).keys())
@@ -123,7 +136,7 @@ def _digest_of(hardware: Mapping[str, Any]) -> str | None:
     return machines_digest([Machine(node["gpus"], node["cpus"], node["mem_mb"]) for node in nodes])
 
 
-class Benchmarks:
+class BenchmarkStore:
     """The benchmark runs of one cluster."""
 
     def __init__(self, engine: Engine, cluster: str) -> None:
@@ -135,16 +148,23 @@ class Benchmarks:
     def ask(
         self,
         why: str,
-        machines: str | None = None,
-        terms: str | None = None,
+        hardware_digest: str | None = None,
+        pricing_digest: str | None = None,
         *,
-        anew: bool = True,
+        forced: bool = True,
         also: Callable[[Connection], None] | None = None,
     ) -> int | None:
-        """Have the cluster measured; the run's number, or None when one is under way already. `also` is done with it, or not
-        at all; the others are of the table.
+        """Ask for a benchmark run. Returns its number, or None when a run is already asked for or under way.
+
+        `also` is part of the same transaction, and is called only if there is a new run. The other arguments are
+        columns of the table: see BenchmarkRunRow.
         """
-        about = {"why": storable(why), "machines": machines, "terms": terms, "anew": anew}
+        about = {
+            "why": sanitize_and_truncate(why),
+            "hardware_digest": hardware_digest,
+            "pricing_digest": pricing_digest,
+            "forced": forced,
+        }
         token = secrets.token_hex(TOKEN_BYTES)
         row = insert(RUNS).values(cluster=self._cluster, state=RunState.ASKED.value, token=token, **about)
         with self._engine.begin() as connection:
@@ -154,8 +174,8 @@ class Benchmarks:
         return number
 
     def cancel(self, reason: str) -> int | None:
-        """Have the run that is under way ended; its number, or None when there is none."""
-        wanted = func.coalesce(RUNS.c.cancel_reason, storable(reason))
+        """Ask for the end of the run that is under way. Returns its number, or None when there is none."""
+        wanted = func.coalesce(RUNS.c.cancel_reason, sanitize_and_truncate(reason))
         with self._engine.begin() as connection:
             ended = update(RUNS).where(RUNS.c.cluster == self._cluster, OPEN).values(cancel_reason=wanted)
             number: int | None = connection.scalar(ended.returning(RUNS.c.id))
@@ -163,20 +183,22 @@ class Benchmarks:
             connection.execute(at_once)
         return number
 
-    def under_way(self) -> Run | None:
-        """The run that is asked for or under way."""
+    def under_way(self) -> BenchmarkRun | None:
+        """The run that is asked for or under way, or None."""
         query = select(RUNS).where(RUNS.c.cluster == self._cluster, OPEN)
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else _run(row)
 
-    def begin(self, run: Run, planned: Sequence[Planned], names_begin: str, hardware: Mapping[str, Any]) -> None:
-        """Write down what is to be measured, and on what."""
+    def begin(
+        self, run: BenchmarkRun, planned: Sequence[Planned], names_begin: str, hardware: Mapping[str, Any]
+    ) -> None:
+        """Store the benchmarks of the run, and its hardware. Does nothing if another worker has begun the run."""
         begun = {
             "state": RunState.RUNNING.value,
             "begun_at": func.now(),
-            "hardware": storable_json(hardware),
-            "machines": _digest_of(hardware),
+            "hardware": sanitize_json(hardware),
+            "hardware_digest": _digest_of(hardware),
         }
         with self._engine.begin() as connection:
             asked = RUNS.c.id == run.id, RUNS.c.state == RunState.ASKED.value
@@ -187,34 +209,34 @@ class Benchmarks:
             if rows:
                 connection.execute(insert(RESULTS), rows)
 
-    def finish(self, run: Run) -> None:
-        """Nothing is left to do."""
+    def finish(self, run: BenchmarkRun) -> None:
+        """Store that the run has ended: nothing is left to do."""
         state = RunState.DONE if run.cancel_reason is None else RunState.CANCELLED
         with self._engine.begin() as connection:
             connection.execute(
                 update(RUNS).where(RUNS.c.id == run.id).values(state=state.value, ended_at=func.clock_timestamp())
             )
 
-    def _row(self, run: Run, one: Planned, name: str) -> dict[str, Any]:
+    def _row(self, run: BenchmarkRun, one: Planned, name: str) -> dict[str, Any]:
         return {
             "run_id": run.id,
             "cluster": self._cluster,
             "benchmark": one.benchmark,
-            "stage": Stage.WAITING.value,
+            "stage": BenchmarkState.WAITING.value,
             "job_name": name,
             "options": list(one.options),
             "script": one.script,
         }
 
     def names_under_way(self) -> frozenset[str]:
-        """The names of all jobs of the run that is under way."""
+        """The names of all SLURM jobs of the run that is under way."""
         query = select(RESULTS.c.job_name).join(RUNS, RUNS.c.id == RESULTS.c.run_id)
         with self._engine.connect() as connection:
             return frozenset(connection.scalars(query.where(RUNS.c.cluster == self._cluster, OPEN)))
 
     # --- benchmarks of a run ----------------------------------------------------------------------------------------
 
-    def measurements(self, run: Run) -> list[Measurement]:
+    def measurements(self, run: BenchmarkRun) -> list[Measurement]:
         """The benchmarks of a run, in their order."""
         now = func.clock_timestamp()
         ages = (
@@ -229,15 +251,15 @@ class Benchmarks:
             return [_measurement(row) for row in connection.execute(query)]
 
     def users(self) -> frozenset[str]:
-        """Under whom the benchmarks of the last runs were handed to SLURM."""
+        """The users under whom the benchmarks of the last runs were submitted to SLURM."""
         known = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
         with self._engine.connect() as connection:
             of_runs = RESULTS.c.run_id.in_(self._last_runs(connection))
             return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*known, of_runs).distinct()))
 
     def start_submission(self, one: Measurement, run_as: str) -> bool:
-        """Commit that sbatch is about to be called as that user, once; False when somebody else was faster, or the run is
-        to end.
+        """Commit that sbatch is about to be called as that user, once. False when another worker was faster, or the run
+        was cancelled.
         """
         going_on = select(RUNS.c.id).where(RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None))
         with self._engine.begin() as connection:
@@ -245,15 +267,15 @@ class Benchmarks:
                 connection,
                 one,
                 RESULTS.c.run_id.in_(going_on),
-                stage=Stage.SUBMITTING.value,
+                stage=BenchmarkState.SUBMITTING.value,
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
                 due_at=func.clock_timestamp(),
             )
         return mine
 
-    def changed(self, one: Measurement, change: Change) -> bool:
-        """Write down what is new of a benchmark; False when somebody else was faster."""
+    def changed(self, one: Measurement, change: MeasurementUpdate) -> bool:
+        """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
         missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
         ended_at = func.coalesce(RESULTS.c.ended_at, now) if change.stage in ENDS else None
@@ -265,101 +287,111 @@ class Benchmarks:
                 slurm_id=change.slurm_id,
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
-                called_at=func.coalesce(RESULTS.c.called_at, now),  # a backup may not have it
+                called_at=func.coalesce(RESULTS.c.called_at, now),  # a ledger restored from a backup may not have it
                 due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.look_in_s),
                 missing_at=missing_at,
                 lost=RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
-                reason=storable(change.reason) or None,
+                reason=sanitize_and_truncate(change.reason) or None,
             )
 
     def postpone(self, one: Measurement, look_in_s: float) -> None:
-        """Nothing is new; again in a while."""
+        """Nothing has changed: look again in `look_in_s` seconds."""
         later = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, look_in_s)
         with self._engine.begin() as connection:
             self._set(connection, one, due_at=later)
 
     def decided(self, one: Measurement, verdict: Verdict) -> bool:
-        """Write down what became of a benchmark; False when somebody else was faster."""
+        """Store the verdict on a benchmark. False when another worker was faster."""
         with self._engine.begin() as connection:
             return self._set(
                 connection,
                 one,
                 stage=verdict.stage.value,
-                labels=storable_json(dict(verdict.labels)),
-                left_out=storable_json(dict(verdict.left_out)),
-                notes=storable_json(list(verdict.notes)),
-                tool=storable(verdict.tool),
-                reason=storable(verdict.reason) or None,
+                labels=sanitize_json(dict(verdict.labels)),
+                left_out=sanitize_json(dict(verdict.left_out)),
+                notes=sanitize_json(list(verdict.notes)),
+                tool=sanitize_and_truncate(verdict.tool),
+                reason=sanitize_and_truncate(verdict.reason) or None,
                 output=verdict.output,
                 ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
             )
 
     def cleaned(self, one: Measurement, note: str = "") -> None:
-        """Its file on the login node is gone, or left there, which the note says."""
-        notes = RESULTS.c.notes + storable_json([note] if note else [])
+        """Store that its file on the login node is gone, or stays there; then the note says so."""
+        notes = RESULTS.c.notes + sanitize_json([note] if note else [])
         with self._engine.begin() as connection:
             connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True, notes=notes))
 
     def _set(self, connection: Connection, one: Measurement, *also: Any, **values: Any) -> bool:
-        """Only as long as it is at the stage at which it was read."""
+        """Update the row if it is still at the stage at which it was read. Returns whether it was."""
         there = RESULTS.c.id == one.id, RESULTS.c.stage == one.stage.value, *also
         return bool(connection.execute(update(RESULTS).where(*there).values(values)).rowcount)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def measured(self) -> list[Measured]:
-        """All that the last runs measured, the oldest first."""
+    def measured(self) -> list[StoredMeasurement]:
+        """All results of the last runs, oldest first."""
         with self._engine.connect() as connection:
             runs = self._last_runs(connection)
             rows = connection.execute(_MEASURED, {"cluster": self._cluster, "runs": list(runs)}).mappings()
-            return [Measured(**row, machines=runs[row["run_id"]]) for row in rows]
+            return [StoredMeasurement(**row, hardware_digest=runs[row["run_id"]]) for row in rows]
 
     def _last_runs(self, connection: Connection) -> dict[int, str | None]:
-        """The machines of the last runs, by the runs' numbers."""
-        query = select(RUNS.c.id, RUNS.c.machines).where(RUNS.c.cluster == self._cluster)
+        """The digests of the machines of the last runs, by the runs' numbers."""
+        query = select(RUNS.c.id, RUNS.c.hardware_digest).where(RUNS.c.cluster == self._cluster)
         rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MOST_MEASURED))
-        return {row.id: row.machines for row in rows}
+        return {row.id: row.hardware_digest for row in rows}
 
-    def latest(self) -> dict[str, Measured]:
-        """What each benchmark measured when it last worked; a label that it left out then stays as it was."""
+    def latest(self) -> dict[str, StoredMeasurement]:
+        """The last result of each benchmark. A label that it left out keeps its last value."""
         return latest_of(self.measured())
 
     def labels(self) -> dict[str, Value]:
         """The labels of the cluster as they were last measured."""
         return labels_of(self.latest())
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[CompletedRun]:
         """The last runs that have ended and whose machines are known, the newest first."""
         age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
-        known = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.machines.is_not(None)
-        query = select(RUNS.c.machines, age, RUNS.c.anew).where(*known).order_by(RUNS.c.id.desc()).limit(MOST_ENDED)
+        known = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.hardware_digest.is_not(None)
+        query = (
+            select(RUNS.c.hardware_digest, age, RUNS.c.forced)
+            .where(*known)
+            .order_by(RUNS.c.id.desc())
+            .limit(MOST_ENDED)
+        )
         with self._engine.connect() as connection:
-            return [Ended(row.machines, float(row.ended_s_ago), row.anew) for row in connection.execute(query)]
+            return [
+                CompletedRun(row.hardware_digest, float(row.ended_s_ago), row.forced)
+                for row in connection.execute(query)
+            ]
 
-    def terms(self) -> str:
-        """Those of the last run of which they are known; empty where there is none."""
-        known = RUNS.c.cluster == self._cluster, RUNS.c.terms.is_not(None)
-        query = select(RUNS.c.terms).where(*known).order_by(RUNS.c.id.desc()).limit(1)
+    def pricing_digest(self) -> str:
+        """The digest of prices and operator's labels of the last run that has one; empty if none has."""
+        known = RUNS.c.cluster == self._cluster, RUNS.c.pricing_digest.is_not(None)
+        query = select(RUNS.c.pricing_digest).where(*known).order_by(RUNS.c.id.desc()).limit(1)
         with self._engine.connect() as connection:
             return connection.scalar(query) or ""
 
-    def failing(self, run: Run) -> dict[str, str]:
-        """The benchmarks of a run that did not work when they were last run to their end, and why."""
+    def failing(self, run: BenchmarkRun) -> dict[str, str]:
+        """Those benchmarks of a run whose latest verdict is a failure, and why."""
         with self._engine.connect() as connection:
             last = connection.execute(_LAST_WORDS, {"cluster": self._cluster, "run": run.id}).all()
-        return {row.benchmark: row.reason or "" for row in last if row.stage == Stage.FAILED.value}
+        return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}
 
     def history(self, label: str) -> list[Point]:
-        """All that a label has ever been, the oldest first."""
+        """All values that a label ever had, oldest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label}).mappings()
             return [Point(**row) for row in rows]
 
     def known_labels(self) -> list[str]:
-        """All labels that were ever measured. Reads all results: for an operator, not for what is done often."""
+        """All labels that were ever measured. It reads all results: use it for an operator, not for frequent work."""
         names = func.jsonb_object_keys(RESULTS.c.labels).label("name")
-        query = select(names).where(RESULTS.c.cluster == self._cluster, RESULTS.c.stage == Stage.MEASURED.value)
+        query = select(names).where(
+            RESULTS.c.cluster == self._cluster, RESULTS.c.stage == BenchmarkState.MEASURED.value
+        )
         with self._engine.connect() as connection:
             return sorted(connection.scalars(query.distinct()))
 
@@ -370,7 +402,7 @@ class Benchmarks:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def run(self, run_id: int | None = None) -> dict[str, Any] | None:
-        """A run, or the last one."""
+        """A run, or the last one if no number is given. None when there is no such run."""
         if run_id is None:
             return next(iter(self.runs(1)), None)
         query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster, RUNS.c.id == run_id)
@@ -379,14 +411,14 @@ class Benchmarks:
         return None if row is None else dict(row)
 
     def results(self, run_id: int) -> list[dict[str, Any]]:
-        """The benchmarks of a run as an operator reads them."""
+        """The benchmarks of a run, for an operator; without scripts and outputs."""
         of_run = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id
         with self._engine.connect() as connection:
             rows = connection.execute(select(*SHOWN).where(*of_run).order_by(RESULTS.c.id)).mappings()
             return [dict(row) for row in rows]
 
     def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:
-        """The script of a benchmark and what it printed; None where there is no such benchmark."""
+        """The script of a benchmark and its output; None when there is no such benchmark."""
         of_it = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id, RESULTS.c.benchmark == benchmark
         with self._engine.connect() as connection:
             row = connection.execute(select(RESULTS.c.script, RESULTS.c.output).where(*of_it)).first()
@@ -399,8 +431,10 @@ _COLUMNS = (
 )
 
 
-def _run(row: Any) -> Run:
-    return Run(id=row.id, why=row.why, state=RunState(row.state), token=row.token, cancel_reason=row.cancel_reason)
+def _run(row: Any) -> BenchmarkRun:
+    return BenchmarkRun(
+        id=row.id, why=row.why, state=RunState(row.state), token=row.token, cancel_reason=row.cancel_reason
+    )
 
 
 def _measurement(row: Any) -> Measurement:
@@ -408,7 +442,7 @@ def _measurement(row: Any) -> Measurement:
         id=row.id,
         run_id=row.run_id,
         benchmark=row.benchmark,
-        stage=Stage(row.stage),
+        stage=BenchmarkState(row.stage),
         job_name=row.job_name,
         run_as=row.run_as or "",
         options=tuple(row.options),

@@ -1,23 +1,23 @@
-"""The blocks that were read, by number and hash, and what is taken back when some of them turn out to be lost."""
+"""The blocks that were read, by number and hash, and how the ledger takes back what it read in lost blocks."""
 
 from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.job import JobId
-from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import BlockRow, Cursor, JobRow, TransactionRow
+from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.tables import BlockRow, Cursor, JobRow, TransactionRow
 
 BLOCKS = BlockRow.metadata.tables["blocks"]
 CURSORS = Cursor.metadata.tables["cursors"]
 JOBS = JobRow.metadata.tables["jobs"]
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 
-MARGIN = 64  # blocks kept beyond those that are needed: receipts may be committed when the scan is long past them
+MARGIN = 64  # extra blocks that are kept: receipts may be committed when the scan has long passed their blocks
 
-# A transaction that is sent again may be mined another way. One that had failed, and whose intent was written anew since,
-# keeps its place among the nonces under a name of its own.
+# Opens transactions again whose block was lost: they are sent again, and may have another result. If a transaction had
+# reverted and a newer one has its intent, the older one keeps its nonce, under an intent of its own.
 REOPEN = text(
     """
     UPDATE transactions SET state = 'SIGNED', block_number = NULL, block_hash = NULL, error = NULL, done_at = NULL,
@@ -33,7 +33,7 @@ REOPEN = text(
 
 
 class Blocks:
-    """The last blocks of one cluster's chain, as they were when they were read."""
+    """The last blocks of one cluster's chain, with the hashes that they had when they were read."""
 
     def __init__(self, engine: Engine, cluster: str, depth: int) -> None:
         self._engine = engine
@@ -43,14 +43,14 @@ class Blocks:
     def known(self) -> dict[int, str]:
         """The hash of each block that is kept."""
         query = select(BLOCKS.c.number, BLOCKS.c.hash).where(BLOCKS.c.cluster == self._cluster)
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return {row.number: row.hash for row in connection.execute(query)}
 
     def why_not_back_to(self, block: int) -> str | None:
-        """Why what was read cannot be taken back to that block, or None: below the blocks that are kept nothing is known that
-        the node's could be compared with.
+        """Why the ledger cannot go back to that block, or None if it can. It cannot go below the blocks that are kept:
+        there it has no hashes to compare with the node's.
         """
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             lowest = connection.scalar(select(func.min(BLOCKS.c.number)).where(BLOCKS.c.cluster == self._cluster))
         if lowest is not None and block >= lowest:
             return None
@@ -58,7 +58,7 @@ class Blocks:
         return f"found block {block}; expected one whose hash the ledger knows: {kept}"
 
     def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:
-        """Write down, within a transaction, blocks that were read; those far below them are forgotten."""
+        """Store blocks that were read, in the given transaction. Blocks far below them are deleted."""
         rows = [{"cluster": self._cluster, "number": number, "hash": known} for number, known in hashes.items()]
         new = insert(BLOCKS)
         upsert = new.on_conflict_do_update(index_elements=["cluster", "number"], set_={"hash": new.excluded.hash})
@@ -67,34 +67,34 @@ class Blocks:
         connection.execute(delete(BLOCKS).where(*old))
 
     def mined_in(self, above: int, up_to: int) -> set[tuple[int, str]]:
-        """The blocks of this stretch in which the ledger has transactions mined, with their hashes. Where some were lost, a
-        number may have two.
+        """The blocks of this range in which transactions of the ledger were mined, with their hashes. A number can have
+        two hashes if a block was lost.
         """
         number = TRANSACTIONS.c.block_number
         return self._mined_in(select(number, TRANSACTIONS.c.block_hash).where(number > above, number <= up_to))
 
     def last_mined_in(self) -> set[tuple[int, str]]:
-        """The blocks in which the ledger has the last transactions mined, with their hashes."""
+        """The blocks in which the last 1000 transactions of the ledger were mined, with their hashes."""
         number = TRANSACTIONS.c.block_number
         mined = select(number, TRANSACTIONS.c.block_hash).where(number.is_not(None))
         return self._mined_in(mined.order_by(number.desc()).limit(1000))
 
     def _mined_in(self, query: Select[tuple[int, str]]) -> set[tuple[int, str]]:
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             rows = connection.execute(query.where(TRANSACTIONS.c.cluster == self._cluster))
             return {(row.block_number, row.block_hash) for row in rows}
 
     def jobs_heard_of_above(self, fork: int) -> list[JobId]:
-        """The jobs of which something was heard above a block, and those that an earlier fork left in doubt."""
-        return self._jobs(or_(JOBS.c.heard_block > fork, JOBS.c.doubt_until.is_not(None)))
+        """The jobs with events above the block `fork`, and those that an earlier fork left in doubt."""
+        return self._jobs(or_(JOBS.c.last_event_block > fork, JOBS.c.reorg_deadline_block.is_not(None)))
 
     def jobs_whose_doubt_is_over(self, block: int) -> list[JobId]:
-        """The jobs for which a reorganisation's consequences have had their time when that block was read."""
-        return self._jobs(JOBS.c.doubt_until <= block)
+        """The jobs whose doubt, which a reorganisation left, ends at this block or before it."""
+        return self._jobs(JOBS.c.reorg_deadline_block <= block)
 
     def take_back(self, connection: Connection, fork: int) -> None:
-        """Within a transaction: what was mined above the fork is to be mined again, and what was read there is to be read
-        again, by whatever stream.
+        """Go back to the block `fork`, in the given transaction. Transactions mined above it are open again, and all
+        streams must read the blocks above it again.
         """
         above = {"cluster": self._cluster, "fork": fork}
         connection.execute(REOPEN, above)
@@ -108,26 +108,26 @@ class Blocks:
 
     def _jobs(self, condition: ColumnElement[bool]) -> list[JobId]:
         query = select(JOBS.c.job_id).where(JOBS.c.cluster == self._cluster, condition).order_by(JOBS.c.job_id)
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return [JobId(job_id) for job_id in connection.scalars(query)]
 
 
 class Cursors:
-    """How far each stream of one cluster was read."""
+    """How far each stream of one cluster's chain was read."""
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine
         self._cluster = cluster
 
     def of(self, stream: str) -> tuple[int, str] | None:
-        """Up to which block, and which hash of it, a stream was read."""
+        """The last block of a stream that was read, and its hash; None when none was read."""
         here = CURSORS.c.cluster == self._cluster, CURSORS.c.stream == stream
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             row = connection.execute(select(CURSORS.c.block_number, CURSORS.c.block_hash).where(*here)).first()
         return None if row is None else (row.block_number, row.block_hash)
 
     def set(self, connection: Connection, stream: str, block_number: int, block_hash: str) -> None:
-        """Write down, within a transaction, how far a stream was read."""
+        """Store how far a stream was read, in the given transaction."""
         place = {"block_number": block_number, "block_hash": block_hash}
         row = insert(CURSORS).values(cluster=self._cluster, stream=stream, **place)
         connection.execute(row.on_conflict_do_update(index_elements=["cluster", "stream"], set_=place))

@@ -1,23 +1,23 @@
-"""Conditions: what is wrong only when it lasts, and the alarm that follows."""
+"""Conditions: states that are wrong only when they last, and the alarms that follow."""
 
 from typing import Protocol
 
+from supervisor_tasks.ledger.alarms import AlarmName, Alarms
 from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
-from supervisor_tasks.ledger.operator import AlarmName, Alarms
-from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
 
 class Watched(Protocol):
-    """What a condition needs of the ledger."""
+    """The parts of the ledger that a condition needs."""
 
     facts: Facts
     alarms: Alarms
-    ticks: Ticks
+    ticks: PeriodicRuns
 
 
 class Duration:
-    """For how long something has been so, by the database's clock. It is stored as a fact: workers that are started again,
-    and other workers, go on with it.
+    """For how long a state has lasted, by the database's clock. It is stored as a fact, so that a restarted worker and
+    all other workers continue it.
     """
 
     def __init__(self, facts: Facts, name: str) -> None:
@@ -25,8 +25,9 @@ class Duration:
         self._fact = Fact(f"condition.{name}", TEXT)
 
     def update(self, is_so: bool, subject: str = "") -> float:
-        """Store whether it is so, and of what; returns for how many seconds it has been so. With another subject, and after
-        it was not so, the time begins anew.
+        """Store whether the state holds, and for which subject. Returns for how many seconds it has lasted.
+
+        The time restarts at 0 with another subject, and after the state did not hold.
         """
         stored = self._facts.read(self._fact)
         if not is_so:
@@ -39,20 +40,20 @@ class Duration:
         return 0.0
 
     def seconds(self, subject: str | None = None) -> float:
-        """For how many seconds it has been so, of that subject or of any."""
+        """For how many seconds the state has lasted, for this subject or, with None, for any."""
         stored = self._facts.read(self._fact)
         return 0.0 if stored is None or subject not in (None, stored.value) else stored.age_s
 
     def subject(self) -> str | None:
-        """Of what it is so; None when it is not so."""
+        """The subject for which the state holds; None when it does not hold."""
         return self._facts.get(self._fact)
 
 
 class Condition:
-    """Raises an alarm when something has been wrong for `after_s` seconds without a break, and ends it as soon as it is right.
+    """Raises an alarm when a state has been bad for `after_s` seconds without a break. Ends it when the state is good.
 
-    Conditions with the same `name` share their duration. With `tick`, it has been wrong since that tick was last left; where
-    that never was, for ever.
+    Conditions with the same `name` share their duration. With `tick`, the state has been bad since that tick was last
+    left; if it was never left, the duration is infinite.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class Condition:
         self.duration = Duration(ledger.facts, name or alarm.value)
 
     def update(self, is_bad: bool, subject: str = "", **details: object) -> float:
-        """Store what was seen, and raise or end the alarm; returns for how many seconds it has been wrong. `subject` is what
-        it is about: with another one the time begins anew. The alarm shows the last `details`, and `for_s`.
+        """Store whether the state is bad, and raise or end the alarm. Returns for how many seconds it has been bad.
+
+        The time restarts at 0 with another `subject`. The alarm shows the last `details`, and the duration as `for_s`.
         """
         lasted_s = self._lasted_s(is_bad, subject)
         if not is_bad:

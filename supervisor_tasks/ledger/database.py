@@ -1,4 +1,4 @@
-"""The ledger's database: how it is reached, and what is raised when it is not."""
+"""The ledger's database: how a process connects to it, and the error when it does not answer."""
 
 import secrets
 import time
@@ -10,31 +10,35 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from supervisor_tasks.embedded import database_url
+from supervisor_tasks.config.embedded_servers import database_url
+from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.settings import Settings
 
-# A thread holds two at most, a guard and a transaction; or three, where it has the wallet or the scan to itself as well: one of
-# each drain. 16 threads, 6 more connections, and the holder's.
+# A thread holds at most two connections, a guard and a transaction. It holds three if it also has the lock of the
+# wallet or of the scan; only one thread of each drain can have that. Together: 16 threads, 6 more connections, and the
+# holder's.
 CONNECTIONS = 40
-PROCESS = "supervisor"  # the first word of the name that all connections of one process have in common
+PROCESS = "supervisor"  # all connections of one process have one name, which begins with this word
 CONNECTING = {
     "connect_timeout": 5,
-    # A server that is gone without a word is noticed within 20 s.
+    # The client notices within 20 s that a server is gone, even if it has not closed the connection.
     **{"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000},
 }
-RESTED_S = 1.0  # a connection that was used since is not asked again whether it is still there
+RESTED_S = 1.0  # a connection that was used more recently is not pinged
 READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
 
 
 class LedgerUnavailableError(TransientError):
-    """The database does not answer, or not now; what was to be done is still written down."""
+    """The database does not answer, or cannot write now. Retry later: open work is still stored."""
 
 
-def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
-    """The ledger's database. Parameters are hidden in errors: scripts and signed bytes are among them."""
+def open_engine(settings: Settings, connections: int = CONNECTIONS, url: str | None = None) -> Engine:
+    """The engine of the ledger's database. Errors hide the parameters, which may be scripts or signed bytes.
+
+    Without `url` it is the settings' database, and an embedded Postgres is started if they name none.
+    """
     engine = create_engine(
-        database_url(settings),
+        url or database_url(settings),
         pool_size=connections,
         max_overflow=0,
         hide_parameters=True,
@@ -45,15 +49,17 @@ def open_engine(settings: Settings, connections: int = CONNECTIONS) -> Engine:
     return engine
 
 
-def asking(engine: Engine) -> Connection:
-    """A connection for questions. Each is a transaction of its own, which takes one round trip and not three; and psycopg
-    forgets its prepared statements whenever a transaction is rolled back.
+def read_connection(engine: Engine) -> Connection:
+    """A connection for queries, in autocommit. Each query is a transaction of its own, and takes one round trip instead
+    of three. Also, psycopg forgets its prepared statements whenever a transaction is rolled back.
     """
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _ping_what_rested(engine: Engine) -> None:
-    """SQLAlchemy's pool_pre_ping asks before each use, which is a round trip in three; here it is done after a rest."""
+    """Ping a connection only if it was not used for RESTED_S. SQLAlchemy's pool_pre_ping does it before each use, which
+    is one round trip in three.
+    """
 
     def checkin(_: object, entry: ConnectionPoolEntry) -> None:
         entry.info["used_s"] = time.monotonic()
@@ -64,14 +70,14 @@ def _ping_what_rested(engine: Engine) -> None:
         try:
             engine.dialect.do_ping(connection)
         except psycopg.Error as error:
-            raise InvalidatePoolError from error  # the pool connects anew
+            raise InvalidatePoolError from error  # the pool opens a new connection
 
     event.listen(engine, "checkin", checkin)
     event.listen(engine, "checkout", checkout)
 
 
 def _translate(context: ExceptionContext) -> LedgerUnavailableError | None:
-    """A database that is away is nobody's fault: it raises LedgerUnavailableError, of one line."""
+    """Turn the errors of a database that is away into a LedgerUnavailableError of one line. Other errors stay."""
     original = context.original_exception
     away = isinstance(original, psycopg.OperationalError | psycopg.InterfaceError)
     if context.is_pre_ping or not (away or getattr(original, "sqlstate", None) == READ_ONLY):

@@ -1,4 +1,4 @@
-"""What is due, in one question: whatever the ledger says of work that waits. The clock asks it once a second."""
+"""What work is due, in one query over all parts of the ledger. The clock asks it once a second."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.effects import WAKE_AGAIN_S, OpenEffect
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import Fact, Stored
-from supervisor_tasks.ledger.leases import HOLDERS, SINGLE_FLIGHT
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.sweeps import WANTED
-from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.ledger.incidents import SOMETHING_IS_DUE
+from supervisor_tasks.ledger.outbox import WAKE_AGAIN_S, OpenEffect
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
+from supervisor_tasks.ledger.tick_names import CLOCK, CLOCK_TICK_EVERY_S
+from supervisor_tasks.ledger.worker_sessions import HOLDERS, SINGLE_FLIGHT
 
 Value = TypeVar("Value")
 
-CLOCK = "clock"  # the tick that the clock leaves
-CLOCK_TICK_EVERY_S = 5.0
-
-# Every part reads a partial index of what is open, or one of the small tables (locks, ticks, facts, alarms).
+# Each part reads a partial index of open rows, or one of the small tables (locks, ticks, facts, alarms).
 _LOOK = text(
-    """
+    f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
         WHERE locktype = 'advisory' AND granted AND classid IN (:holders, :guards)
@@ -31,7 +30,8 @@ _LOOK = text(
     SELECT
         EXISTS (SELECT FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
             AND due_at <= now()
-            AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))) AS unwoken,
+            AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+        ) AS undispatched,
         EXISTS (SELECT FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL
             AND lease IS NOT NULL AND (lease_until < now()
                 OR NOT EXISTS (SELECT FROM locks WHERE class = :holders AND number = effects.lease))) AS abandoned,
@@ -45,29 +45,32 @@ _LOOK = text(
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
             FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
         ), true) AS sweep,
+        ({SOMETHING_IS_DUE}) AS untold,
         (SELECT block_number FROM cursors WHERE cluster = :cluster AND stream = 'history') AS claims_known_since,
         ARRAY(SELECT number FROM locks WHERE class = :guards) AS guards,
         ARRAY(SELECT name FROM alarms WHERE cluster = :cluster) AS alarms,
-        (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{}')
-            FROM ticks WHERE cluster = :cluster) AS ticks_s,
-        (SELECT COALESCE(jsonb_object_agg(name, jsonb_build_array(value, EXTRACT(EPOCH FROM now() - since)::float8)), '{}')
+        (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{{}}')
+            FROM periodic_runs WHERE cluster = :cluster) AS ticks_s,
+        EXTRACT(HOUR FROM now() AT TIME ZONE 'UTC')::int AS hour,
+        (SELECT COALESCE(jsonb_object_agg(name, jsonb_build_array(value, EXTRACT(EPOCH FROM now() - since)::float8)), '{{}}')
             FROM facts WHERE cluster = :cluster AND name = ANY(:facts)) AS facts
-    """
+    """  # noqa: S608  no part comes from outside
 )
 
-_NOT_WOKEN = text("UPDATE effects SET woken_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL")
+_NOT_WOKEN = text("UPDATE effects SET notified_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the ledger says at one moment. Ages are in seconds, by the database's clock.
+    """The state of the ledger at one moment. Ages are in seconds, by the database's clock.
 
-    `unwoken` effects are due, and no message is under way for them; `abandoned` ones are leased by a worker that is gone.
-    `claims_known_since` is the block from which on all claims are known, None before the first sweep. `busy` names the work
-    that a worker does at this moment under its guard.
+    `undispatched`: an effect is due, and no message is under way for it. `abandoned`: an effect is leased by a worker
+    that is gone. `untold`: the change of an alarm, or a message about it, is due. `claims_known_since` is the first
+    block from which all claims are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy`
+    names the work that a worker does at this moment under its guard.
     """
 
-    unwoken: bool = False
+    undispatched: bool = False
     abandoned: bool = False
     failing: bool = False
     unread: bool = False
@@ -76,44 +79,46 @@ class Look:
     measuring: bool = False
     accounts: bool = False
     sweep: bool = False
+    untold: bool = False
     claims_known_since: int | None = None
+    hour: int = 12
     busy: frozenset[str] = frozenset()
     alarms: frozenset[AlarmName] = frozenset()
     ticks_s: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Stored[str]] = field(default_factory=dict)  # as they are stored, by their names
 
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
-        """A fact that was asked for, with its age; None when it is not set."""
+        """One of the facts that Due reads, with its age; None when it is not set."""
         stored = self.facts.get(fact.name)
         return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
 
     def get(self, fact: Fact[Value]) -> Value | None:
-        """Its value; None when it is not set."""
+        """The value of one of these facts; None when it is not set."""
         stored = self.read(fact)
         return None if stored is None else stored.value
 
 
 class Due:
-    """The question of one cluster. `guarded` names the work whose guards are looked at, `facts` the facts that are read."""
+    """The query of one cluster. It looks at the guards of the work named in `guarded`, and reads these `facts`."""
 
     def __init__(self, engine: Engine, cluster: str, guarded: Sequence[str], facts: Sequence[Fact[Any]]) -> None:
         self._engine = engine
-        self._ticks = Ticks(engine, cluster, CLOCK_TICK_EVERY_S)
+        self._ticks = PeriodicRuns(engine, cluster, CLOCK_TICK_EVERY_S)
         self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
         self._parameters: dict[str, Any] = {
             "cluster": cluster,
             "holders": HOLDERS,
             "guards": SINGLE_FLIGHT,
             "again_s": WAKE_AGAIN_S,
-            "wanted": WANTED.name,
+            "wanted": SWEEP_REQUESTED.name,
             "facts": [fact.name for fact in facts],
         }
 
     def look(self) -> Look:
-        """What waits now; leaves the clock's tick. Raises LedgerUnavailableError, and a retry helps."""
-        with asking(self._engine) as connection:
+        """Ask what is due now, and leave the clock's tick. Raises LedgerUnavailableError; a retry helps."""
+        with read_connection(self._engine) as connection:
             row = connection.execute(_LOOK, self._parameters).mappings().one()
-        self._ticks.leave(CLOCK)
+        self._ticks.record(CLOCK)
         found = dict(row)
         busy = frozenset(self._guards[number] for number in found.pop("guards") if number in self._guards)
         alarms = frozenset(map(AlarmName, found.pop("alarms")))
@@ -122,13 +127,13 @@ class Due:
         return Look(**found, busy=busy, alarms=alarms, facts=facts)
 
 
-def not_woken(engine: Engine, effects: Sequence[OpenEffect]) -> None:
-    """No message could be sent for these effects: the clock has them woken with its next question, and not seconds later."""
+def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
+    """Store that no message could be sent for these effects: the clock wakes them at its next query, without delay."""
     if effects:
         with engine.begin() as connection:
             connection.execute(_NOT_WOKEN, {"ids": [effect.id for effect in effects]})
 
 
 def _guard_number(name: str) -> int:
-    """As Postgres shows the key of `leases.single_flight` in pg_locks: without a sign."""
+    """The key of `worker_sessions.try_advisory_lock` as Postgres shows it in pg_locks: unsigned."""
     return (zlib.crc32(name.encode()) - 2**31) % 2**32

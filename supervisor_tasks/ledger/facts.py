@@ -1,7 +1,7 @@
-"""Facts: single typed values that one process writes down for another one, each with the time since when it is so.
+"""Facts: single typed values that one process writes down for another one, each with the time when it became so.
 
-A fact is declared once, as a `Fact` with its name and codec. The name is the key in the table `facts`; a new name needs a
-migration. What SQL selects by gets a column of its own instead.
+A fact is declared once, as a `Fact` with its name and codec. The name is the key in the table `facts`; a new name needs
+a migration. A value that SQL selects by gets a column of its own instead.
 """
 
 import json
@@ -13,11 +13,13 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import FactRow
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.read_once import forget, kept
+from supervisor_tasks.ledger.tables import FactRow
 
 FACTS = FactRow.metadata.tables["facts"]
 KEY = ("cluster", "name")
+AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
 
 Value = TypeVar("Value")
 
@@ -47,7 +49,7 @@ DOCUMENT: Codec[dict[str, Any]] = Codec(json.dumps, json.loads)
 
 
 def dataclass_codec(kind: Callable[..., Value]) -> Codec[Value]:
-    """A dataclass of plain values, as a JSON object."""
+    """A codec that stores a dataclass of plain values as a JSON object."""
     return Codec(
         lambda value: json.dumps(asdict(value), sort_keys=True),  # type: ignore[call-overload]
         lambda stored: kind(**json.loads(stored)),
@@ -72,8 +74,10 @@ class Stored(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class SlurmStart:
-    """What is known of a start of slurmctld: when it was (as SLURM says it), for how many seconds slurmctld had not answered
-    before, and the first job id that it gave, 0 if that is not known.
+    """What is known of a start of slurmctld.
+
+    `booted` is the time of the start, as SLURM prints it. `silent_s` is for how many seconds slurmctld had not answered
+    before. `first_id` is the first job id that it gave, 0 if that is not known.
     """
 
     booted: str = ""
@@ -81,21 +85,31 @@ class SlurmStart:
     first_id: int = 0
 
 
-PROVIDER = Fact("provider.address", TEXT)  # written by workers of the chain queue, which have the key
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What the provider's account holds."""
+
+    address: str
+    wei: int
+
+
+PROVIDER = Fact("provider.address", TEXT)  # the workers of the chain queue write it: they have the key
+BALANCE = Fact("wallet.balance", dataclass_codec(Balance))  # as the claiming worker last read it
 ENDPOINTS = Fact("chain.endpoints", DOCUMENT)  # the health of each RPC endpoint, by name
 REWIND = Fact(
-    "chain.rewind_wanted", OPTIONAL_INT
-)  # the operator: read the chain again from this block, or the last in common
-CALLBACKS_MISSED = Fact("condition.callbacks_away", TEXT)  # journey/watch_tellers.py
-STANDS_STILL = Fact("condition.scan_stands_still", TEXT)  # the block that the scan stands still at; journey/scan.py
-SLURM_BOOT = Fact("slurm.booted", TEXT)  # the start of the slurmctld that answers
+    "chain.rewind_requested", OPTIONAL_INT
+)  # the operator wants the chain read again from this block; None: from the last block in common
+TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)  # bump or cancel, by the transaction's id as a text
+CALLBACK_HEARTBEAT_MISSED = Fact("condition.callback_heartbeat_missing", TEXT)  # monitoring/heartbeat_alarm.py
+SCAN_STALLED = Fact("condition.chain_scan_stalled", TEXT)  # the block at which the scan stands still; indexer/scan.py
+SLURM_BOOT_TIME = Fact("slurm.boot_time", TEXT)  # the start of the slurmctld that answers
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))
-SLURM_IS = Fact("slurm.cluster", TEXT)  # the cluster that has the ledger's jobs
-SLURM_SEEN = Fact("slurm.other_cluster", TEXT)  # another one, which was found in its place
-SLURM_REMEMBERS = Fact("slurm.min_job_age_s", INT)  # for so long slurmctld remembers a job that has ended; 0: for ever
+SLURM_CLUSTER = Fact("slurm.cluster_identity", TEXT)  # the cluster that has the ledger's jobs
+UNEXPECTED_CLUSTER = Fact("slurm.unexpected_cluster", TEXT)  # another cluster that was found in its place
+SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)  # how long slurmctld remembers an ended job; 0: for ever
 SLURM_ACCEPTED = Fact(
     "slurm.accepted", TEXT
-)  # a random word: since then the operator takes what was forgotten for lost
+)  # a random value: jobs that SLURM had forgotten when the operator set it are lost
 BENCHMARK_ERROR = Fact("benchmark.last_error", TEXT)
 
 
@@ -105,9 +119,10 @@ class Facts:
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._key = ("facts", id(engine), cluster)
 
     def set(self, fact: Fact[Value], value: Value) -> bool:
-        """Write a fact down; True when it had another value, or none, before: only then its age begins anew."""
+        """Write a fact down. True when it had another value before, or none: only then its age restarts at 0."""
         stored = fact.codec.encode(value)
         row = insert(FACTS).values(cluster=self._cluster, name=fact.name, value=stored)
         changed = row.on_conflict_do_update(
@@ -116,14 +131,26 @@ class Facts:
             where=FACTS.c.value != stored,
         ).returning(FACTS.c.name)
         with self._engine.begin() as connection:
-            return connection.scalar(changed) is not None
+            is_new = connection.scalar(changed) is not None
+        forget(self._key)
+        return is_new
 
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
         """The fact with its age; None when it is not set."""
-        age_s = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
-        with asking(self._engine) as connection:
-            row = connection.execute(select(FACTS.c.value, age_s).where(*self._this(fact))).first()
-        return None if row is None else Stored(fact.codec.decode(row.value), float(row.age_s))
+        known = kept(self._key, self._all)
+        stored = self._one(fact.name) if known is None else known.get(fact.name)
+        return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
+
+    def _one(self, name: str) -> Stored[str] | None:
+        this = FACTS.c.cluster == self._cluster, FACTS.c.name == name
+        with read_connection(self._engine) as connection:
+            row = connection.execute(select(FACTS.c.value, AGE_S).where(*this)).first()
+        return None if row is None else Stored(row.value, float(row.age_s))
+
+    def _all(self) -> dict[str, Stored[str]]:
+        query = select(FACTS.c.name, FACTS.c.value, AGE_S).where(FACTS.c.cluster == self._cluster)
+        with read_connection(self._engine) as connection:
+            return {row.name: Stored(row.value, float(row.age_s)) for row in connection.execute(query)}
 
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of the fact; None when it is not set."""
@@ -131,15 +158,17 @@ class Facts:
         return None if stored is None else stored.value
 
     def clear(self, fact: Fact[Any]) -> None:
-        """The fact is not set any more."""
+        """Delete the value of the fact."""
         with self._engine.begin() as connection:
             connection.execute(delete(FACTS).where(*self._this(fact)))
+        forget(self._key)
 
     def clear_if(self, fact: Fact[Value], value: Value, connection: Connection | None = None) -> None:
-        """The fact is not set any more, unless it has another value by now; with a connection as part of its transaction."""
+        """Delete the value of the fact if it is still `value`. With a connection, this is part of its transaction."""
         this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
         with self._engine.begin() if connection is None else nullcontext(connection) as mine:
             mine.execute(delete(FACTS).where(*this))
+        forget(self._key)
 
     def _this(self, fact: Fact[Any]) -> tuple[Any, ...]:
         return FACTS.c.cluster == self._cluster, FACTS.c.name == fact.name

@@ -1,4 +1,4 @@
-"""The journal: what happened to jobs, and when."""
+"""The journal: the events of jobs, and when they happened."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,23 +7,24 @@ from typing import Any
 from sqlalchemy import Connection, Engine, and_, bindparam, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.events import (
+from supervisor_tasks.jobs.events import (
     Claimed,
     Event,
-    SlurmStarted,
-    SlurmWaiting,
+    SlurmPendingObserved,
+    SlurmRunningObserved,
     SubmissionDenied,
-    SubmitUnclear,
+    SubmitOutcomeUnknown,
+    stored_name,
 )
-from supervisor_tasks.job import Job, JobId, SlurmId
-from supervisor_tasks.ledger.database import asking
-from supervisor_tasks.ledger.models import EffectRow, EventRow
-from supervisor_tasks.ledger.rows import details
+from supervisor_tasks.jobs.model import Job, JobId, SlurmId
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import event_to_json
+from supervisor_tasks.ledger.tables import EffectRow, EventRow
 
 EVENTS = EventRow.metadata.tables["events"]
 EFFECTS = EffectRow.metadata.tables["effects"]
 
-# All jobs that were ever given one of these ids: more than one where slurmctld has given it again.
+# All jobs that ever got one of these SLURM ids. An id has several jobs if slurmctld gave it again.
 _SUBMISSIONS = text(
     """
     SELECT jobs.job_id, jobs.slurm_id, heard.called_s, heard.answered_s, heard.place
@@ -38,15 +39,15 @@ _SUBMISSIONS = text(
     """
 )
 
-# How other customers' submissions fared between two events: how many of these customers had jobs taken, which were begun in
-# that time too, and none cut off; and how many had one cut off.
+# The submissions of other customers between two events. `taken`: how many customers had jobs taken by SLURM (begun in
+# that time, too) and no submission cut off. `cut_off`: how many had a submission cut off.
 _OTHERS = text(
     """
     SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
-        SELECT bool_or(events.name = 'SubmitUnclear') AS cut_off
+        SELECT bool_or(events.name = 'SubmitOutcomeUnknown') AS cut_off
         FROM events JOIN jobs ON jobs.cluster = events.cluster AND jobs.job_id = events.job_id
         WHERE events.cluster = :cluster AND events.id BETWEEN :first_id AND :last_id AND jobs.customer <> :customer
-            AND (events.name = 'SubmitUnclear' OR events.name = 'Submitted' AND EXISTS (
+            AND (events.name = 'SubmitOutcomeUnknown' OR events.name = 'Submitted' AND EXISTS (
                 SELECT FROM events AS begun
                 WHERE begun.cluster = :cluster AND begun.job_id = events.job_id AND begun.name = 'SubmitStarted'
                     AND begun.id BETWEEN :first_id AND events.id
@@ -56,7 +57,7 @@ _OTHERS = text(
     """
 )
 
-# What the journal has of each of these jobs before its next submission.
+# The past of each of these jobs before its next submission: see Past.
 _BEFORE_SUBMISSION = text(
     """
     WITH told AS (
@@ -64,13 +65,13 @@ _BEFORE_SUBMISSION = text(
         WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND name IN ('Claimed', 'SubmitStarted')
     ), claimed AS (
         SELECT DISTINCT ON (job_id) job_id, id, (details -> 'at' ->> 0)::bigint AS block,
-            (details ->> 'signed_here')::boolean AS signed_here
+            (details ->> 'claim_known_to_ledger')::boolean AS claim_known_to_ledger
         FROM told WHERE name = 'Claimed' ORDER BY job_id, id DESC
     )
     SELECT told.job_id, count(*) FILTER (WHERE name = 'SubmitStarted') AS begun,
         EXTRACT(EPOCH FROM clock_timestamp()
             - max(at) FILTER (WHERE name = 'SubmitStarted' AND told.id < claimed.id))::float8 AS earlier_s,
-        max(block) FILTER (WHERE signed_here IS FALSE) AS unknown_claim
+        max(block) FILTER (WHERE claim_known_to_ledger IS FALSE) AS unknown_claim
     FROM told JOIN claimed USING (job_id) GROUP BY told.job_id
     """
 )
@@ -81,7 +82,7 @@ _WAITING = text(
     FROM jobs LEFT JOIN LATERAL (
         SELECT details ->> 'seen' AS seen FROM events
         WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id AND jobs.state = 'QUEUED'
-            AND events.name = 'SlurmWaiting'
+            AND events.name = 'SlurmPendingObserved'
         ORDER BY id DESC LIMIT 1
     ) AS last_look ON true
     WHERE jobs.cluster = :cluster AND jobs.state = ANY(:states)
@@ -92,8 +93,10 @@ _WAITING = text(
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The submissions of a job that were cut off since its effect began to fail, by `reasons`, the latest last; and of how
-    many other customers SLURM took jobs meanwhile, and how many others' were cut off, too.
+    """The submissions of a job that were cut off since its effect began to fail.
+
+    `reasons` has one reason for each, the latest last. `others_taken` is the number of other customers whose jobs SLURM
+    took meanwhile, `others_cut_off` the number of other customers whose submissions were cut off, too.
     """
 
     reasons: Sequence[str]
@@ -103,8 +106,11 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What happened to a job before a submission: how many `begun` before it; how many seconds ago one began under a claim
-    before the last one, if one did; and the block of the last claim, if the ledger does not remember that it wrote it.
+    """What happened to a job before a submission.
+
+    `begun` is how many submissions began before it. `earlier_s` is how many seconds ago the last one under an earlier
+    claim began, None if there was none. `unknown_claim` is the block of the last claim if the ledger has no record of
+    writing it.
     """
 
     begun: int = 0
@@ -113,9 +119,9 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`: a job that was submitted later was
-    given the same id, so that SLURM has lost this one.
+class SubmissionTimes:
+    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`: a later job got the same SLURM
+    id, so SLURM has lost this job.
     """
 
     called_s: float
@@ -131,60 +137,64 @@ class Journal:
         self._cluster = cluster
 
     def write(self, connection: Connection, happened: Sequence[tuple[Job, Event]]) -> None:
-        """Write events down, within the transaction that changes their jobs, with each job as the event left it."""
+        """Store events in the transaction that changes their jobs, each with the state of its job after it."""
         if happened:
             rows = [{"cluster": self._cluster, **_row(job, event)} for job, event in happened]
             connection.execute(insert(EVENTS), rows)
 
     def seconds_since(self, job_id: JobId, event: type[Event]) -> float | None:
-        """How long ago that last happened to the job, by the database's clock; None when it never did."""
+        """How many seconds ago this event last happened to the job, by the database's clock; None if it never did."""
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == event.__name__
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == stored_name(event)
         query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
     def first_claim(self, job_ids: Collection[str]) -> int | None:
-        """The block of the first claim of one of these jobs, whenever it was read; None when there is none."""
+        """The lowest block with a claim of one of these jobs, no matter when it was read; None if there is none."""
         block = func.min(EVENTS.c.details["at"][0].as_integer())
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        with asking(self._engine) as connection:
-            found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == Claimed.__name__))
+        with read_connection(self._engine) as connection:
+            found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == stored_name(Claimed)))
         return found
 
     def before_submission(self, job_ids: Collection[str]) -> dict[JobId, Past]:
-        """What is to be known of jobs that are about to be submitted; in one question."""
-        with asking(self._engine) as connection:
+        """The past of jobs that are about to be submitted, in one query."""
+        with read_connection(self._engine) as connection:
             rows = connection.execute(_BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)})
             return {JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim) for row in rows}
 
     def ages(self, job_ids: Collection[str], event: type[Event]) -> dict[JobId, list[float]]:
-        """How many seconds ago that happened to each of these jobs, every time; the last time first."""
+        """How many seconds ago this event happened to each of these jobs: all times, the latest first."""
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at).label("age_s")
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        query = select(EVENTS.c.job_id, age).where(*about, EVENTS.c.name == event.__name__).order_by(EVENTS.c.id.desc())
+        query = (
+            select(EVENTS.c.job_id, age).where(*about, EVENTS.c.name == stored_name(event)).order_by(EVENTS.c.id.desc())
+        )
         found = dict[JobId, list[float]]()
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             for row in connection.execute(query):
                 found.setdefault(JobId(row.job_id), []).append(float(row.age_s))
         return found
 
-    def strange_answers(self, job_id: JobId) -> list[str]:
-        """What sbatch said of a job since it was claimed that nobody understands, or that SLURM denies; the latest last."""
-        strange = and_(EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.details["strange"].as_boolean())
-        said = or_(strange, EVENTS.c.name == SubmissionDenied.__name__)
+    def unparsed_answers(self, job_id: JobId) -> list[str]:
+        """The answers of sbatch since the job's last claim that the parser does not know, or that SLURM contradicts.
+        The latest is last.
+        """
+        unparsed = and_(EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.details["unparsed"].as_boolean())
+        said = or_(unparsed, EVENTS.c.name == stored_name(SubmissionDenied))
         query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), said)
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return list(connection.scalars(query.order_by(EVENTS.c.id)))
 
     def cut_off(self, job: Job, effect_id: int) -> CutOff:
-        """How the job's submissions were cut off, as far as that effect has failed without a break."""
+        """The job's submissions that were cut off since this effect began to fail without a break."""
         failing = select(EFFECTS.c.failing_since).where(EFFECTS.c.id == effect_id).scalar_subquery()
-        these = EVENTS.c.name == SubmitUnclear.__name__, EVENTS.c.at >= failing
+        these = EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.at >= failing
         query = select(EVENTS.c.id, EVENTS.c.details["reason"].astext.label("reason"))
         query = query.where(*self._since_claim(job.job_id, EVENTS.c.id.__gt__), *these).order_by(EVENTS.c.id)
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             rows = list(connection.execute(query))
             if not rows:
                 return CutOff([], 0, 0)
@@ -194,41 +204,45 @@ class Journal:
 
     def _since_claim(self, job_id: JobId, than: Callable[[Any], Any]) -> tuple[Any, ...]:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
-        claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == Claimed.__name__).scalar_subquery()
+        claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == stored_name(Claimed)).scalar_subquery()
         return *about, than(claimed)
 
     def looks(self, job_ids: Iterable[str], within_s: float) -> dict[JobId, list[tuple[str, float]]]:
-        """What SLURM showed of these jobs in the last seconds, and how many seconds ago; the latest look first."""
+        """The states that SLURM showed of these jobs in the last `within_s`, and how many seconds ago; latest first."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         seen, ago_s = EVENTS.c.details["seen"].astext, func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
         query = select(EVENTS.c.job_id, seen.label("seen"), ago_s.label("ago_s")).order_by(EVENTS.c.id.desc())
-        query = query.where(*about, EVENTS.c.name.in_([SlurmStarted.__name__, SlurmWaiting.__name__]), ago_s < within_s)
+        query = query.where(
+            *about,
+            EVENTS.c.name.in_([stored_name(SlurmRunningObserved), stored_name(SlurmPendingObserved)]),
+            ago_s < within_s,
+        )
         found = dict[JobId, list[tuple[str, float]]]()
-        with asking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             for row in connection.execute(query):
                 found.setdefault(JobId(row.job_id), []).append((row.seen, float(row.ago_s)))
         return found
 
     def waiting(self, states: Collection[str]) -> list[tuple[str, str | None, int]]:
-        """How many jobs of each customer are in these states, by what the last look showed of them."""
-        with asking(self._engine) as connection:
+        """How many jobs are in these states, by customer and by the state that the last look at SLURM showed."""
+        with read_connection(self._engine) as connection:
             rows = connection.execute(_WAITING, {"cluster": self._cluster, "states": list(states)})
             return [(row.customer, row.seen, row.number) for row in rows]
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
-        """Which of these jobs SLURM has shown as SUSPENDED at a look."""
+        """Those of these jobs that SLURM has ever shown as SUSPENDED."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        seen = EVENTS.c.name == SlurmStarted.__name__, EVENTS.c.details["seen"].astext == "SUSPENDED"
-        with asking(self._engine) as connection:
+        seen = EVENTS.c.name == stored_name(SlurmRunningObserved), EVENTS.c.details["seen"].astext == "SUSPENDED"
+        with read_connection(self._engine) as connection:
             return {JobId(name) for name in connection.scalars(select(EVENTS.c.job_id).where(*about, *seen).distinct())}
 
-    def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, Submission]:
-        """The last submissions of all jobs that were ever given one of these ids."""
-        with asking(self._engine) as connection:
+    def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, SubmissionTimes]:
+        """The last submissions of all jobs that ever got one of these SLURM ids."""
+        with read_connection(self._engine) as connection:
             rows = list(connection.execute(_SUBMISSIONS, {"cluster": self._cluster, "slurm_ids": list(slurm_ids)}))
-        holders = {row.slurm_id: row.job_id for row in rows}  # the last one stays
+        holders = {row.slurm_id: row.job_id for row in rows}  # the job with the last submission remains
         return {
-            JobId(row.job_id): Submission(
+            JobId(row.job_id): SubmissionTimes(
                 row.called_s if row.called_s is not None else row.answered_s,
                 row.answered_s,
                 holders[row.slurm_id] != row.job_id,
@@ -240,7 +254,7 @@ class Journal:
 def _row(job: Job, event: Event) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
-        "name": type(event).__name__,
-        "details": details(event),
+        "name": stored_name(event),
+        "details": event_to_json(event),
         "state": job.state.value,
     }

@@ -1,282 +1,338 @@
-"""The statements of the outbox: each handles any number of effects in one round trip."""
+"""What is left to do: effects that are taken, given back, parked and freed. The SQL statements are in outbox_sql.py.
 
-from sqlalchemy import TextClause, text
+A process takes an effect, and holds it by a lease with a token. A process writes only to effects whose last token
+is its own.
+"""
 
-# What an OpenEffect has.
-_EFFECT = """effects.id, effects.job_id, effects.kind, effects.wakes, effects.attempts, effects.unforeseen, effects.refusals,
-        COALESCE(effects.lease, 0) AS holder, effects.takings AS taking,
-        GREATEST(EXTRACT(EPOCH FROM effects.due_at - now()), 0)::float8 AS due_in_s"""
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine, TextClause
+
+from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
+from supervisor_tasks.ledger import outbox_sql
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, GONE, TURNS, WorkerSession
+
+log = structlog.get_logger()
+
+# Longer than any effect takes, even the longest search for a job in a SLURM that needs the whole time-out of each
+# command: an effect that is only slow must not be parked. The lease of a dead holder is free at once.
+LEASE_S = 420.0
+WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
+LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
+LATE_AFTER_TRIES = 50
+SUSPECT_AFTER = 2  # unexpected failures in a row; from then on an effect is leased alone, to protect the others
+PARKED_AFTER = 3
+WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
+SHOWN_JOBS = 5  # in a log line
+MOST = 1000  # effects that are taken at a time
+GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
+COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
+
+EffectRequests = dict[tuple[JobId, EffectKind], float]  # in how many seconds each effect is due
 
 
-def _returning(statement: str, *columns: str) -> TextClause:
-    return text(f"{statement} RETURNING {', '.join((_EFFECT, *columns))}")
+class LeaseLostError(SupervisorError):
+    """Another lease holds the effects by now. Nothing was written."""
+
+    def __init__(self, lost: "Sequence[OpenEffect]") -> None:
+        shown = ", ".join(f"{effect.kind} of {effect.job_id}" for effect in lost[:SHOWN_JOBS])
+        super().__init__(f"the leases of {len(lost)} effects are another's now: {shown}")
+        self.lost = frozenset(effect.id for effect in lost)
 
 
-# Opens effects; one that is open already is brought forward and counts one demand more. One that is parked is tried once
-# more: what is new may help, and if it does not, the effect is parked again at its first failure. A demand that is not for now
-# (a caller who has said too much already) leaves it parked: it would be tried at once, and so as often as anybody likes.
-OPEN = _returning(
-    """
-    INSERT INTO effects (cluster, job_id, kind, due_at, woken_at)
-    SELECT :cluster, wanted.job_id, wanted.kind, now() + wanted.due_in_s * interval '1 second', now()
-    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[]), CAST(:dues AS float8[]))
-        AS wanted(job_id, kind, due_in_s)
-    ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
-    DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), wakes = effects.wakes + 1, woken_at = now(),
-        parked_at = CASE WHEN EXCLUDED.due_at > now() THEN effects.parked_at END
-    """,
-    "lease",
-    "parked_at",
-)
-
-# Which of these takings still hold their effects, until the transaction's end. A lease is not a process's but a taking's: the
-# same process may have lost the effect and taken it again meanwhile.
-HELD = text(
-    """
-    SELECT effects.id FROM effects
-    JOIN unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
-        AS given(id, holder, taking) ON given.id = effects.id
-    WHERE done_at IS NULL AND lease = given.holder AND takings = given.taking AND lease_until > now()
-    ORDER BY effects.id FOR UPDATE OF effects
-    """
-)
-
-# Ends effects that were carried out by who holds them: done, or due again (`due_in_s`), or, when a demand came in
-# meanwhile, due at once. What was carried out in vain goes on to fail: whatever the next step of its circle is, nothing
-# has come of it.
-END = _returning(
-    """
-    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = ended.in_vain, woken_at = now(),
-        attempts = CASE WHEN ended.in_vain IS NULL THEN 0 ELSE attempts END,
-        failing_since = CASE WHEN ended.in_vain IS NOT NULL THEN COALESCE(failing_since, now()) END,
-        unforeseen = 0, refusals = 0, evidence = NULL,
-        done_at = CASE WHEN effects.wakes = ended.wakes AND ended.due_in_s IS NULL THEN now() END,
-        due_at = CASE WHEN effects.wakes = ended.wakes
-            THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:dues AS float8[]), CAST(:holders AS bigint[]),
-        CAST(:takings AS bigint[]), CAST(:in_vain AS text[])) AS ended(id, wakes, due_in_s, holder, taking, in_vain)
-    WHERE effects.id = ended.id AND effects.done_at IS NULL
-        AND effects.lease = ended.holder AND effects.takings = ended.taking
-    """,
-    "parked_at",
-    "done_at",
-)
-
-# Closes the open effects of these (job, kind) pairs, whoever works on them.
-CLOSE = text(
-    """
-    UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
-    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[])) AS pointless(job_id, kind)
-    WHERE effects.cluster = :cluster AND effects.job_id = pointless.job_id AND effects.kind = pointless.kind
-        AND effects.done_at IS NULL
-    """
-)
-
-_DUE = "cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
-_TAKE = """
-    UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
-        takings = takings + 1
-    WHERE id IN ({chosen})
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """An effect that a worker must carry out. `generation` is the count of demands when it was read. `holder` and
+    `lease_token` name the lease under which it was taken. `notified`: a message was already sent for it, and may still
+    be in the queue.
     """
 
+    id: int
+    job_id: JobId
+    kind: EffectKind
+    generation: int
+    attempts: int
+    due_in_s: float = 0.0
+    unexpected_failures: int = 0  # unexpected failures in a row
+    holder: int = 0
+    lease_token: int = 0
+    notified: bool = False
+    contract_rejections: int = 0  # by the contract, without a success in between
 
-def leasing(chosen: str) -> TextClause:
-    """A statement that takes the effects whose ids are chosen so, with `{due}` in place of what makes them due."""
-    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE)))
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a worker carries it out alone: it may be the cause of the unexpected failures before."""
+        return self.unexpected_failures >= SUSPECT_AFTER
 
 
-# Takes effects that are due and that no worker works on; several takers never get the same one. A suspect, during which workers
-# have ended, is not among them.
-LEASE = leasing(
-    """
-    SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unforeseen < :suspect
-    ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
-    """
-)
+@dataclass(frozen=True, slots=True)
+class EffectAlarmSummary:
+    """What an operator must know about the effects. `most_tries`, `longest_s` and `last_error` are of the late ones."""
 
-# Takes submissions of several customers: of each that has fewer than `at_once` groups under way one group, of `of_one` jobs
-# at the most, those first that have waited longest. Customers with the fewest groups under way come first, then who has waited
-# longest. What was taken at one time is one group. Only jobs in these two states have an effect of that kind.
-LEASE_GROUPS = leasing(
-    """
-    WITH due AS MATERIALIZED (
-        SELECT effects.id, customer, due_at, lease, lease_until
-        FROM jobs JOIN effects USING (cluster, job_id)
-        WHERE {due} AND kind = 'submit' AND state IN ('READY', 'SUBMITTING')
-            AND (lease IS NOT NULL OR unforeseen < :suspect)
-    ), busy AS (
-        SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
-    ), waiting AS (
-        SELECT id, customer, COALESCE(groups, 0) AS groups, min(due_at) OVER (PARTITION BY customer) AS since,
-            row_number() OVER (PARTITION BY customer ORDER BY due_at, id) AS place
-        FROM due LEFT JOIN busy USING (customer) WHERE lease IS NULL AND COALESCE(groups, 0) < :at_once
-    ), ranked AS (
-        SELECT id, place, dense_rank() OVER (ORDER BY groups, since, customer) AS turn FROM waiting
-    )
-    SELECT id FROM effects
-    WHERE id IN (SELECT id FROM ranked WHERE turn <= :most_groups AND place <= :of_one)
-        AND done_at IS NULL AND lease IS NULL
-    FOR UPDATE SKIP LOCKED
-    """
-)
+    parked: int
+    late: int
+    most_tries: int
+    longest_s: float
+    last_error: str | None
 
-# Who takes groups, or a suspect, does it after the one before: each counts what that one has taken.
-ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
 
-HAS_SUSPECTS = text(
-    """
-    SELECT EXISTS (
-        SELECT FROM effects
-        WHERE cluster = :cluster AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
-            AND failing_since IS NOT NULL AND unforeseen >= :suspect
-    )
-    """
-)
+WakeUp = Callable[[Sequence[OpenEffect]], None]
 
-# Takes one suspect, while no other one is carried out in the whole cluster: if the worker dies, it is known of what.
-LEASE_SUSPECT = leasing(
-    """
-    SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL AND unforeseen >= :suspect
-        AND NOT EXISTS (
-            SELECT FROM effects AS other
-            WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
-                AND other.lease IS NOT NULL AND other.unforeseen >= :suspect
+
+class Effects:
+    """The effects of one cluster. `wake` gets those that are due now or soon, after the commit that made them due."""
+
+    def __init__(self, engine: Engine, cluster: str, holder: WorkerSession, wake: WakeUp) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._holder = holder
+        self.wake = wake
+
+    def lease(self, kinds: Iterable[EffectKind], most: int = MOST, *, suspects: bool = True) -> list[OpenEffect]:
+        """Take due effects of these kinds that no worker works on, or else one suspect, if `suspects` is set.
+
+        This process holds them until it records them as done, postpones or parks them, or ends.
+        """
+        return self._lease(outbox_sql.LEASE, kinds, {"most": most}, suspects)
+
+    def lease_groups(self, most_groups: int, of_one: int, *, suspects: bool = True) -> list[OpenEffect]:
+        """Take submissions of at most `most_groups` customers, at most `of_one` of each, or one suspect as in `lease`.
+
+        A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers with the fewest groups under way
+        come first, then those that have waited longest.
+        """
+        groups = {"most_groups": most_groups, "of_one": of_one, "at_once": GROUPS_OF_ONE_CUSTOMER}
+        return self._lease(outbox_sql.LEASE_GROUPS, [EffectKind.SUBMIT], groups, suspects)
+
+    def _lease(
+        self, statement: TextClause, kinds: Iterable[EffectKind], how_many: dict[str, int], suspects: bool
+    ) -> list[OpenEffect]:
+        parameters = {
+            "cluster": self._cluster,
+            "holder": self._holder.number(),
+            "lease_s": LEASE_S,
+            "kinds": [kind.value for kind in kinds],
+            "suspect": SUSPECT_AFTER,
+            **how_many,
+        }
+        turn = {"turns": TURNS, "cluster": self._cluster}
+        with around(CrashPoint.LEASE), self._engine.begin() as connection:
+            if statement is outbox_sql.LEASE_GROUPS:
+                connection.execute(outbox_sql.ONE_TAKER, turn)
+            leased = taken(connection.execute(statement, parameters))
+            if suspects and not leased and connection.scalar(outbox_sql.HAS_SUSPECTS, parameters):
+                connection.execute(outbox_sql.ONE_TAKER, turn)
+                leased = taken(connection.execute(outbox_sql.LEASE_SUSPECT, parameters))
+        return leased
+
+    def extend(self, effects: Sequence[OpenEffect]) -> None:
+        """Let the leases of these effects last as long as if they were taken now. The last effect has not begun yet."""
+        with self._engine.begin() as connection:
+            connection.execute(outbox_sql.EXTEND, _leases(effects) | {"lease_s": LEASE_S})
+
+    def postpone(
+        self,
+        effects: Sequence[OpenEffect],
+        due_in_s: float,
+        error: str | None = None,
+        *,
+        unexpected: bool = False,
+        waits: bool = False,
+        refused: bool = False,
+    ) -> None:
+        """Give effects back. They are due again in `due_in_s` seconds.
+
+        With an `error` they have failed; the failures in a row are counted, and the time since the first one. With
+        `waits` they have not failed, but they do not progress either, and the error says what they wait for. With
+        `refused` the contract refused them; refusals also have a count of their own.
+        """
+        if not effects:
+            return
+        parameters = {
+            **_leases(effects),
+            "due_in_s": due_in_s,
+            "error": None if error is None else sanitize_and_truncate(error),
+            "unexpected": unexpected,
+            "waits": waits,
+            "refused": refused,
+        }
+        with around(CrashPoint.POSTPONE):
+            rows = self._give_back(outbox_sql.POSTPONE, parameters)
+        soon = taken(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        if soon:
+            self.wake(soon)
+
+    def _give_back(self, statement: TextClause, parameters: dict[str, Any]) -> list[Any]:
+        """Give effects back. If the database is away, the holder gives them back later, and they need not wait for the
+        end of the lease. Raises the database's error all the same.
+        """
+        try:
+            with self._engine.begin() as connection:
+                return list(connection.execute(statement, parameters))
+        except GONE:
+            self._holder.owe(statement, parameters)
+            raise
+
+    def hurry(self, job_ids: Sequence[str], kinds: Iterable[EffectKind], error: str | None = None) -> None:
+        """Bring forward effects that wait for something that will not happen; the clock wakes them. With an error, the
+        contract has refused their transactions.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": list(job_ids),
+            "kinds": [kind.value for kind in kinds],
+            "error": None if error is None else sanitize_and_truncate(error),
+        }
+        with self._engine.begin() as connection:
+            connection.execute(outbox_sql.HURRY, parameters)
+
+    def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
+        """Leave an effect to the operator. False when a demand came in meanwhile: then the effect is tried once more
+        with the new information. False also when another lease holds the effect now.
+        """
+        parameters = {
+            "id": effect.id,
+            "holder": effect.holder,
+            "lease_token": effect.lease_token,
+            "generation": effect.generation,
+            "error": sanitize_and_truncate(reason),
+            "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
+        }
+        rows = self._give_back(outbox_sql.PARK, parameters)
+        again = taken(row for row in rows if row.parked_at is None)
+        if again:
+            self.wake(again)
+        return bool(rows) and not again
+
+    def retry(self, effect_id: int | None = None, job_id: JobId | None = None) -> list[OpenEffect]:
+        """Start effects over that are parked, or that fail again and again: this one, those of this job, or all."""
+        parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
+        with self._engine.begin() as connection:
+            return taken(connection.execute(outbox_sql.RETRY, parameters))
+
+    def trouble(self) -> EffectAlarmSummary:
+        """How many effects are parked, and how many have failed for long without being parked."""
+        parameters = {"cluster": self._cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
+        with read_connection(self._engine) as connection:
+            return EffectAlarmSummary(**connection.execute(outbox_sql.TROUBLE, parameters).mappings().one())
+
+    def failing_with(self, words: str) -> tuple[int, list[str]]:
+        """How many effects fail for a reason that begins with these words, and a few of the reasons."""
+        with read_connection(self._engine) as connection:
+            row = connection.execute(outbox_sql.FAILING_WITH, {"cluster": self._cluster, "words": words}).one()
+        return row.effects, list(row.errors)
+
+    def forgotten(self) -> list[OpenEffect]:
+        """Due effects that need a message: the first message was lost, the worker died, or their time has come."""
+        with self._engine.begin() as connection:
+            alive = list(connection.scalars(ALIVE_HOLDERS))
+            self._free(connection, alive)
+            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
+            rows = list(connection.execute(outbox_sql.FORGOTTEN, parameters))
+        return [replace(effect, notified=row.notified) for effect, row in zip(taken(rows), rows, strict=True)]
+
+    def _free(self, connection: Connection, alive: Sequence[int]) -> None:
+        parameters = {
+            "cluster": self._cluster,
+            "alive": alive,
+            "lease_s": LEASE_S,
+            "bound": PARKED_AFTER,
+            "error": WORKER_ENDED,
+        }
+        freed = list(connection.execute(outbox_sql.FREE_LEASES, parameters))
+        if freed:
+            log.warning("leases_reclaimed", effects=len(freed), jobs=[row.job_id for row in freed[:SHOWN_JOBS]])
+        for row in freed:
+            if row.parked_at is not None:  # check_alarms raises the alarm
+                log.error("effect_parked", job_id=row.job_id, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
+
+    # --- within the transaction of an event -------------------------------------------------------------------------
+
+    def require_held(self, connection: Connection, effects: Sequence[OpenEffect]) -> None:
+        """Lock these effects for their leases until the transaction ends. Raises LeaseLostError if a lease has lost
+        its effect.
+        """
+        held = set(connection.scalars(outbox_sql.HELD, _leases(effects)))
+        lost = [effect for effect in effects if effect.id not in held]
+        if lost:
+            raise LeaseLostError(lost)
+
+    def end(
+        self, connection: Connection, done: Sequence[tuple[OpenEffect, str | None]], wanted: EffectRequests
+    ) -> list[OpenEffect]:
+        """End effects that are still held. Each comes with the reason why it was carried out in vain, or None.
+
+        An effect that is wanted again becomes due again, and is removed from `wanted`. Returns those that stay open.
+        """
+        if not done:
+            return []
+        effects = [effect for effect, _ in done]
+        dues = [wanted.get((effect.job_id, effect.kind)) for effect in effects]
+        failure_reason = [None if why is None else sanitize_and_truncate(why) for _, why in done]
+        rows = list(
+            connection.execute(outbox_sql.END, _leases(effects) | {"dues": dues, "failure_reason": failure_reason})
         )
-    ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
-    """
-)
+        for row in rows:
+            wanted.pop((JobId(row.job_id), EffectKind(row.kind)), None)
+        return taken(row for row in rows if row.done_at is None and row.parked_at is None)
 
-# Lets what is still held, and was not carried out yet, be held for longer.
-EXTEND = text(
-    """
-    UPDATE effects SET lease_until = now() + :lease_s * interval '1 second'
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
-        AS given(id, holder, taking)
-    WHERE effects.id = given.id AND done_at IS NULL
-        AND lease = given.holder AND takings = given.taking AND lease_until > now()
-    """
-)
+    def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
+        """Open effects, or bring forward those that are open. Returns those that a worker may take."""
+        if not wanted:
+            return []
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": [job_id for job_id, _ in wanted],
+            "kinds": [kind.value for _, kind in wanted],
+            "dues": list(wanted.values()),
+        }
+        rows = connection.execute(outbox_sql.OPEN, parameters)
+        return taken(row for row in rows if row.lease is None and row.parked_at is None)
 
-# Frees the leases of holders that are gone and of those that took far too long. Either may be the effect's doing, and counts as
-# a failure that was not foreseen; not where the database itself was away, which ends all holders.
-FREE_LEASES = text(
-    """
-    UPDATE effects SET lease = NULL, lease_until = NULL, woken_at = NULL,
-        unforeseen = unforeseen + counts, failing_since = COALESCE(failing_since, now()),
-        last_error = :error,
-        parked_at = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound THEN now() END,
-        evidence = CASE WHEN counts = 1 AND unforeseen + 1 >= :bound
-            THEN jsonb_build_object('reason', CAST(:error AS text), 'attempts', attempts) END
-    FROM (
-        SELECT id AS freed,
-            (lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time())::int AS counts
-        FROM effects
-        WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-            AND (lease_until < now() OR NOT lease = ANY(:alive))
-        FOR UPDATE SKIP LOCKED
-    ) AS held
-    WHERE id = freed
-    RETURNING id, job_id, kind, attempts, parked_at
-    """
-)
+    def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
+        """Close the effects that have no purpose in the present state of their jobs."""
+        pairs = [(job.job_id, kind.value) for job in changed for kind in obsolete_effects(job)]
+        if pairs:
+            job_ids, kinds = map(list, zip(*pairs, strict=True))
+            parameters = {"cluster": self._cluster, "job_ids": job_ids, "kinds": kinds}
+            connection.execute(outbox_sql.CLOSE, parameters)
 
-# Effects that are due, that no worker works on, and for which no message was sent lately; `woken` when one was sent since they
-# are due.
-FORGOTTEN = _returning(
-    """
-    UPDATE effects SET woken_at = now()
-    FROM (
-        SELECT id AS due, COALESCE(woken_at >= due_at, false) AS woken FROM effects
-        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
-            AND (woken_at IS NULL OR woken_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
-        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
-    ) AS forgotten
-    WHERE id = due
-    """,
-    "woken",
-)
 
-# Gives effects back that are held, to be tried again later, or at once when a demand came in meanwhile. Without an error
-# nothing has failed, and the count of failures begins anew; that of those that nobody foresaw does also when this one was
-# foreseen. What waits is not counted, but for how long it has. Refusals are counted whatever else fails between them, until
-# there is no failure (one that came while the effect was held is none of the past).
-POSTPONE = _returning(
-    """
-    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, woken_at = NULL,
-        attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
-        unforeseen = CASE WHEN :unforeseen THEN unforeseen + 1 ELSE 0 END,
-        refusals = CASE WHEN :refused THEN refusals + 1
-            WHEN CAST(:error AS text) IS NULL AND effects.wakes = given.wakes THEN 0 ELSE refusals END,
-        failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
-        due_at = CASE WHEN effects.wakes = given.wakes
-            THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:wakes AS int[]), CAST(:holders AS bigint[]), CAST(:takings AS bigint[]))
-        AS given(id, wakes, holder, taking)
-    WHERE effects.id = given.id AND effects.done_at IS NULL
-        AND effects.lease = given.holder AND effects.takings = given.taking
-    """,
-    "parked_at",
-)
+def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:
+    return {
+        "ids": [effect.id for effect in effects],
+        "generation": [effect.generation for effect in effects],
+        "holders": [effect.holder for effect in effects],
+        "lease_token": [effect.lease_token for effect in effects],
+    }
 
-# Takes an effect out of the running until an operator decides or something new is heard; what was heard already, while the
-# effect was being carried out, counts.
-PARK = _returning(
-    """
-    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
-        evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
-        parked_at = CASE WHEN wakes = :wakes THEN now() END, due_at = LEAST(due_at, now()), woken_at = now()
-    WHERE id = :id AND done_at IS NULL AND lease = :holder AND takings = :taking
-    """,
-    "parked_at",
-)
 
-# How many effects are parked, and how it stands with those that fail and are tried all the same.
-TROUBLE = text(
-    """
-    SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
-        count(*) FILTER (WHERE late) AS late,
-        COALESCE(max(attempts) FILTER (WHERE late), 0) AS most_tries,
-        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)) FILTER (WHERE late), 0)::float8 AS longest_s,
-        (array_agg(last_error ORDER BY failing_since) FILTER (WHERE late))[1] AS last_error
-    FROM (
-        SELECT *, parked_at IS NULL AND (attempts > :late_tries
-            OR failing_since < now() - :late_s * interval '1 second') AS late
-        FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
-    ) AS failing
-    """
-)
+def taken(rows: Iterable[Any]) -> list[OpenEffect]:
+    """The effects of rows as the statements of outbox_sql.py return them."""
+    return [
+        OpenEffect(
+            row.id,
+            JobId(row.job_id),
+            EffectKind(row.kind),
+            row.generation,
+            row.attempts,
+            row.due_in_s,
+            row.unexpected_failures,
+            row.holder,
+            row.lease_token,
+            contract_rejections=row.contract_rejections,
+        )
+        for row in rows
+    ]
 
-# Why effects fail whose last error begins with these words: how many, and some of the reasons, each once.
-FAILING_WITH = text(
-    """
-    SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors
-    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND starts_with(last_error, :words)
-    """
-)
 
-# Lets parked effects, or open ones that wait for their next try, begin anew: all, of one job, or the one with that id.
-RETRY = _returning(
-    """
-    UPDATE effects SET parked_at = NULL, due_at = now(), woken_at = NULL, attempts = 0, unforeseen = 0, refusals = 0,
-        failing_since = NULL
-    WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
-        AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
-        AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
-    """,
-)
-
-# Ends a parked effect that nobody carried out.
-FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
-
-# Brings forward what waits for its next try: what it waited for has turned out otherwise.
-HURRY = text(
-    """
-    UPDATE effects SET due_at = LEAST(due_at, now()), wakes = wakes + 1, woken_at = NULL,
-        last_error = COALESCE(CAST(:error AS text), last_error),
-        refusals = CASE WHEN CAST(:error AS text) IS NULL THEN refusals ELSE refusals + 1 END,
-        failing_since = CASE WHEN CAST(:error AS text) IS NULL THEN failing_since ELSE COALESCE(failing_since, now()) END
-    WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
-    """
-)
+def _evidence(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else sanitize_and_truncate(str(value))

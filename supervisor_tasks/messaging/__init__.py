@@ -1,1 +1,1 @@
-"""Celery and Redis, as a hint of when to look at the ledger."""
+"""Celery and Redis. A message is only a hint to read the ledger."""

@@ -1,6 +1,6 @@
-"""Backpressure: no message is sent to a queue that no worker works off, as Redis would grow without end.
+"""Backpressure: the supervisor sends no message to a queue that no worker serves, because Redis would grow without end.
 
-The only place that reads how many messages wait in a queue.
+Only this module reads how many messages wait in a queue.
 """
 
 import threading
@@ -17,16 +17,19 @@ from redis.exceptions import RedisError
 log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0
-BUSY = 16  # messages in a queue are more than a worker takes at a time: what was sent before may be among them
+BUSY = 16  # a worker takes fewer messages at a time: with more in the queue, earlier ones may still wait
 
 
 def queue_length(channel: Any, queue: str) -> int:
-    """How many messages wait in the queue. Raises what the broker's client raises."""
+    """Return how many messages wait in the queue. Raises the errors of the broker's client."""
     return int(channel._size(queue))
 
 
 def queue_lengths(connect: Callable[[], AbstractContextManager[Any]], queues: Iterable[str]) -> int:
-    """How many messages wait in these queues together, by a connection of Kombu; none while the broker does not answer."""
+    """Return how many messages wait in these queues together; 0 while the broker does not answer.
+
+    `connect` makes a connection of Kombu.
+    """
     try:
         with connect() as connection:
             return sum(queue_length(connection.default_channel, queue) for queue in queues)
@@ -35,7 +38,7 @@ def queue_lengths(connect: Callable[[], AbstractContextManager[Any]], queues: It
 
 
 class Limit:
-    """At most so many messages in a queue. The log says once that a queue is full, and once that it is not any more."""
+    """Allows `most` messages in a queue. Logs once when a queue is full, and once when it has room again."""
 
     def __init__(self, most: int, sender: str) -> None:
         self._most = most
@@ -43,21 +46,22 @@ class Limit:
         self._full: set[str] = set()
 
     def allows(self, queue: str, length: int) -> bool:
-        """Whether one more message may be sent to a queue of this length."""
+        """Return whether the sender may send one more message to a queue of this length."""
         if length < self._most:
             if queue in self._full:
                 self._full.remove(queue)
-                log.info("messages_go_on", sender=self._sender, queue=queue)
+                log.info("queue_drained", sender=self._sender, queue=queue)
             return True
         if queue not in self._full:
             self._full.add(queue)
-            log.warning("messages_held_back", sender=self._sender, queue=queue, waiting=length)
+            log.warning("queue_full", sender=self._sender, queue=queue, waiting=length)
         return False
 
 
 class Backpressure:
-    """Holds back what is sent by this process: a queue is counted once a second, and in between what is sent adds to the
-    count. Threads may share it.
+    """Limits the messages that this process sends. Threads may share it.
+
+    It counts a queue once a second, and adds the messages that it allows in between.
     """
 
     def __init__(self, app: Celery, most: int, sender: str) -> None:
@@ -67,7 +71,7 @@ class Backpressure:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def allows_one_more(self, queue: str) -> bool:
-        """Whether one more message may be sent; also while the broker does not answer."""
+        """Return whether the process may send one more message; True while the broker does not answer."""
         with self._lock:
             counted_s, length = self._counted.get(queue, (float("-inf"), 0))
             if time.monotonic() - counted_s >= COUNT_EVERY_S:
@@ -76,7 +80,7 @@ class Backpressure:
             return self._limit.allows(queue, length)
 
     def is_busy(self, queue: str) -> bool:
-        """Whether more messages wait there than a worker takes at a time."""
+        """Return whether more messages wait in the queue than a worker takes at a time."""
         return self._length(queue) > BUSY
 
     def _length(self, queue: str) -> int:

@@ -1,7 +1,7 @@
-"""Beat's scheduler: it asks the ledger once a second what is due, in one question, and sends messages for nothing else.
+"""Beat's scheduler: it asks the ledger once a second, in one query, which tasks are due, and sends messages for these.
 
-Celery's own scheduler goes by the time of day: a clock that is set back by an hour keeps it silent for an hour. This one goes
-by the time that has passed, and it sends nothing to a queue that is not worked off.
+Celery's own scheduler uses the time of day: after an operator sets the clock back by an hour, it sends nothing for an
+hour. This scheduler uses the time that has passed, and sends nothing to a queue that no worker serves.
 """
 
 import time
@@ -15,29 +15,32 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from supervisor_tasks.broker import Outage, connected
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.messaging.backpressure import Limit, queue_length
+from supervisor_tasks.messaging.consumer import OutageLog, connected
+from supervisor_tasks.messaging.queues import TASKS
 from supervisor_tasks.monitoring.progress import LOOP
-from supervisor_tasks.queues import TASKS
 
 log = structlog.get_logger()
 
 Question = Callable[
     [], Mapping[str, float]
-]  # the tasks that are due, and how many seconds lie between two messages for each
+]  # the tasks that are due, each with the least number of seconds between two messages
 
 ASKED_EVERY_S = 1.0
 MOST_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
 
 
 class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
-    """Sends what `question` says is due. A message that cannot be sent is dropped: its task is due again. It keeps no file."""
+    """Sends a message for each task that the question returns. It keeps no file.
+
+    It drops a message when the broker fails; the task will be due again.
+    """
 
     tasks: Collection[str] = ()
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
-        self._outage = Outage()
+        self._outage = OutageLog()
         self._asked_s = float("-inf")
         self._sent_s: dict[str, float] = {}
         self._limit = Limit(MOST_WAITING, "beat")
@@ -46,15 +49,15 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._question = self.open_question()
 
     def open_question(self) -> Question:
-        """How the ledger is asked; beat's own class knows it."""
+        """Return the query of the ledger; the subclass for beat has it."""
         raise NotImplementedError
 
     def setup_schedule(self) -> None:
-        """The tasks that may be due."""
+        """Give Celery the tasks that can be due."""
         self.merge_inplace({name: {"task": f"{TASKS}.{name}", "schedule": ASKED_EVERY_S} for name in self.tasks})
 
     def tick(self, **_: Any) -> float:
-        """Send what is due; returns the seconds until the ledger is asked again."""
+        """Send messages for the tasks that are due; returns the seconds until the next query."""
         LOOP.mark()
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
@@ -65,26 +68,26 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         return max(self._asked_s + ASKED_EVERY_S - time.monotonic(), 0.0)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a message, unless so many wait that no worker can be at work there."""
+        """Send a message, unless so many messages wait that no worker can be serving the queue."""
         try:
             if self._is_worked_off(entry):
                 self.apply_async(entry, producer=producer, advance=False)
         except (SchedulingError, KombuError, RedisError, OSError) as error:
-            self._outage.goes_on(error)
+            self._outage.record_failure(error)
         else:
-            self._outage.is_over()
+            self._outage.record_recovery()
 
     def _due(self) -> Mapping[str, float]:
-        """Nothing while the ledger does not answer: no worker could do anything either."""
+        """Return the tasks that are due; none while the ledger does not answer, because no worker could work either."""
         try:
             found = self._question()
         except TransientError as error:
             if self._ledger_away_since_s is None:
                 self._ledger_away_since_s = time.monotonic()
-                log.warning("ledger_away", error=str(error))
+                log.warning("ledger_disconnected", error=str(error))
             return {}
         if self._ledger_away_since_s is not None:
-            log.info("ledger_back", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
+            log.info("ledger_reconnected", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
             self._ledger_away_since_s = None
         return found
 

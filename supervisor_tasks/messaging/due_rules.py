@@ -1,51 +1,75 @@
-"""Which tasks are due, by what the ledger says. It decides, and asks nothing.
+"""Decides from the ledger's data which tasks are due. It does no I/O.
 
-A task has something to do (`wanted`), or it has not ended for a while (`idle_s`): that it does end then tells that the workers
-of its queue are alive. Nothing else becomes a message.
+A task is due when it has something to do (`wanted`), or when it has not ended for `idle_s`: its next end then proves
+that the workers of its queue are alive. Beat sends messages for no other task.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import CALLBACKS_MISSED, REWIND, STANDS_STILL, Fact
-from supervisor_tasks.ledger.operator import AlarmName, finished_tick
-from supervisor_tasks.ledger.provider import HARDWARE, MEMORY, PERMISSION, REGISTRATION, RUN_WANTED, STANDING
-from supervisor_tasks.ledger.provider import WANTED as REGISTRATION_WANTED
-from supervisor_tasks.ledger.tellers import away
+from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, REWIND, SCAN_STALLED, Fact
+from supervisor_tasks.ledger.heartbeats import missing_sources
+from supervisor_tasks.ledger.registrations import (
+    HARDWARE,
+    MEASUREMENT_REQUESTED,
+    PERMISSION,
+    REGISTRATION,
+    REGISTRATION_RECORD,
+    REGISTRATION_REQUESTED,
+    REGISTRATION_STATUS,
+)
+from supervisor_tasks.ledger.tick_names import IDLE_S, OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, SEEN, check_is_due
-from supervisor_tasks.registration import Action, Standing
+from supervisor_tasks.provider.registration_rules import Action, RegistrationStatus
 
-YOUNG_S = 30.0  # a fact of the registration that is younger has just changed
-WATCHED_ALARMS = {AlarmName.EFFECT_PARKED, AlarmName.EFFECT_LATE, AlarmName.HOME_UNSAFE, AlarmName.CALLBACKS_AWAY}
-REGISTRATION_FACTS: tuple[Fact[Any], ...] = (HARDWARE, STANDING, MEMORY, REGISTRATION, PERMISSION)
+NIGHT_HOURS = 4
+ONCE_A_NIGHT_S = 12 * 3600.0
+YOUNG_S = 30.0  # a fact of the registration that is younger counts as just changed
+WATCHED_ALARMS = {
+    AlarmName.EFFECT_PARKED,
+    AlarmName.EFFECT_OVERDUE,
+    AlarmName.HOME_UNSAFE,
+    AlarmName.CALLBACK_HEARTBEAT_MISSING,
+}
+REGISTRATION_FACTS: tuple[Fact[Any], ...] = (
+    HARDWARE,
+    REGISTRATION_STATUS,
+    REGISTRATION_RECORD,
+    REGISTRATION,
+    PERMISSION,
+)
 FACTS: tuple[Fact[Any], ...] = (
     FAILED_TRIES,
     SEEN,
-    STANDS_STILL,
-    CALLBACKS_MISSED,
+    SCAN_STALLED,
+    CALLBACK_HEARTBEAT_MISSED,
     REWIND,
-    REGISTRATION_WANTED,
-    RUN_WANTED,
+    REGISTRATION_REQUESTED,
+    MEASUREMENT_REQUESTED,
     *REGISTRATION_FACTS,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """What the settings say that decides what is due."""
+    """The settings that decide which tasks are due."""
 
-    slurm_try_every_s: float = 10.0
-    hardware_settled_s: float = 300.0
+    slurm_retry_interval_s: float = 10.0
+    hardware_stable_s: float = 300.0
     has_directory: bool = False
-    start_block: int = 0  # no claim of ours is older
+    start_block: int = 0  # none of our claims is older
+    retention_hour: int = 1  # in which the deletion of old rows begins, UTC
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a task is due. `every_s` lies between two messages at least while it is wanted; it ends once in `idle_s` at least,
-    None where its end tells nothing.
+    """When a task is due.
+
+    While it is wanted, at least `every_s` lie between two messages. While it is not, it must end once in `idle_s`; None
+    if its end proves nothing.
     """
 
     wanted: Callable[[Look, RuleSettings], bool]
@@ -54,61 +78,84 @@ class Rule:
 
 
 def _register(look: Look, settings: RuleSettings) -> bool:
-    """Something that a registration is decided by has just changed, is about to count, or is not as it is wanted."""
+    """Return whether a fact behind the registration has just changed or counts from now on, or it is not settled."""
     known = [stored for fact in REGISTRATION_FACTS if (stored := look.read(fact)) is not None]
     hardware = look.read(HARDWARE)
-    counts_now = hardware is not None and 0.0 <= hardware.age_s - settings.hardware_settled_s <= YOUNG_S
-    is_asked = look.read(REGISTRATION_WANTED) is not None or look.read(RUN_WANTED) is not None
+    counts_now = hardware is not None and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S
+    is_asked = look.read(REGISTRATION_REQUESTED) is not None or look.read(MEASUREMENT_REQUESTED) is not None
     has_changed = any(stored.age_s <= YOUNG_S for stored in known)
     return is_asked or counts_now or has_changed or look.measuring or look.unmined or not _is_settled(look)
 
 
 def _is_settled(look: Look) -> bool:
-    """Whether the provider is approved, and the last look at the registration found nothing to do."""
+    """Return whether the provider is approved, and the last check of the registration found nothing to do."""
     report = look.get(REGISTRATION) or {}
-    return look.get(STANDING) is Standing.APPROVED and report.get("decision") == Action.NOTHING.value
+    return (
+        look.get(REGISTRATION_STATUS) is RegistrationStatus.APPROVED and report.get("decision") == Action.NOTHING.value
+    )
 
 
 def _scan(look: Look, _: RuleSettings) -> bool:
     too_deep = AlarmName.REORGANISED_TOO_DEEP in look.alarms
-    asked = (look.get(STANDS_STILL) or "") != "" or look.read(REWIND) is not None
+    asked = (look.get(SCAN_STALLED) or "") != "" or look.read(REWIND) is not None
     return look.under_way or look.unmined or asked or too_deep
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
     answered_s, seen = look.ticks_s.get(ANSWERED), look.get(SEEN) or False
-    return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_try_every_s)
+    return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s)
 
 
-def _watch(look: Look, _: RuleSettings) -> bool:
-    missed = bool(away(look.ticks_s)) or look.read(CALLBACKS_MISSED) is not None  # that it is over must be seen, too
+def _check_alarms(look: Look, _: RuleSettings) -> bool:
+    missed = (
+        bool(missing_sources(look.ticks_s)) or look.read(CALLBACK_HEARTBEAT_MISSED) is not None
+    )  # the task must see its end, too
     return look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS) or missed
 
 
 def _sweep(look: Look, settings: RuleSettings) -> bool:
-    """A sweep is due, or claims from before this ledger's first scan are to be read: the sweep's task does that in between."""
+    """Return whether a sweep is due, or its task must still read claims from before this ledger's first scan."""
     return look.sweep or (look.claims_known_since or 0) > settings.start_block
 
 
+def _retention(look: Look, settings: RuleSettings) -> bool:
+    """Return whether it is night, and old rows may be left since the last night."""
+    is_night = (look.hour - settings.retention_hour) % 24 < NIGHT_HOURS
+    return is_night and look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+
+
 RULES = {
-    "nudge": Rule(lambda look, _: look.unwoken or look.abandoned, 1.0),
-    "witness": Rule(lambda look, _: look.unread, 1.0),
-    "track": Rule(lambda look, _: look.unmined, 1.0),
-    "scan": Rule(_scan, 5.0, 75.0),
-    "accounts": Rule(lambda look, _: look.accounts, 1.0, 300.0),
-    "watch": Rule(_watch, 5.0, 120.0),
-    "benchmark": Rule(lambda look, _: look.measuring, 2.0, 300.0),
-    "check_slurm": Rule(_check_slurm, 2.0, 60.0),
+    "dispatch_due_effects": Rule(lambda look, _: look.undispatched or look.abandoned, 1.0),
+    "poll_jobs": Rule(lambda look, _: look.unread, 1.0),
+    "collect_receipts": Rule(lambda look, _: look.unmined, 1.0),
+    "scan": Rule(_scan, 5.0, IDLE_S["scan"]),
+    "accounts": Rule(lambda look, _: look.accounts, 1.0, IDLE_S["accounts"]),
+    "check_alarms": Rule(_check_alarms, 5.0, IDLE_S["check_alarms"]),
+    "benchmark": Rule(lambda look, _: look.measuring, 2.0, IDLE_S["benchmark"]),
+    "check_slurm": Rule(_check_slurm, 2.0, IDLE_S["check_slurm"]),
     "sweep": Rule(_sweep, 10.0),
-    "register": Rule(_register, 5.0, 300.0),
-    "look_at_nodes": Rule(lambda *_: False, 60.0, 60.0),
+    "register": Rule(_register, 5.0, IDLE_S["register"]),
+    "retention": Rule(_retention, 60.0),
+    "refresh_inventory": Rule(lambda *_: False, 60.0, IDLE_S["refresh_inventory"]),
+    "notify": Rule(lambda look, _: look.untold, 1.0),
 }
-GUARDED = ("witness", "track", "scan", "register", "sweep", "look_at_nodes", "check_slurm")
+GUARDED = (
+    "poll_jobs",
+    "collect_receipts",
+    "scan",
+    "register",
+    "sweep",
+    "refresh_inventory",
+    "check_slurm",
+    "notify",
+    "retention",
+)
 
 
 def due(look: Look, settings: RuleSettings) -> dict[str, float]:
-    """The tasks that are due, each with how many seconds must lie between two messages for it. What a worker does at this
-    moment is not due: it takes all there is, or the next question finds what is left.
+    """Return the tasks that are due, each with the least number of seconds between two messages.
+
+    A task that a worker is running now is not due: the run takes all the work, or the next query finds the rest.
     """
     found = dict[str, float]()
     for name, rule in RULES.items():
@@ -116,6 +163,6 @@ def due(look: Look, settings: RuleSettings) -> dict[str, float]:
             continue
         if rule.wanted(look, settings):
             found[name] = rule.every_s
-        elif rule.idle_s is not None and look.ticks_s.get(finished_tick(name), float("inf")) >= rule.idle_s:
+        elif rule.idle_s is not None and look.ticks_s.get(finished_key(name), float("inf")) >= rule.idle_s:
             found[name] = max(rule.every_s, 5.0)
     return found

@@ -1,28 +1,28 @@
-"""How a process finds out whether a service answers. None of these checks needs a key, and each ends within TIMEOUT_S."""
+"""How a process checks whether a service answers. None of these checks needs a key, and each ends within TIMEOUT_S."""
 
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 TIMEOUT_S = 3.0
-NAME = "supervisor probe"  # of the connection, as Postgres shows it
+NAME = "supervisor probe"  # of the connection in Postgres
 BANNER = b"SSH-"
 MOST_BYTES = 10_000
 
 
 class NoAnswerError(Exception):
-    """A service takes connections and does not answer as it must."""
+    """A service takes connections, but does not answer as it must."""
 
 
 class DatabaseAnswers:
-    """A question to Postgres, over a connection that is kept. `url` is SQLAlchemy's."""
+    """Asks Postgres, over a connection that is kept. `url` has SQLAlchemy's form."""
 
     def __init__(self, url: str) -> None:
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._connection: Any = None
 
     def __call__(self) -> None:
-        """Raises psycopg.Error."""
+        """Run the check. Raises psycopg.Error."""
         import psycopg  # Flower needs none
 
         try:
@@ -37,14 +37,14 @@ class DatabaseAnswers:
 
 
 class BrokerAnswers:
-    """A PING to Redis, over a connection of its own. `tls` as broker_use_ssl of Celery."""
+    """Sends a PING to Redis, over a connection of its own. `tls` has the form of Celery's broker_use_ssl."""
 
     def __init__(self, url: str, tls: dict[str, Any] | None) -> None:
         self._url = url
         self._tls = tls
 
     def __call__(self) -> None:
-        """Raises an error of kombu or redis."""
+        """Run the check. Raises an error of kombu or redis."""
         from kombu.connection import Connection
 
         timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
@@ -54,31 +54,31 @@ class BrokerAnswers:
 
 
 class ChainAnswers:
-    """The chain's id from one of the RPC endpoints at least."""
+    """Asks the RPC endpoints for the chain's id, until one answers."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
 
     def __call__(self) -> None:
-        """Raises the last endpoint's error."""
+        """Run the check. Raises the last endpoint's error if none answers."""
         failure: Exception = NoAnswerError("no endpoint")
         for url in self._urls:
             try:
                 _ask_chain(url)
                 return
-            except Exception as error:  # noqa: BLE001  the next endpoint is tried, whatever is wrong with this one
+            except Exception as error:  # noqa: BLE001  after any error the next endpoint is tried
                 failure = error
         raise failure
 
 
 class LoginNodeAnswers:
-    """sshd's banner. `address` is host:port."""
+    """Reads sshd's banner. `address` is host:port."""
 
     def __init__(self, address: str) -> None:
         self._host, _, self._port = address.rpartition(":")
 
     def __call__(self) -> None:
-        """Raises OSError or NoAnswerError."""
+        """Run the check. Raises OSError or NoAnswerError."""
         with socket.create_connection((self._host.strip("[]"), int(self._port)), TIMEOUT_S) as connection:
             if not connection.recv(len(BANNER)).startswith(BANNER):
                 raise NoAnswerError("no SSH server")

@@ -1,5 +1,5 @@
-"""Whether the services that a process needs answer. A thread for each asks at an interval, so that a request for the result
-never waits, and a service that hangs delays no other check.
+"""Check whether the services that a process needs answer. A thread for each service asks it at an interval. So a
+request for the result never waits, and a service that hangs delays no other check.
 """
 
 import threading
@@ -12,13 +12,13 @@ import structlog
 log = structlog.get_logger()
 
 EVERY_S = 2.0
-OUTDATED_S = 10.0  # a check that has no result for so long hangs, and its service does not answer
+OUTDATED_S = 10.0  # a check without a result for so long hangs: its service does not answer
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A service. `check` raises when it does not answer. The process is ready without one that is not `required`. The main loop
-    of the process stands while one for which it `holds_loop` does not answer.
+    """A service. `check` raises when it does not answer. The process is ready without a service that is not `required`.
+    While a service with `holds_loop` does not answer, the main loop of the process stands still.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a check: what was wrong, None when all was well, and when it came (monotonic seconds)."""
+    """The result of a check: the error, None if all was well, and when it came (monotonic seconds)."""
 
     error: str | None
     at_s: float
@@ -45,14 +45,14 @@ class Dependencies:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Begin to ask, on threads that end with the process."""
+        """Start the checks, on threads that end with the process."""
         for dependency in self._dependencies:
             threading.Thread(
                 target=self._go_on, args=(dependency,), name=f"check-{dependency.name}", daemon=True
             ).start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the checks."""
         self._stopping.set()
 
     def ask(self, dependency: Dependency) -> None:
@@ -60,7 +60,7 @@ class Dependencies:
         error = None
         try:
             dependency.check()
-        except Exception as failure:  # noqa: BLE001  whatever a check raises, the service cannot be worked with
+        except Exception as failure:  # noqa: BLE001  after any error of a check the service cannot be used
             error = type(failure).__name__
             if self._error(dependency) is None:
                 log.warning("dependency_not_answering", dependency=dependency.name, error=str(failure))
@@ -73,7 +73,9 @@ class Dependencies:
 
     @property
     def hold_loop(self) -> bool:
-        """Whether the main loop may stand because a service does not answer. A restart of the process would not help."""
+        """Whether the main loop may stand still because a service does not answer. A restart of the process would not
+        help.
+        """
         return any(self._error(dependency) is not None for dependency in self._dependencies if dependency.holds_loop)
 
     def states(self) -> Mapping[str, dict[str, object]]:

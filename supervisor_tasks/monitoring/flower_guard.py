@@ -1,7 +1,7 @@
-"""Flower shows and changes nothing; where it listens on more than this machine, it asks for a password.
+"""Make Flower read-only, and have it ask for a password where it listens on more than this machine.
 
-Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py. It loads Celery's configuration after
-that and before it listens: then its options are what they will be.
+Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py. It loads Celery's configuration
+after that and before it listens: by then its options are final.
 """
 
 from typing import Any
@@ -15,19 +15,19 @@ LOOPBACK = (HERE, "::1", "localhost")
 
 
 class FlowerOpenError(PermanentError):
-    """Flower would show the fleet to everybody who reaches its port."""
+    """Flower would show the fleet to every caller that reaches its port."""
 
 
 def guard(options: Any, basic_auth: SecretStr | None) -> None:
-    """Mend the options of a Flower that starts (tornado's options). Raises FlowerOpenError."""
+    """Correct the options of a Flower that starts (tornado's options). Raises FlowerOpenError."""
     options.read_only = True
     options.address = options.address or HERE
     if basic_auth is not None and not options.basic_auth:
         options.basic_auth = basic_auth.get_secret_value().split(",")
-    from flower.views.monitor import Metrics  # here: workers load this module too, and no Flower
+    from flower.views.monitor import Metrics  # here: workers load this module too, and have no Flower
     from flower.views.workers import web  # tornado's, as Flower has it
 
-    Metrics.get = web.authenticated(Metrics.get)  # it is the only page with a worker's name that Flower shows without
+    Metrics.get = web.authenticated(Metrics.get)  # the only page with a worker's name that Flower shows without
     guarded = options.basic_auth or options.auth
     if not guarded and not options.unix_socket and options.address not in LOOPBACK:
         raise FlowerOpenError(

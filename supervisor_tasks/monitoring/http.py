@@ -1,7 +1,7 @@
-"""A small HTTP server for probes and scrapes: a few pages, no state, nothing that a caller sends is kept.
+"""A small HTTP server for probes and scrapes: a few pages, no state. It keeps nothing that a caller sends.
 
-A caller has REQUEST_S for its whole request, which may have REQUEST_BYTES; of more than CONNECTIONS at once, the later ones are
-closed. A page must not wait for anything: it is written from what the process already knows.
+A caller has REQUEST_S for its whole request of at most REQUEST_BYTES. At most CONNECTIONS are open at once; the server
+closes later ones. A page must not wait for anything: it is written from what the process already knows.
 """
 
 import io
@@ -40,8 +40,8 @@ Pages = Mapping[str, Callable[[], Page]]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers GET and HEAD at host:port, on threads that end with the process; port 0 is any free one (`server_port`).
-    Raises OSError when the address cannot be had.
+    """Answers GET and HEAD at host:port, on threads that end with the process. Port 0 takes any free one
+    (`server_port`). Raises OSError if the address is not available.
     """
 
     daemon_threads = True
@@ -50,36 +50,36 @@ class ProbeServer(ThreadingHTTPServer):
 
     def __init__(self, address: str, pages: Pages) -> None:
         host, _, port = address.rpartition(":")
-        host = host.strip("[]") or "0.0.0.0"  # noqa: S104  as :port says
+        host = host.strip("[]") or "0.0.0.0"  # noqa: S104  `:port` means all addresses
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((host, int(port)), _Handler)
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start to serve."""
         threading.Thread(target=self.serve_forever, name="probes", daemon=True).start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()
 
     def server_bind(self) -> None:
-        """Without the look-up of this machine's name, which can take seconds."""
+        """Bind without the look-up of this machine's name, which can take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it when as many as may be are open."""
+        """Serve a connection on a thread, or close it if CONNECTIONS are open already."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be had
+        except RuntimeError:  # no thread is available
             self._free.release()
             self.shutdown_request(request)
 
@@ -91,7 +91,7 @@ class ProbeServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An error of a page is logged. A caller that goes away is none."""
+        """Log an error of a page. A caller that goes away is no error."""
         del request
         log.exception("probe_not_answered", peer=client_address[0])
 
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().__init__(request, client_address, server)
 
     def setup(self) -> None:
-        """Read the head of the request within its time and length, before any of it is looked at."""
+        """Read the head of the request within its limits of time and length, before any of it is parsed."""
         super().setup()
         self.rfile = io.BufferedReader(io.BytesIO(_head_of(self.connection)))
 
@@ -132,11 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.body)
 
     def log_message(self, *_: object) -> None:
-        """Probes come every few seconds, and what a caller sends stays out of the log."""
+        """Log nothing: probes come every few seconds, and what a caller sends must stay out of the log."""
 
 
 def _head_of(connection: socket.socket) -> bytes:
-    """The request up to its empty line. Raises TimeoutError, or ConnectionError for one that is too long or not whole."""
+    """Return the request up to its empty line. Raises TimeoutError, or ConnectionError for one that is too long or not
+    whole.
+    """
     head, until_s = b"", time.monotonic() + REQUEST_S
     while b"\r\n\r\n" not in head and b"\n\n" not in head:
         connection.settimeout(max(until_s - time.monotonic(), 0.001))

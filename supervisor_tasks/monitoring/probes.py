@@ -1,11 +1,13 @@
-"""What each process tells an orchestrator over HTTP at HEALTH_ADDRESS.
+"""What each process reports to an orchestrator over HTTP at HEALTH_ADDRESS.
 
-/livez: its main loop comes round; else it must be started again. /readyz: the services that it needs answer; each one's state
-as JSON. /metrics: the same and the process's own figures, for Prometheus. `supervisor metrics` has the ledger's.
+/livez: its main loop completes rounds; if not, the process must be restarted. /readyz: the services that it needs
+answer; each one's state as JSON. /metrics: the same and the process's own figures, for Prometheus. `supervisor metrics`
+has the ledger's metrics.
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Collection, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,13 +18,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from supervisor_tasks.embedded import broker_tls, broker_url, database_url
+from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
+from supervisor_tasks.config.settings import Settings, SettingsError, load_or_exit, or_exit
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.monitoring import instruments
 from supervisor_tasks.monitoring.checks import BrokerAnswers, ChainAnswers, DatabaseAnswers, LoginNodeAnswers
 from supervisor_tasks.monitoring.dependencies import Dependencies, Dependency
 from supervisor_tasks.monitoring.http import JSON, Page, Pages, ProbeServer
 from supervisor_tasks.monitoring.progress import LOOP, STANDS_AFTER_S, Progress
-from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Settings, SettingsError, load_or_exit, or_exit
 
 log = structlog.get_logger()
 
@@ -30,7 +33,7 @@ MARK_EVERY_S = 1.0
 
 
 def serve(settings: Settings, process: str, dependencies: Dependencies) -> ProbeServer | None:
-    """Answer at HEALTH_ADDRESS, if there is one. Raises SettingsError when it cannot be had."""
+    """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is not available."""
     if settings.health_address is None:
         return None
     registry = CollectorRegistry()
@@ -39,7 +42,7 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
     except OSError as error:
         found = f"HEALTH_ADDRESS: found {settings.health_address!r}"
         raise SettingsError([f"{found}; expected a free one of this machine ({error})"]) from error
-    register_process(registry, LOOP, dependencies)
+    register_process(registry, settings.cluster_name, process, LOOP, dependencies)
     dependencies.start()
     server.start()
     log.info("probes_served", process=process, address=settings.health_address, port=server.server_port)
@@ -47,7 +50,7 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
 
 
 def pages(loop: Progress, dependencies: Dependencies, registry: CollectorRegistry) -> Pages:
-    """The three pages."""
+    """Return the three pages."""
     return {
         "/livez": lambda: _livez(loop, dependencies),
         "/readyz": lambda: _readyz(loop, dependencies),
@@ -55,11 +58,16 @@ def pages(loop: Progress, dependencies: Dependencies, registry: CollectorRegistr
     }
 
 
-def register_process(registry: CollectorRegistry, loop: Progress, dependencies: Dependencies) -> None:
-    """What /metrics tells of every process."""
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-    registry.register(ProcessMetrics(loop, dependencies))
+def register_process(
+    registry: CollectorRegistry, cluster: str, process: str, loop: Progress, dependencies: Dependencies
+) -> None:
+    """Register the metrics that every process has at /metrics."""
+    own = CollectorRegistry()
+    ProcessCollector(registry=own)
+    GCCollector(registry=own)
+    instruments.zero(process)
+    mine = ProcessMetrics(loop, dependencies), instruments.BuildInfo(process), own, instruments.REGISTRY
+    registry.register(instruments.ClusterLabel(cluster, *mine))
 
 
 class ProcessMetrics(Collector):
@@ -70,9 +78,11 @@ class ProcessMetrics(Collector):
         self._dependencies = dependencies
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of one scrape."""
+        """Return the metrics of one scrape."""
         yield GaugeMetricFamily(
-            "supervisor_loop_age_seconds", "How long ago the main loop came round.", value=self._loop.age_s
+            "supervisor_loop_timestamp_seconds",
+            "When the main loop last came round.",
+            value=time.time() - self._loop.age_s,
         )
         answers = GaugeMetricFamily(
             "supervisor_dependency_up", "Whether a service that the process needs answers.", labels=["dependency"]
@@ -86,7 +96,7 @@ class ProcessMetrics(Collector):
 
 
 def serve_worker(sender: Any, **_: object) -> None:
-    """When a worker starts, and knows its queues."""
+    """Serve the probes when a worker starts, and knows its queues."""
     settings = load_or_exit()
     served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
     with or_exit():
@@ -94,7 +104,7 @@ def serve_worker(sender: Any, **_: object) -> None:
 
 
 def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Dependency]:
-    """What the worker of these queues cannot work without."""
+    """Return the services without which a worker of these queues cannot work."""
     needs = [_database(settings), _broker(settings)]
     if Queue.CHAIN in served:
         needs.append(Dependency("chain", ChainAnswers(settings.rpc_urls)))
@@ -104,14 +114,14 @@ def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Depen
 
 
 def serve_beat(**_: object) -> None:
-    """When beat starts."""
+    """Serve the probes when beat starts."""
     settings = load_or_exit()
     with or_exit():
         serve(settings, "beat", Dependencies(_database(settings, holds_loop=True), _broker(settings)))
 
 
 def serve_flower(settings: Settings) -> None:
-    """Before Flower starts. Its loop is tornado's, of this thread."""
+    """Serve the probes before Flower starts. Its loop is tornado's, of this thread."""
     if settings.health_address is None:
         return
     from tornado.ioloop import PeriodicCallback
@@ -121,19 +131,21 @@ def serve_flower(settings: Settings) -> None:
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:
-    """The gRPC process acknowledges what the database has taken. Without the broker the fleet only hears of it later."""
+    """Serve the probes of the gRPC process, which acknowledges what the database has stored. It does not require the
+    broker: without it the fleet only learns of the callbacks later.
+    """
     return serve(settings, "callbacks", Dependencies(_database(settings), _broker(settings, required=False)))
 
 
 async def mark_loop() -> None:
-    """Mark that asyncio's loop comes round, until it is cancelled."""
+    """Mark that asyncio's loop completes rounds, until this task is cancelled."""
     while True:
         LOOP.mark()
         await asyncio.sleep(MARK_EVERY_S)
 
 
 def end_in_peace(**_: object) -> None:
-    """When a worker is asked to end: what it does may take longer than its loop may stand."""
+    """Store that a worker was asked to end. Its work may take longer than its loop may stand still."""
     LOOP.end()
 
 

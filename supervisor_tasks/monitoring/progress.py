@@ -1,9 +1,11 @@
-"""When a process's main loop last came round. A process is alive while it does: it can hold its port open and do nothing."""
+"""When a process's main loop last completed a round. A process is alive while its loop does so. An open port does not
+show that: a process can hold it open and do nothing.
+"""
 
 import time
 from collections.abc import Callable
 
-STANDS_AFTER_S = 15.0  # a loop that has not come round for so long stands still; a broker that hangs takes 13 s at most
+STANDS_AFTER_S = 15.0  # a loop without a round for so long stands still; a broker that hangs takes 13 s at most
 
 
 class Progress:
@@ -15,11 +17,11 @@ class Progress:
         self._ending = False
 
     def mark(self) -> None:
-        """The loop has come round, or waits for a dependency and knows it."""
+        """Store that the loop has completed a round, or that it waits for a dependency and knows it."""
         self._marked_s = self._clock()
 
     def end(self) -> None:
-        """The process has been asked to end and finishes its work. Its loop does not come round any more."""
+        """Store that the process has been asked to end and finishes its work. Its loop completes no more rounds."""
         self._ending = True
 
     @property
@@ -29,7 +31,7 @@ class Progress:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the loop last came round."""
+        """Seconds since the loop last completed a round."""
         return self._clock() - self._marked_s
 
     @property

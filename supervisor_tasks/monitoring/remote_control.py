@@ -1,7 +1,7 @@
 """What a worker does for other programs that can write to its broker: it answers questions, and changes nothing.
 
-Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool, revoke a task. The project uses none of
-these, and a program that can write to Redis could stop the fleet with one message. Flower needs the questions.
+Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool, revoke a task. The project uses none
+of these, and a program that can write to Redis could stop the fleet with one message. Flower needs the questions.
 """
 
 import logging
@@ -11,22 +11,22 @@ from typing import Any
 
 from celery.worker.control import Panel
 
-# Questions of celery.worker.control that read, and two commands that only have the worker send its events. Not among them:
-# objgraph, memdump and memsample, which cost memory and write files.
+# Questions of celery.worker.control that only read, and two commands that only have the worker send its events.
+# objgraph, memdump and memsample are left out: they cost memory and write files.
 ANSWERED = (
     *("active", "active_queues", "clock", "conf", "ping", "query_task", "registered", "report", "reserved", "revoked"),
     *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
     *("enable_events", "heartbeat"),
 )
-# The loggers that write a traceback, with the caller's own words, for each message that is refused.
+# These loggers write a traceback, with the caller's own text, for each message that is refused.
 LOGGERS = ("kombu.pidbox", "celery.worker.pidbox")
 PERIOD_S = 10.0
 SHOWN = 200  # characters of a line
 
 
 class OneLine(logging.Filter):
-    """Lets one line of a logger through in each period, without its traceback and cut to SHOWN characters. The next line tells
-    how many were left out.
+    """Lets one line of a logger through in each period, without its traceback and cut to SHOWN characters. The next
+    line shows how many were left out.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class OneLine(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written. A message below a warning is no refusal and passes."""
+        """Return whether the record is written. A message below a warning is no refusal and passes."""
         if record.levelno < logging.WARNING:
             return True
         if self._now_s() - self._written_s < PERIOD_S:
@@ -60,6 +60,8 @@ def keep_questions_only() -> None:
 
 
 def _hello(state: Any, from_node: str, revoked: object = None, **_: object) -> dict[str, Any] | None:
-    """A worker that starts asks for clocks and revoked tasks. Celery's own answer also revokes what the caller names."""
+    """Answer a worker that starts: it asks for clocks and revoked tasks. Celery's own answer also revokes the tasks
+    that the caller names.
+    """
     del revoked
     return {"revoked": {}, "clock": state.app.clock.forward()} if from_node != state.hostname else None

@@ -1,19 +1,21 @@
-"""The SLURM jobs that measure the cluster: submitted, found again by their names, read, cancelled."""
+"""The SLURM jobs that measure the cluster. This module submits them, finds them by name, reads their output, cancels
+them.
+"""
 
 import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.benchmark_run import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
+from supervisor_tasks.benchmarking.model import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.job import SlurmId
-from supervisor_tasks.slurm.accounting import accounted_jobs, sacct_named
+from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster, new_mark
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
-from supervisor_tasks.slurm.listing import Listed
-from supervisor_tasks.slurm.output import Answer, Seen, SlurmUnavailableError
-from supervisor_tasks.slurm.states import Phase
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
+from supervisor_tasks.slurm.sacct import accounted_jobs, sacct_named
+from supervisor_tasks.slurm.squeue import SqueueRow
 
 READ_TIMEOUT_S = 120.0  # for 10 MB
 LONGEST_BACK_S = 30 * 86400.0
@@ -26,32 +28,34 @@ _REMOVE = ("rm", "-f", "--")
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkJobs:
-    """The benchmark jobs of one cluster. They run as `user`; those that a worker with other settings has handed to SLURM
-    stay the jobs of another one. Threads may share it.
+    """The benchmark jobs of one cluster. New ones run as `user`. Jobs that a worker with other settings submitted still
+    belong to the user of those settings. Threads may share it.
     """
 
     cluster: Cluster
     user: str
 
     def clock(self) -> LoginClock:
-        """The login node's clock. Raises TransientError when it does not let us in."""
+        """Return the login node's clock. Raises TransientError when the login node refuses the connection."""
         return self.cluster.clock(self.user)
 
     def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Hand a benchmark to SLURM, soon after `begun_s` or not at all; raises what `Cluster.hand_over` does."""
+        """Submit a benchmark to SLURM, soon after `begun_s` or not at all. Raises the errors of `Cluster.run_sbatch`."""
         argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
-        return self.cluster.hand_over(self.user, Order(argv, batch_script(one)), clock, begun_s)
+        return self.cluster.run_sbatch(self.user, Order(argv, batch_script(one)), clock, begun_s)
 
     def owner(self, one: Measurement) -> str:
-        """Whose job it is, or will be."""
+        """Return the Linux user that the job runs as, or will run as."""
         return one.run_as or self.user
 
-    def listed(self, one: Measurement) -> list[Listed]:
-        """All jobs of its user that slurmctld remembers, the oldest first. Raises SlurmUnavailableError."""
+    def listed(self, one: Measurement) -> list[SqueueRow]:
+        """Return all jobs of the user that slurmctld remembers, oldest first. Raises SlurmUnavailableError."""
         return sorted(self.cluster.list_all(self.owner(one)).values(), key=lambda job: job.slurm_id)
 
-    def accounted(self, one: Measurement) -> Seen | None:
-        """What accounting, where there is any, says of a job that slurmctld does not know and that has ended."""
+    def accounted(self, one: Measurement) -> JobRecord | None:
+        """Return accounting's record of a job that has ended and that slurmctld does not know. None without such a
+        record, or at a site without accounting.
+        """
         sacct = self.cluster.paths.sacct
         if sacct is None:
             return None
@@ -61,23 +65,25 @@ class BenchmarkJobs:
         return next((seen for seen in reversed(records) if seen.phase is Phase.ENDED), None)
 
     def output(self, one: Measurement) -> bytes | None:
-        """The end of what a job wrote, 10 MB at most; None when there is no such file. Raises SlurmUnavailableError."""
+        """Return the end of the job's output, 10 MB at most; None when the file is missing. Raises
+        SlurmUnavailableError.
+        """
         mark = new_mark()
         argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
         return read_output(self._ask(one, argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
 
     def remove_output(self, one: Measurement) -> None:
-        """Remove what a job wrote; twice is as good as once."""
+        """Remove the job's output; a second call changes nothing. Raises SlurmUnavailableError."""
         answer = self._ask(one, [*_REMOVE, output_file(one.job_name)])
         if answer.status != 0:
             raise SlurmUnavailableError(f"rm ended with status {answer.status}: {answer.stderr[:200]!r}")
 
     def cancel(self, one: Measurement, slurm_id: SlurmId) -> None:
-        """Ask SLURM to end a job of its user."""
+        """Ask SLURM to end a job of the user."""
         self.cluster.cancel(slurm_id, self.owner(one))
 
-    def _ask(self, one: Measurement, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Answer:
-        """Run something as its user that may be run twice."""
+    def _ask(self, one: Measurement, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> CommandAnswer:
+        """Run a command as the user. The command must be safe to run twice."""
         try:
             return self.cluster.ssh.run(self.owner(one), argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
@@ -85,12 +91,14 @@ class BenchmarkJobs:
 
 
 def minutes_back(called_s_ago: float) -> int:
-    """How far accounting is to look back for a job. When it was handed over is not known of a ledger that was restored."""
+    """Return how many minutes accounting must look back for a job. A restored ledger does not know when it submitted
+    the job.
+    """
     return int(min(called_s_ago, LONGEST_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
 
 
-def read_output(answer: Answer, mark: str) -> bytes | None:
-    """The bytes that stand between the marks; None for a file that is not there. Raises SlurmUnavailableError."""
+def read_output(answer: CommandAnswer, mark: str) -> bytes | None:
+    """Return the bytes between the marks; None when the file is missing. Raises SlurmUnavailableError."""
     _, found, rest = answer.stdout.partition(f"{mark} ")
     if found and rest.startswith("absent\n"):
         return None

@@ -1,7 +1,7 @@
-"""SSH certificates: the worker signs its own key for one user and five minutes, for each connection that it opens.
+"""SSH certificates. For each connection, the worker signs its own key for one user and five minutes.
 
-sshd trusts the authority (TrustedUserCAKeys) and no key that would open every account for ever. The key pair that is signed
-lives in this process's memory only. Authentication happens once: a connection outlives its certificate.
+sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every account for ever. The signed
+key pair is only in this process's memory. sshd authenticates once: a connection outlives its certificate.
 """
 
 import io
@@ -22,16 +22,16 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.slurm.homes import CUSTOMER
 
 LIFE_S = 300
-CLOCKS_APART_S = 300  # the login node's may be behind ours by so much; munge allows the same
+CLOCKS_APART_S = 300  # the login node's clock may be behind ours by so much; munge allows the same
 
 
 class NoSuchPrincipalError(PermanentError):
-    """The authority signs for customers and for the users that the settings name, and for no other."""
+    """The authority signs only for customers and for the users in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateAuthority:
-    """Signs for customers and for these users. `name` is what sshd logs beside each login."""
+    """A signer for customers and for these users. `name` appears in sshd's log beside each login."""
 
     key: SSHCertPrivateKeyTypes = field(repr=False)
     users: Collection[str]
@@ -41,7 +41,9 @@ class CertificateAuthority:
     pair: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
 
     def key_for(self, user: str) -> paramiko.PKey:
-        """The key with a certificate for this user alone. It has no extension: no terminal, no forwarding, no ~/.ssh/rc."""
+        """Return the key with a certificate for this user only. The certificate has no extension: no terminal, no
+        forwarding, no ~/.ssh/rc. Raises NoSuchPrincipalError.
+        """
         if user not in self.users and not CUSTOMER.fullmatch(user):
             raise NoSuchPrincipalError(
                 f"no certificate is signed for {user!r}: expected a customer or one of {self.users}"
@@ -68,7 +70,7 @@ class CertificateAuthority:
 
 
 def authority_key(text: str) -> SSHCertPrivateKeyTypes:
-    """The authority's private key, from the text of its file in OpenSSH's form. Raises ValueError."""
+    """Read the authority's private key from the text of its file in OpenSSH's format. Raises ValueError."""
     key = serialization.load_ssh_private_key(text.encode(), None)
     if not isinstance(key, Ed25519PrivateKey | EllipticCurvePrivateKey | RSAPrivateKey):
         raise ValueError("SLURM_SSH_CA_KEY holds no Ed25519, ECDSA or RSA key")

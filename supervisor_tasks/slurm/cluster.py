@@ -1,4 +1,4 @@
-"""The cluster: what the journey asks of SLURM, in one command each."""
+"""The supervisor's questions and orders to SLURM. Each is one command unless its docstring says otherwise."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -6,37 +6,28 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from supervisor_tasks.crash import Point, after, around, before
-from supervisor_tasks.effects import IN_TIME_S, settled_after_s
+from supervisor_tasks.crash_points import CrashPoint, after, around, before
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
-from supervisor_tasks.job import Address, Definition, JobId, SlurmId
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
+from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
-from supervisor_tasks.slurm.accounting import (
-    accounted_jobs,
-    histories,
-    sacct_by_id,
-    sacct_histories,
-    sacct_history,
-    submitted_as,
-)
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity, parse_cluster_identity
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes, home_seen, look
-from supervisor_tasks.slurm.identity import Record, Sight, Wanted, accounted_record, listed_record, recognise_all
-from supervisor_tasks.slurm.listing import (
-    Listed,
-    listed_jobs,
-    requests,
-    squeue_all,
-    squeue_by_id,
-    squeue_format,
-    squeue_json,
+from supervisor_tasks.slurm.job_matching import (
+    MatchRequest,
+    MatchResult,
+    Record,
+    accounted_record,
+    listed_record,
+    match_jobs,
 )
-from supervisor_tasks.slurm.output import (
+from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     MIN_JOB_AGE_S,
-    Answer,
-    Seen,
+    CommandAnswer,
+    JobRecord,
     SlurmUnavailableError,
     boot_time,
     has_accounting,
@@ -44,43 +35,59 @@ from supervisor_tasks.slurm.output import (
     min_job_age_s,
     next_id,
     not_cancelled,
-    require_done,
+    require_success,
     submitted_id,
 )
-from supervisor_tasks.slurm.recognise import (
+from supervisor_tasks.slurm.sacct import (
+    accounted_jobs,
+    histories,
+    sacct_by_id,
+    sacct_histories,
+    sacct_history,
+    submitted_as,
+)
+from supervisor_tasks.slurm.script_matching import (
     MOST_SCRIPTS,
-    Sought,
-    calls_itself,
+    ScriptSearch,
+    candidates,
+    has_job_name,
+    job_id_in_header,
     last_writes,
-    marked_job,
     read_scripts,
     recognised,
     script_heads,
-    worth_reading,
     written_at,
 )
 from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.splitting import ask_in_parts
+from supervisor_tasks.slurm.squeue import (
+    SqueueRow,
+    listed_jobs,
+    requests,
+    squeue_all,
+    squeue_by_id,
+    squeue_format,
+    squeue_json,
+)
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
 from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
-from supervisor_tasks.slurm.which import Which, which
 
 log = structlog.get_logger()
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
-SCRIPTS_A_LOOK = 100  # in one command: a slurmctld that is slow is to answer it within COMMAND_TIMEOUT_S
-CONTROLLER_TIMEOUT_S = 15.0  # who waits longer to hear that slurmctld runs learns late that it is back
+SCRIPTS_A_LOOK = 100  # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
+CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
 
 Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
 
 
 class UndecidedError(PermanentError):
-    """What was found may be the job and may not; an operator is to look."""
+    """The jobs that were found may or may not be the job. The operator must look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What SLURM is asked for."""
+    """The job that the worker submits to SLURM."""
 
     definition: Definition
     limit_min: int
@@ -101,31 +108,31 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A slurmctld that answers: since when it runs, in its own words, which are others after each restart (where it can, in
-    seconds since the epoch); whether it keeps an accounting database that we do not ask; of which cluster it is;
-    the id that the next job gets, 0 where it does not tell; how long it remembers a job that has ended, 0 for ever; and
-    MaxJobId.
+    """A slurmctld that answers. `booted` is its start time in its own words (seconds since the epoch where it can print
+    them); each restart changes it. `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
+    not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where slurmctld does not show it.
+    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId.
     """
 
     booted: str
     accounting_unused: bool
-    which: Which
+    identity: ClusterIdentity
     next_id: int = 0
     min_job_age_s: int = MIN_JOB_AGE_S
     max_id: int = MAX_SLURM_ID
 
 
 @dataclass(slots=True)
-class Bounds:
-    """What slurmctld told this process last."""
+class IdBounds:
+    """The last values that slurmctld reported to this process."""
 
     max_id: int = MAX_SLURM_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives a job the CPUs, memory and nodes that it
-    asks for, so that more is its owner's doing.
+    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives a job exactly the CPUs, memory
+    and nodes that the job asks for, so that a larger size comes from its owner.
     """
 
     ssh: Ssh
@@ -136,31 +143,32 @@ class Cluster:
     message_timeout_s: float = 10.0
     compares_sizes: bool = True
     homes: Homes = field(default_factory=Homes)
-    bounds: Bounds = field(default_factory=Bounds)
-    environment_file: str = ""  # the site's, on the login node: what it exports, jobs inherit
+    bounds: IdBounds = field(default_factory=IdBounds)
+    environment_file: str = ""  # the site's file on the login node; jobs inherit what it exports
     submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
 
     @property
     def settled_after_s(self) -> float:
-        """How long after its beginning a submission can change nothing in SLURM any more."""
+        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
         return settled_after_s(self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
-        """The login node's clock, as this user sees it, and where the admin has SLURM's configuration. Raises
-        SshUnavailableError when the login node does not let us in.
+        """Return the login node's clock, as this user sees it, with the path of the admin's SLURM configuration. Raises
+        SshUnavailableError when the login node refuses the connection.
         """
         return replace(self.ssh.clock(user), slurm_conf=self._admins_clock().slurm_conf)
 
     def now_s(self) -> int:
-        """The time of the site (Unix time), as the login node has it. Raises SshUnavailableError."""
+        """Return the site's time (Unix time) by the login node's clock. Raises SshUnavailableError."""
         return self._admins_clock().at(our_clock_s())
 
     def _admins_clock(self) -> LoginClock:
         return self.ssh.clock(self.admin, sites_own=True)
 
     def require_own_home(self, user: Address) -> None:
-        """Before a session begins as a customer. Raises UnsafeHomeError when another customer may decide what it runs, and
-        other TransientErrors when the login node does not tell.
+        """Check the customer's home; call it before a session begins as the customer. Raises UnsafeHomeError when
+        another customer may decide what the session runs, and other TransientErrors when the login node gives no
+        answer.
         """
         mark = new_mark()
         self.homes.require_own(
@@ -170,10 +178,11 @@ class Cluster:
         )
 
     def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Hand a job to SLURM as the customer, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all. Raises
-        SlurmRejectedError, a TransientError (nothing was taken), or OutcomeUnknownError (look before doing anything).
+        """Submit a job to SLURM as the customer, within SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all.
+        Raises SlurmRejectedError, a TransientError (SLURM did not take the job), or OutcomeUnknownError (look for the
+        job before anything else).
         """
-        return self.hand_over(user, self._order(user, job_id, request, clock.at(begun_s)), clock, begun_s)
+        return self.run_sbatch(user, self._order(user, job_id, request, clock.at(begun_s)), clock, begun_s)
 
     def submit_batch(
         self,
@@ -183,9 +192,10 @@ class Cluster:
         begun_s: float,
         answered: Callable[[JobId, SlurmId | Exception], None],
     ) -> None:
-        """Hand jobs of one customer to SLURM, one after the other, within IN_TIME_S of `begun_s` (`our_clock_s`) or not at all.
-        `answered` is called once for each, in this thread, as soon as its answer is there, with its id or what `submit` would
-        raise of it. Raises only what `answered` raises: then the rest is not told, and may be with SLURM.
+        """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
+        (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
+        there, with the SLURM id or the exception that `submit` would raise. Raises only exceptions of `answered`: then
+        the other jobs get no call, and SLURM may have them.
         """
         begun_login_s = clock.at(begun_s)
         orders = [self._order(user, job_id, request, begun_login_s) for job_id, request in requests]
@@ -216,12 +226,12 @@ class Cluster:
             partition=self.partition,
             comment=comment,
             number=request.number,
-            expires_s=expires_s(begun_login_s, IN_TIME_S, self.message_timeout_s),
+            expires_s=expires_s(begun_login_s, SUBMIT_TIMEOUT_S, self.message_timeout_s),
         )
         return with_token(submission, self.submit_key)
 
-    def hand_over(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Run sbatch as a user, within IN_TIME_S of `begun_s` or not at all; raises what `submit` does."""
+    def run_sbatch(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all. Raises the errors of `submit`."""
         outcomes = list[SlurmId | Exception]()
         self._hand_over_all(user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome))
         if isinstance(outcomes[0], Exception):
@@ -238,14 +248,16 @@ class Cluster:
     ) -> None:
         mark = new_mark()
 
-        def heard(number: int, answer: Answer) -> None:
-            after(Point.SBATCH)
+        def heard(number: int, answer: CommandAnswer) -> None:
+            after(CrashPoint.SBATCH)
             answered(number, self._outcome(answer))
 
         answers = guarded_command.Answers(mark, len(orders), heard, our_clock_s)
-        unanswered = self._run_guarded(user, orders, clock.slurm_conf, clock.at(begun_s + IN_TIME_S), begun_s, answers)
+        unanswered = self._run_guarded(
+            user, orders, clock.slurm_conf, clock.at(begun_s + SUBMIT_TIMEOUT_S), begun_s, answers
+        )
         if answers.came_late:
-            self.ssh.forget_clock(user)  # or it is wrong by now
+            self.ssh.forget_clock(user)  # the clock may be wrong by now
         for number in range(answers.told, len(orders)):
             answered(number, unanswered)
 
@@ -258,12 +270,12 @@ class Cluster:
         begun_s: float,
         answers: guarded_command.Answers,
     ) -> Exception:
-        """Run these; returns why those that have no answer then have none."""
-        if our_clock_s() >= begun_s + IN_TIME_S:
+        """Run these orders. Returns the error of the orders that have no answer at the end."""
+        if our_clock_s() >= begun_s + SUBMIT_TIMEOUT_S:
             return guarded_command.TooLateError("this worker stood still; nothing was sent")
-        argv = guarded_command.guarded(len(orders), until_login_s, slurm_conf, self.environment_file)
+        argv = guarded_command.guard_command(len(orders), until_login_s, slurm_conf, self.environment_file)
         stdin = guarded_command.framed(answers.mark, orders)
-        before(Point.SBATCH)
+        before(CrashPoint.SBATCH)
         try:
             status = self.ssh.stream_in_turn(
                 user, argv, stdin, guarded_command.ANSWERED_AFTER_S, answers, other=self.admin
@@ -272,41 +284,44 @@ class Cluster:
             return error
         return answers.ended(status)
 
-    def _outcome(self, answer: Answer) -> SlurmId | Exception:
+    def _outcome(self, answer: CommandAnswer) -> SlurmId | Exception:
         try:
             return submitted_id(answer, self.bounds.max_id)
         except SupervisorError as error:
             return error
 
-    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[Seen]:
-        """All that slurmctld has of our job, whatever its owner calls it. `explained` says which SLURM jobs, by id and time,
-        are other jobs of ours. Raises UndecidedError when a job may be ours and may not.
+    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
+        """Return all records that slurmctld has of our job, even if its owner has renamed it. `explained` takes SLURM
+        ids with their submission times and returns the ids that are other jobs of ours. Raises UndecidedError when a
+        SLURM job may or may not be ours.
         """
         all_jobs = self.list_all(user)
         others = explained({slurm_id: job.submit_s for slurm_id, job in all_jobs.items()})
         listed = [job for slurm_id, job in all_jobs.items() if slurm_id not in others]
-        hinted = [job for job in listed if calls_itself(job, job_id)]
+        hinted = [job for job in listed if has_job_name(job, job_id)]
         marks = self._few_script_marks(hinted)
-        # A rejected job has no script; of one whose script cannot be read, its word is taken.
+        # A rejected job has no script. A job whose script cannot be read counts as ours by its name.
         ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
         return ours or self._find_renamed(user, job_id, listed, begun_s_ago)
 
-    def _find_renamed(self, user: Address, job_id: JobId, listed: Sequence[Listed], begun_s_ago: float) -> list[Seen]:
+    def _find_renamed(
+        self, user: Address, job_id: JobId, listed: Sequence[SqueueRow], begun_s_ago: float
+    ) -> list[JobRecord]:
         since_s = self.now_s() - begun_s_ago - CLOCKS_DIFFER_S
-        suspects = worth_reading(listed, since_s)
+        suspects = candidates(listed, since_s)
         if not suspects:
             return []
         marks = self._few_script_marks(suspects)
-        unread = [job.slurm_id for job in suspects if job.slurm_id not in marks and not calls_itself(job, job_id)]
+        unread = [job.slurm_id for job in suspects if job.slurm_id not in marks and not has_job_name(job, job_id)]
         ours = [job.seen for job in suspects if marks.get(job.slurm_id) == script_mark(job_id)]
-        if unread and not ours and set(unread) & self.list_all(user).keys():  # and not forgotten in between
+        if unread and not ours and set(unread) & self.list_all(user).keys():  # slurmctld still has one
             raise UndecidedError(
                 f"nobody knows whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and of the jobs"
                 f" {unread} of {user}, which are no others of ours, the scripts cannot be read"
             )
         return ours
 
-    def _few_script_marks(self, jobs: Sequence[Listed]) -> dict[SlurmId, str]:
+    def _few_script_marks(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, str]:
         if len(jobs) > MOST_SCRIPTS:
             raise UndecidedError(f"{len(jobs)} jobs in SLURM may be this one; {MOST_SCRIPTS} at most are looked at")
         return self._script_marks([job.slurm_id for job in jobs])
@@ -318,16 +333,22 @@ class Cluster:
             marks |= script_heads(self._ask(read_scripts(self.paths.scontrol, some), mark.encode() + b"\n"), mark)
         return marks
 
-    def history(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[Seen]:
-        """What accounting, where there is any, has of the submissions of our job since then, whatever its owner calls it."""
+    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:
+        """Return accounting's records of the submissions of our job since then, even if its owner has renamed it. The
+        list is empty at a site without accounting.
+        """
         if not self.paths.sacct:
             return []
         mark = new_mark()
         asked = sacct_history(self.paths.sacct, user, _minutes(begun_s_ago), mark)
         return submitted_as(self._ask(asked), mark, job_id)
 
-    def histories(self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]) -> dict[JobId, list[Seen]]:
-        """The same of many jobs of many customers, in one command; of each customer since the first of his jobs began."""
+    def sacct_submissions_of(
+        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, list[JobRecord]]:
+        """Return `sacct_submissions` for many jobs of many customers, in one command. Each customer's history starts
+        when the first of his jobs began.
+        """
         if not (users and self.paths.sacct):
             return {}
         mark, user_mark = new_mark(), new_mark()
@@ -338,35 +359,42 @@ class Cluster:
         told = histories(answer, user_mark)
         return {job_id: submitted_as(told[user], mark, job_id) for job_id, user in users.items() if user in told}
 
-    def scripts(self, jobs: Sequence[Listed]) -> dict[SlurmId, JobId]:
-        """Which job of ours each of these is by its batch script; the others are left out. One command for 500 jobs."""
+    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
+        """Return the job of ours that each SLURM job's batch script names; the others are left out. One command reads
+        up to 500 scripts.
+        """
         marks = self._script_marks([job.slurm_id for job in jobs])
-        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := marked_job(line)) is not None}
+        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := job_id_in_header(line)) is not None}
 
-    def had(self, wanted: Sequence[Sought], listed: Mapping[SlurmId, Listed]) -> dict[JobId, bool | None]:
-        """Whether SLURM or accounting has, or had, what `find` looks for, of many jobs; None is that nobody can tell. A few
-        commands for all of them: slurmctld's whole list is at hand, 500 scripts are read at once, accounting is asked once.
+    def was_submitted(
+        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
+    ) -> dict[JobId, bool | None]:
+        """Return for each job whether SLURM or accounting has, or had, what `find` looks for; None when the records
+        cannot decide it. It runs few commands: `listed` is slurmctld's whole list, one command reads up to 500 scripts,
+        and one command asks accounting.
         """
         now_s = self.now_s()
-        of_users = dict[str, list[Listed]]()
+        of_users = dict[str, list[SqueueRow]]()
         for row in listed.values():
             of_users.setdefault(row.user, []).append(row)
         suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
         rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MOST_SCRIPTS for row in some}
         marks = self._script_marks(list(rows))
         unread = rows.keys() - marks.keys()
-        unread &= self.list_all().keys() if unread else set()  # and not forgotten in between
+        unread &= self.list_all().keys() if unread else set()  # those that slurmctld still has
         ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], marks, unread) for one in wanted}
         rest = {one.job_id: one for one in wanted if ours[one.job_id] is False}
         users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
-        return ours | {job_id: bool(told) for job_id, told in self.histories(users, ago_s).items()}
+        return ours | {job_id: bool(told) for job_id, told in self.sacct_submissions_of(users, ago_s).items()}
 
-    def left_a_log(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
-        """Whether a job of ours wrote where its output goes since then, as far as the login node can see."""
+    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
+        """Whether our job has written its output file since then, as far as the login node can see it."""
         return job_id in self.left_logs(user, {job_id: begun_s_ago})
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """The same of several jobs of one customer, in one command. Raises UnsafeHomeError, as a session begins for it."""
+        """Return the jobs of one customer that have written their output file since then, in one command. Raises
+        UnsafeHomeError, because it begins a session as the customer.
+        """
         self.require_own_home(user)
         now_s = self.now_s()
         answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
@@ -374,36 +402,45 @@ class Cluster:
         since_s = {job_id: now_s - ago_s - CLOCKS_DIFFER_S for job_id, ago_s in begun_s_ago.items()}
         return {job_id for job_id, at_s in written.items() if at_s is not None and at_s >= since_s[job_id]}
 
-    def list_all(self, user: str | None = None) -> dict[SlurmId, Listed]:
-        """All jobs (of one user) that slurmctld remembers, with what their owners may have written, in one question."""
+    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
+        """Return all jobs (of one user) that slurmctld remembers, with the texts that their owners can write, in one
+        command.
+        """
         return self._list(squeue_all(self.paths.squeue, user))
 
-    def _list(self, squeue: Sequence[str]) -> dict[SlurmId, Listed]:
+    def _list(self, squeue: Sequence[str]) -> dict[SlurmId, SqueueRow]:
         mark = new_mark()
         return listed_jobs(self._ask(squeue, squeue_format(mark)), mark)
 
     def look(
-        self, wanted: Sequence[Wanted], listed: Mapping[SlurmId, Listed] | None = None, *, accounting: bool = True
-    ) -> dict[JobId, Sight]:
-        """What can be said of each of these jobs, whatever their number: in one question to slurmctld, one for each 100 batch
-        scripts that have to tell, and one to the accounting database about those that slurmctld does not know, unless that
-        is not to be asked: it still has those whose id is another job's. Raises SlurmUnavailableError or SshUnavailableError
-        when slurmctld does not answer; while accounting does not, nothing is said of the jobs that only it can know. With
-        the whole list of slurmctld at hand, it is not asked again. A question that is refused is split: of a job whose id is
-        refused alone nothing is said.
+        self,
+        wanted: Sequence[MatchRequest],
+        listed: Mapping[SlurmId, SqueueRow] | None = None,
+        *,
+        accounting: bool = True,
+    ) -> dict[JobId, MatchResult]:
+        """Return what SLURM shows of each of these jobs, for any number of jobs.
+
+        It asks slurmctld once, or not at all when the caller passes slurmctld's whole list as `listed`. It runs one
+        command for each 100 batch scripts that must decide. Unless `accounting` is False, it asks the accounting
+        database once about the jobs that slurmctld does not know: accounting still has the jobs whose id slurmctld has
+        given to another job. A question that SLURM refuses is split; a job whose id is refused alone is unclear.
+
+        Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not answer. While accounting does not
+        answer, the jobs that only accounting can know are unclear.
         """
         rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue) if listed is None else (listed.values(), {})
-        sights = recognise_all(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
+        sights = match_jobs(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
         missing = [job for job in wanted if sights[job.job_id].unknown]
         if missing and self.paths.sacct and accounting:
             try:
                 sights |= self._accounted(self.paths.sacct, missing)
             except TransientError as error:
-                sights |= {job.job_id: Sight(unclear=str(error)) for job in missing}
+                sights |= {job.job_id: MatchResult(unclear=str(error)) for job in missing}
         return sights
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
-        """Which of these ids slurmctld or accounting knows as a job's, whoever owns it."""
+        """Return the ids that slurmctld or accounting knows as jobs of any user."""
         asked = [str(number) for number in sorted(slurm_ids)]
         known = {job.slurm_id for job in ask_in_parts(asked, self._ask_squeue)[0]} if asked else set()
         left = [str(number) for number in sorted(set(slurm_ids) - known)]
@@ -411,7 +448,7 @@ class Cluster:
             known |= {record.seen.slurm_id for record in self._ask_sacct(self.paths.sacct, left)[0]}
         return known
 
-    def _ask_squeue(self, ids: Sequence[str]) -> list[Listed]:
+    def _ask_squeue(self, ids: Sequence[str]) -> list[SqueueRow]:
         some = (self._list(squeue_by_id(self.paths.squeue, batch)) for batch in commands.batches(ids))
         return [job for listed in some for job in listed.values()]
 
@@ -429,77 +466,86 @@ class Cluster:
         try:
             for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
                 marks |= self._script_marks(slurm_ids[first : first + SCRIPTS_A_LOOK])
-        except TransientError as error:  # the other jobs do not wait for it
+        except TransientError as error:  # the other jobs must not wait for these scripts
             log.warning("scripts_not_read", jobs=len(slurm_ids) - len(marks), error=str(error))
-        return {slurm_id: marked_job(line) for slurm_id, line in marks.items()}
+        return {slurm_id: job_id_in_header(line) for slurm_id, line in marks.items()}
 
-    def _accounted(self, sacct: str, wanted: Sequence[Wanted]) -> dict[JobId, Sight]:
+    def _accounted(self, sacct: str, wanted: Sequence[MatchRequest]) -> dict[JobId, MatchResult]:
         records, refused = self._ask_sacct(sacct, _ids(wanted))
-        return recognise_all(wanted, records, lambda _: {}) | _unclear(wanted, refused)
+        return match_jobs(wanted, records, lambda _: {}) | _unclear(wanted, refused)
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """Ask SLURM to end a job of this user, and nobody else's; one that has ended is fine."""
-        with around(Point.SCANCEL):
-            require_done(self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)), "scancel")
+        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no error."""
+        with around(CrashPoint.SCANCEL):
+            require_success(self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)), "scancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
-        """The same of several jobs of this user, in one command; returns those that SLURM refused to end, and why."""
-        with around(Point.SCANCEL):
+        """Ask SLURM to end several jobs of this user, in one command. Returns the jobs that SLURM refused to end, and
+        why.
+        """
+        with around(CrashPoint.SCANCEL):
             return not_cancelled(self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
-        """Give a job an absolute time limit; one that has ended is fine."""
-        with around(Point.TIME_LIMIT):
-            require_done(
+        """Give a job an absolute time limit. A job that has ended is no error."""
+        with around(CrashPoint.TIME_LIMIT):
+            require_success(
                 self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update"
             )
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits; one that has ended is fine. Raises SlurmRejectedError where SLURM does not do that."""
-        require_done(self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)), "scontrol update")
+        """Change a job that waits. A job that has ended is no error. Raises SlurmRejectedError where SLURM refuses the
+        change.
+        """
+        require_success(self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Have SLURM refuse to run a job once more, which its owner could ask for also after its end. Nothing happens to one
-        that has ended. Raises SlurmRejectedError.
+        """Make SLURM refuse to run a job once more. Its owner could ask for that even after the job's end. The call
+        changes nothing on a job that has ended. Raises SlurmRejectedError.
         """
         self.put_back(slurm_id, ["Requeue=0"])
 
     def hold_again(self, slurm_id: SlurmId) -> None:
-        """Have a job that has ended wait again, and not begin: only such a one can be kept from being requeued. Raises
-        SlurmRejectedError.
+        """Make a job that has ended wait again, on hold: SLURM forbids the requeue only of a job that has not ended.
+        Raises SlurmRejectedError.
         """
-        require_done(self._ask(commands.hold_again(self.paths.scontrol, slurm_id)), "scontrol requeuehold")
+        require_success(self._ask(commands.hold_again(self.paths.scontrol, slurm_id)), "scontrol requeuehold")
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """What jobs that run were submitted for, as their owner has changed it since; those that SLURM does not know are left
-        out. Raises SlurmUnavailableError.
+        """Return the sizes that running jobs were submitted for, with their owners' later changes. Jobs that SLURM does
+        not know are left out. Raises SlurmUnavailableError.
         """
         ids = ",".join(map(str, sorted(slurm_ids)))
         return requests(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
 
     def memory_per_cpu_limit(self) -> int | None:
-        """The site's MaxMemPerCPU (MB), where it has one. Raises SlurmUnavailableError."""
+        """Return the site's MaxMemPerCPU (MB), None where it has none. Raises SlurmUnavailableError."""
         answers = [
             self._ask(commands.show_config(self.paths.scontrol)),
             self._ask(commands.show_partition(self.paths.scontrol, self.partition)),
         ]
         for answer in answers:
-            require_done(answer, "scontrol show")
+            require_success(answer, "scontrol show")
         config, partition = answers
         return memory_per_cpu_limit(config.stdout, partition.stdout)
 
     def controller(self) -> Controller:
-        """How slurmctld runs. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
+        """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
         unused = has_accounting(answer) and self.paths.sacct is None
         told = Controller(
-            boot_time(answer), unused, which(answer), next_id(answer), min_job_age_s(answer), max_job_id(answer)
+            boot_time(answer),
+            unused,
+            parse_cluster_identity(answer),
+            next_id(answer),
+            min_job_age_s(answer),
+            max_job_id(answer),
         )
         self.bounds.max_id = told.max_id
         return told
 
-    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
-        """Run something that may be run twice, as the admin user."""
+    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandAnswer:
+        """Run a command as the admin user. The command must be safe to run twice."""
         try:
             return self.ssh.run(self.admin, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
@@ -510,14 +556,16 @@ def _minutes(begun_s_ago: float) -> int:
     return int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1
 
 
-def _unclear(wanted: Iterable[Wanted], refused: Mapping[str, str]) -> dict[JobId, Sight]:
-    return {job.job_id: Sight(unclear=why) for job in wanted if (why := refused.get(str(job.slurm_id))) is not None}
+def _unclear(wanted: Iterable[MatchRequest], refused: Mapping[str, str]) -> dict[JobId, MatchResult]:
+    return {
+        job.job_id: MatchResult(unclear=why) for job in wanted if (why := refused.get(str(job.slurm_id))) is not None
+    }
 
 
-def _ids(wanted: Iterable[Wanted]) -> list[str]:
+def _ids(wanted: Iterable[MatchRequest]) -> list[str]:
     return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]
 
 
 def new_mark() -> str:
-    """What nobody can guess, to stand between the parts of one answer."""
+    """Return a random mark, which cannot be guessed, to separate the parts of one answer."""
     return secrets.token_hex(16)

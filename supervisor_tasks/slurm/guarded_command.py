@@ -1,59 +1,62 @@
-"""Commands that the login node runs whole, in time, or not at all: one customer's submissions, in one SSH command. Pure.
+"""The guard: one SSH command that submits one customer's jobs, each job whole and in time, or not at all. Pure.
 
-What a worker sends may arrive in part (the connection was cut: standard input ends early) or late (the worker, sshd or the
-network stood still, and the effect has another holder by now). So a guard in front of sbatch reads one submission after the
-other from standard input: how many words and bytes it has, the words of sbatch's command line, the script, and the mark, by
-which the guard sees that all of it is there. It runs that sbatch before it reads the next submission, and never after the
-deadline: `timeout` ends an sbatch that takes longer, and what has not begun by then is not run. Each answer is there as soon
-as its sbatch has ended, behind a mark that nobody can guess, on standard output and on standard error: what the customer's
-start-up files print is not taken for one.
+A worker's data may arrive in part: when the connection is cut, standard input ends early. It may also arrive late: the
+worker, sshd or the network stood still, and another worker holds the effect by now. So a guard runs in front of sbatch.
+It reads one submission after the other from standard input: the number of words and bytes, the words of sbatch's
+command line, the script, and the mark. The mark shows the guard that the submission is complete. The guard runs this
+sbatch before it reads the next submission, and never after the deadline: `timeout` ends an sbatch that takes longer,
+and the guard does not start an sbatch after the deadline. The guard prints each answer as soon as its sbatch has ended,
+with the mark, on standard output and on standard error. The mark cannot be guessed, so the supervisor does not take the
+output of the customer's start-up files for an answer.
 
-The deadline is told by the login node's clock when the guard begins. From then on the guard counts the seconds of
-/proc/uptime, which nobody sets, and which a shell reads without another process.
+The deadline is a time on the login node's clock. The guard reads that clock once, when it begins. From then on it
+counts the seconds of /proc/uptime: no process sets that counter, and a shell reads it without another process.
 
-SLURM's configuration is the admin's (SLURM_CONF), whatever a start-up file of the customer says: another SLURM would take a job
-that is looked for here in vain.
+The guard uses the admin's SLURM configuration (SLURM_CONF), even if a start-up file of the customer sets another one.
+Another SLURM would accept the job, and the supervisor would not find it here.
 
-The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, hands it on unchanged. It
-writes no file: a full disk does not matter, and the script, which is the customer's, is never seen in a process list.
-`head -c` counts the bytes of a script; the shell, which may count characters, does not.
+The guard is one line of POSIX sh without ' ! \\ or line feeds, so that any login shell, csh too, passes it on
+unchanged. It writes no file. So a full disk does not matter, and the customer's script never appears in a process list.
+`head -c` counts the bytes of a script, because the shell may count characters.
 
-It runs in the environment that the site's own file makes (SLURM_ENVIRONMENT_FILE), on top of what a login shell that reads
-start-up files leaves, and the job inherits that environment: modules, PATH. What
-sbatch itself would read there as options (SBATCH_GPUS, SBATCH_ARRAY_INX, SLURM_NTASKS_PER_NODE ...) is taken out, as it would
-change what was paid for, and so are functions and programs of the customer's that have the names of the guard's own tools. The
-guard's variables have names that no environment has, so that they are not exported.
+The guard runs on top of the environment that a login shell leaves after its start-up files. It then reads the site's
+own file (SLURM_ENVIRONMENT_FILE). The job inherits that environment: modules, PATH. The guard removes the variables
+that sbatch would read as options (SBATCH_GPUS, SBATCH_ARRAY_INX, SLURM_NTASKS_PER_NODE ...), because they would change
+what the customer paid for. It also removes the customer's functions, and avoids the customer's programs, that have the
+names of the guard's own tools. The guard's variables have names that no environment has, so that the shell does not
+export them.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.slurm.parsers import CommandAnswer
 
-ANSWERED_AFTER_S = 15.0  # then nobody waits for the answer any more
-NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run
-TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own; sbatch reads no options from it
+ANSWERED_AFTER_S = 15.0  # the worker stops waiting for the answer after this time
+NOT_RUN = (126, 127)  # a shell's status for a command that it cannot run
+TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own variable; sbatch reads no options from it
 MOST_DIGITS = 6  # of a command's number, and of a status
 MOST_ANSWER = 2**20  # bytes that one sbatch prints; an id and its warnings have less than 1 kB
 
 _NO_FUNCTIONS = "unset -f [ command date echo head printf read test; "
-# In a function, so that the file's own parameters are not the guard's; its input is not the script.
+# The site's file runs in a function, so that its parameters are not the guard's. Its standard input is not the script.
 _SITES_FILE = (
     'sites_file() { . "$1" </dev/null; }; if [ "$4" ]; then if [ -r "$4" ]; then sites_file "$4"; '
     'else echo "SLURM_ENVIRONMENT_FILE: the login node cannot read $4" >&2; exit 127; fi; fi; '
 )
 _OUR_PATH = "guard_path=$PATH; PATH=/usr/bin:/bin; "
-# A word of a value that looks like an option's name is unset too, or is no name: then `command` keeps the shell from ending.
+# A word inside a value may look like an option's name. If it is a valid name, the guard unsets it too; if not,
+# `command` keeps the shell from ending.
 _WITHOUT_OPTIONS = (
     "unset IFS; set -f; for guard_name in $(export -p); do case $guard_name in "
     f"{'|'.join(f'{name}=*' for name in TO_REACH_SLURM)}) ;; "
     'SBATCH_*|SLURM_*) command unset -v "${guard_name%%=*}" 2>/dev/null;; esac; done; '
 )
 _SECONDS_LEFT = "IFS=. read -r guard_now guard_rest </proc/uptime || exit 127; guard_left=$((guard_over - guard_now)); "
-# A second less than the two clocks say: both are read in whole seconds.
+# One second less than the two clocks show, because the guard reads both in whole seconds.
 _DEADLINE = (
     "guard_over=0; guard_date=$(date +%s) || exit 127; "
     f"{_SECONDS_LEFT}guard_over=$((guard_now + guard_until - guard_date - 1)); "
@@ -66,7 +69,7 @@ _READ_ONE = (
 )
 _RUN_ONE = (
     'printf %s "${guard_script%.}" | '
-    f'(PATH=$guard_path; exec "$guard_timeout" -k {KILLED_AFTER_S} "$guard_left" "$@"); guard_status=$?; '
+    f'(PATH=$guard_path; exec "$guard_timeout" -k {KILL_GRACE_S} "$guard_left" "$@"); guard_status=$?; '
     'echo "$guard_mark" >&2; echo "$guard_mark $guard_job $guard_status"; guard_job=$((guard_job + 1)); '
 )
 _GUARD = (
@@ -82,13 +85,14 @@ _CLOCK = f'{_NO_FUNCTIONS}PATH=/usr/bin:/bin; echo "$1 $(date +%s) $SLURM_CONF"'
 
 
 class TooLateError(TransientError):
-    """The guard did not run the command: its time was over when it arrived."""
+    """The guard did not run the command: it arrived after the deadline. Retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginClock:
-    """The login node's clock as it was read: `login_s` (Unix time, whole seconds) when ours showed `our_s`; and where SLURM's
-    configuration is (SLURM_CONF), empty where SLURM's commands know.
+    """The login node's clock at one reading: it showed `login_s` (Unix time, whole seconds) when our clock showed
+    `our_s`. `slurm_conf` is the path of SLURM's configuration (SLURM_CONF); it is empty where SLURM's commands find it
+    themselves.
     """
 
     login_s: int
@@ -96,29 +100,31 @@ class LoginClock:
     slurm_conf: str = ""
 
     def at(self, our_s: float) -> int:
-        """What the login node's clock shows when ours shows that, or a moment earlier; never later."""
+        """Return the time on the login node's clock when ours shows `our_s`, or a moment earlier; never later."""
         return self.login_s + int(our_s - self.our_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One submission: sbatch's command line, words without line feeds, and its script, of any bytes but NUL."""
+    """One submission: the words of sbatch's command line, without line feeds, and its script, of any bytes but NUL."""
 
     argv: Sequence[str]
     script: bytes = field(repr=False)
 
 
-def guarded(jobs: int, until_login_s: int, slurm_conf: str = "", environment_file: str = "") -> list[str]:
-    """Run so many commands, one after the other, each only with the whole of its script, only until then, with no option but
-    its own, and with that SLURM_CONF or none, in the environment that the site's file, if there is one, makes. Reads `framed`
-    from standard input.
+def guard_command(jobs: int, until_login_s: int, slurm_conf: str = "", environment_file: str = "") -> list[str]:
+    """Build the command line of the guard, which reads the output of `framed` from standard input. The guard runs
+    `jobs` commands, one after the other: each only with its whole script, only until `until_login_s` (Unix time of the
+    login node), and with no options but its own. It sets SLURM_CONF to `slurm_conf` if that is not empty, and reads the
+    site's `environment_file` if the site has one.
     """
     return ["/bin/sh", "-c", _GUARD, "guard", str(jobs), str(until_login_s), slurm_conf, environment_file]
 
 
 def framed(mark: str, orders: Sequence[Order]) -> bytes:
-    """The mark, which a start-up file could read in a command line, and each command with its script, behind which the mark
-    shows that all of it came.
+    """Build the guard's standard input: first the mark, then each command with its script and the mark again. The
+    second mark shows that the submission is complete. The mark is not in the command line, because a start-up file
+    could read it there.
     """
     return b"".join([_line(mark), *(part for order in orders for part in _frame(mark, order))])
 
@@ -139,12 +145,14 @@ def _line(word: str) -> bytes:
 
 
 def ask_clock(mark: str) -> list[str]:
-    """Ask what time it is at the login node, and for the user's SLURM_CONF."""
+    """Build the command that prints the login node's time and the user's SLURM_CONF."""
     return ["/bin/sh", "-c", _CLOCK, "clock", mark]
 
 
-def clock_told(answer: Answer, mark: str, our_s: float) -> LoginClock:
-    """The login node's clock; `our_s` is when the answer was there. Raises TransientError."""
+def parse_clock(answer: CommandAnswer, mark: str, our_s: float) -> LoginClock:
+    """Read the login node's clock from the answer, which arrived at `our_s`. Raises TransientError when it shows no
+    time.
+    """
     found = re.search(rf"{mark} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:
         raise TransientError(f"the login node does not tell the time (status {answer.status}): {answer.stderr[:200]!r}")
@@ -152,41 +160,42 @@ def clock_told(answer: Answer, mark: str, our_s: float) -> LoginClock:
 
 
 class AnswerTooLongError(OutcomeUnknownError):
-    """A command printed more than is kept of it; nobody knows how it ended."""
+    """A command printed more than the worker keeps. Its outcome is unknown."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What the guard prints, piece by piece. `heard` is called with a command's number and its answer as soon as both are
-    there; what it raises is passed on. `now_s` is a clock for `first_s`, the time of the first answer.
+    """The guard's output, received piece by piece. `heard` is called with a command's number and its answer as soon as
+    both streams have it; its exceptions are passed on. `now_s` is the clock for `first_s`, the time of the first
+    answer.
     """
 
     mark: str
     jobs: int
-    heard: Callable[[int, Answer], None]
+    heard: Callable[[int, CommandAnswer], None]
     now_s: Callable[[], float]
     first_s: float | None = None
-    told: int = 0  # commands whose answer was given to `heard`: they are answered in their order
+    told: int = 0  # number of commands whose answer `heard` got; the answers come in the commands' order
     _end: str = ""
     _begun: bool = False
-    _ended: list[tuple[int, bytes]] = field(default_factory=list)  # status and output that wait for their errors
-    _complaints: list[bytes] = field(default_factory=list)  # the first is what was printed before the guard began
+    _ended: list[tuple[int, bytes]] = field(default_factory=list)  # status and output that wait for standard error
+    _complaints: list[bytes] = field(default_factory=list)  # the first part came before the guard began
     _stdout: bytearray = field(default_factory=bytearray)
     _stderr: bytearray = field(default_factory=bytearray)
     _searched: int = 0
 
     @property
     def waits_for_stderr(self) -> bool:
-        """Whether standard error is what is missing of the next answer."""
+        """Whether only the standard error of the next answer is missing."""
         return bool(self._ended)
 
     @property
     def came_late(self) -> bool:
-        """Whether the guard began when the time was over."""
+        """Whether the guard began after the deadline."""
         return self._end == "late" and not self.told
 
     def stdout(self, piece: bytes) -> None:
-        """More of standard output. Raises AnswerTooLongError."""
+        """Add a piece of standard output. Raises AnswerTooLongError."""
         self._stdout += piece
         self._begin()
         while self._begun and (found := self._answer_pattern().search(self._stdout, self._searched)):
@@ -202,7 +211,7 @@ class Answers:
         self._tell()
 
     def stderr(self, piece: bytes) -> None:
-        """More of standard error. Raises AnswerTooLongError."""
+        """Add a piece of standard error. Raises AnswerTooLongError."""
         self._stderr += piece
         *parts, rest = bytes(self._stderr).split(self.mark.encode() + b"\n")
         self._complaints += parts
@@ -211,18 +220,18 @@ class Answers:
         self._tell()
 
     def ended(self, status: int) -> SupervisorError:
-        """The guard has ended with this status, and all that it printed was given. Returns why the commands from `told` on have
-        no answer: TooLateError or another TransientError when they were certainly not run, and OutcomeUnknownError when
-        nobody knows.
+        """Record that the guard has ended with this status; call it after all output was added. Returns the reason why
+        the commands from `told` on have no answer: TooLateError or another TransientError when they certainly did not
+        run, OutcomeUnknownError when they may have run.
         """
-        missing = self.told + 1 + len(self._ended) - len(self._complaints)  # all, where a start-up file closed it
+        missing = self.told + 1 + len(self._ended) - len(self._complaints)  # all, if a start-up file closed it
         self._complaints += [bytes(self._stderr)] * missing
         self._tell()
         complaint = f"(status {status}): {self._shown()!r}"
         if self._end == "cut":
             return TransientError("the script did not arrive whole; nothing was run")
         if self._end == "late":
-            return TooLateError(f"its turn came more than {IN_TIME_S:g} s after it was begun; nothing was run")
+            return TooLateError(f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after it was begun; nothing was run")
         if not self._begun and status in NOT_RUN:
             return TransientError(f"the login node cannot begin the submission {complaint}")
         return OutcomeUnknownError(f"the guard's end was not seen {complaint}")
@@ -244,7 +253,7 @@ class Answers:
             if self.first_s is None:
                 self.first_s = self.now_s()
             number, self.told = self.told, self.told + 1
-            self.heard(number, Answer(status, _text(printed), _text(complaint)))
+            self.heard(number, CommandAnswer(status, _text(printed), _text(complaint)))
 
     def _shown(self) -> str:
         return _text(b"".join([*self._complaints[:1], self._stderr]))[:200]

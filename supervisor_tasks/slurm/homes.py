@@ -1,8 +1,9 @@
-"""The homes of customers on the login node: no session begins as a customer in a home that others can change.
+"""The homes of customers on the login node: no session begins as a customer whose home other users can change.
 
-A shell that sshd starts may read files of the user's home. Where another customer can write them, he decides what the next
-session of the supervisor runs as this one. So the admin looks at the account, at the home and at the folders above it before
-the customer's own session begins: what a session of the customer's says of his home, a start-up file may have said.
+A shell that sshd starts may read files of the user's home. If another customer can write them, he decides what the
+supervisor's next session runs as this customer. So the admin user checks the account, the home and the folders above it
+before the customer's own session begins. The customer's own session cannot check the home, because a start-up file may
+forge its output.
 """
 
 import re
@@ -14,19 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.parsers import CommandAnswer
 
-UNSAFE = "unsafe home: "  # what the error of a submission that was refused for this begins with
+UNSAFE = "unsafe home: "  # the error of a submission that was refused for this begins so
 SAFE_FOR_S = 60.0
-UNSAFE_FOR_S = 10.0  # the operator may have mended it
-LOOKS_AT_ONCE = 2  # a home on a server that is gone holds up a look: the admin's other commands need sessions too
+UNSAFE_FOR_S = 10.0  # the operator may have repaired it
+LOOKS_AT_ONCE = 2  # a look waits while a home's server is gone, and the admin's other commands need sessions too
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
-TIMED_OUT = (124, 137)  # `timeout` says so, the second after SIGKILL
+TIMED_OUT = (124, 137)  # the status of `timeout`, the second one after SIGKILL
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
 ROOT = 0
 
-# One line for any login shell. It tells the account, where the home really is, and each folder on both ways to it.
+# One line for any login shell. It prints the account, the home's real path, and each folder on both paths to it.
 _LOOK = (
     'm=$1 u=$2; PATH=/usr/bin:/bin; e=$(getent passwd "$u") || { echo "$m unknown"; echo "$m whole"; exit 0; }; '
     'set -f; IFS=:; set -- $e; unset IFS; n=$3 h=$6; r=$(realpath -m -- "$h"); e=$(getent passwd "$n"); '
@@ -39,7 +40,9 @@ _LOOK = (
 
 
 class UnsafeHomeError(TransientError):
-    """No session begins as this customer: another one may decide what it runs. Again when the operator has mended the home."""
+    """No session begins as this customer, because another one may decide what it runs. Retry when the operator has
+    repaired the home.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,15 @@ class Place:
 
     @property
     def permissions(self) -> str:
-        """As chmod takes them."""
+        """The permissions in chmod's form."""
         return f"{stat.S_IMODE(self.mode):o}"
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What the admin sees of a user's account: its number, the first account with that number, its home, and where that is."""
+    """The admin's view of a user's account: its number, the first account with that number, its home, and the home's
+    real path.
+    """
 
     uid: int
     first_of_number: str
@@ -72,17 +77,17 @@ class Home:
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such folder."""
+        """Whether the home does not exist."""
         return self.real_path in self.missing
 
 
 def look(mark: str, user: str) -> list[str]:
-    """What the admin runs to see a user's home."""
+    """Build the command that the admin user runs to see a user's home."""
     return ["timeout", "-k", "1", str(LOOK_TIMEOUT_S), "/bin/sh", "-c", _LOOK, "home", mark, user]
 
 
-def home_seen(answer: Answer, mark: str, user: str) -> Home:
-    """The home of a user. Raises TransientError when the login node does not tell it, or does not know the user."""
+def home_seen(answer: CommandAnswer, mark: str, user: str) -> Home:
+    """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user."""
     if answer.status in TIMED_OUT:
         raise TransientError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
     said = [line.removeprefix(f"{mark} ") for line in answer.stdout.splitlines() if line.startswith(f"{mark} ")]
@@ -114,7 +119,9 @@ def _places(said: Sequence[str]) -> Iterator[Place]:
 
 
 def fault(user: str, home: Home) -> str | None:
-    """Why another user may decide what a session of this user runs, and what to do about it; None when none may."""
+    """Return why another user may decide what a session of this user runs, and how to repair it; None when no other
+    user may.
+    """
     if home.first_of_number != user:
         return f"the account has the number {home.uid} of {home.first_of_number}; give it a uidNumber of its own"
     if not home.path.startswith("/"):
@@ -158,7 +165,7 @@ class _Verdict:
 
 
 class Homes:
-    """What a worker knows of the customers' homes. Threads may share it. A site that has `shared_allowed` looks at none."""
+    """A worker's knowledge of the customers' homes. Threads may share it. With `shared_allowed` it checks no home."""
 
     def __init__(
         self, *, shared_allowed: bool = False, safe_for_s: float = SAFE_FOR_S, unsafe_for_s: float = UNSAFE_FOR_S
@@ -170,8 +177,9 @@ class Homes:
         self._looks = threading.BoundedSemaphore(LOOKS_AT_ONCE)
 
     def require_own(self, user: str, see: Callable[[], Home], log_in: Callable[[], object]) -> None:
-        """Raise UnsafeHomeError unless the user's home is his own. A home that does not exist is looked at again after a login
-        of the user, which may make it, and in which there is nothing to read. Raises TransientError without an answer.
+        """Raise UnsafeHomeError unless the user's home is his own. If the home does not exist, `log_in` runs, because a
+        login may make it and finds nothing to read there; then the home is checked again. Raises TransientError when
+        the login node gives no answer.
         """
         if self._shared_allowed:
             return
@@ -196,7 +204,7 @@ class Homes:
         return verdict
 
     def _known(self, user: str) -> _Verdict | None:
-        """What was found a moment ago. What is older is forgotten, of all users."""
+        """Return a recent verdict, and forget the older verdicts of all users."""
         now_s = time.monotonic()
         with self._lock:
             self._verdicts = {name: one for name, one in self._verdicts.items() if one.until_s > now_s}

@@ -1,21 +1,21 @@
-"""How long a user's login that hangs is left alone, and how long one that is slow counts as slow. Pure.
+"""How long a user's login that hangs is left alone, and how long a slow login counts as slow. Pure.
 
-A start-up file may answer what time it is, and hang when it is to run sbatch. So a login that answers ends the wait, and only a
-command that was carried out in time has the next wait begin small again.
+A start-up file may answer the clock question and then hang when the worker runs sbatch. So an answer ends the wait, but
+only a command that was carried out in time makes the next wait short again.
 """
 
 from dataclasses import dataclass
 
 FIRST_S = 30.0
-SLOW_S = 5.0  # a command that took so long has a slow login, or a slow SLURM
+SLOW_S = 5.0  # a command that took so long means a slow login or a slow SLURM
 SLOW_FOR_S = 300.0  # after the last such command
-LONGEST_S = 300.0  # a home folder that is back is not missed for longer
+LONGEST_S = 300.0  # a home folder that is back must not wait longer
 NEVER_S = float("-inf")
 
 
 @dataclass(slots=True)
 class LoginSilence:
-    """Until when a login is not asked again, by our own clock, how often in a row it hung, and until when it counts as slow."""
+    """Until when a login is left alone, by our own clock, how often in a row it hung, and until when it is slow."""
 
     until_s: float = NEVER_S
     since_s: float = NEVER_S
@@ -23,11 +23,13 @@ class LoginSilence:
     slow_until_s: float = NEVER_S
 
     def left_s(self, now_s: float) -> float:
-        """How long the login is not to be asked; 0 when it may be."""
+        """Return for how many seconds the login must be left alone; 0 when it may be asked."""
         return max(self.until_s - now_s, 0.0)
 
     def hung(self, begun_s: float, now_s: float) -> None:
-        """A command that began then hung until now. Commands that hang at the same time are one silence."""
+        """Record that a command that began at `begun_s` has hung until now. Commands that hang at the same time count
+        as one silence.
+        """
         if begun_s < self.since_s:
             return
         self.since_s = now_s
@@ -35,16 +37,16 @@ class LoginSilence:
         self.times += 1
 
     def took(self, seconds: float, now_s: float) -> None:
-        """A command ended now that took so long. One quick command does not make a slow login quick: a start-up file may be
-        slow at every second one.
+        """Record that a command that took `seconds` ended now. One quick command does not end the slow time: a start-up
+        file may be slow only at every second command.
         """
         if seconds >= SLOW_S:
             self.slow_until_s = now_s + SLOW_FOR_S
 
     def is_slow(self, now_s: float) -> bool:
-        """Whether a command took long lately."""
+        """Whether a recent command took long."""
         return now_s < self.slow_until_s
 
     def carried_out(self) -> None:
-        """The login did what it was asked for."""
+        """Record that the login carried out a command in time."""
         self.times = 0

@@ -1,4 +1,4 @@
-"""How big a job is in SLURM: what squeue shows of its request while it waits, and of its allocation once it runs. Pure.
+"""A job's size in SLURM: squeue shows its request while the job waits, and its allocation once it runs. Pure.
 
 Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
 """
@@ -16,9 +16,11 @@ _NONE = ("", "N/A", "(null)", "NULL", "None")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A job's size. `limit_min` is None without a limit of its own; CPUs, memory and nodes are None where SLURM does not show
-    them. `gpus` are the most that its options come to. `array` tells whether it is part of a job array. `qos`, `account` and
-    `reservation` are empty where there is none.
+    """A job's size. `limit_min` is None for a job without its own limit. CPUs, memory and nodes are None where SLURM
+    does not show them. `gpus` is the highest number that its options ask for. `array`: it is part of a job array.
+    `qos`, `account` and `reservation` are empty where there is none. `threads` is the number of threads that it asks
+    for on each core, `*` for any, as squeue shows it; no other job gets the core's other threads. `whole_memory`: it
+    asks for all memory of its nodes, which `memory_mb` shows only once it runs.
     """
 
     limit_min: int | None
@@ -31,6 +33,8 @@ class Size:
     account: str = ""
     reservation: str = ""
     array: bool = False
+    threads: str = ""
+    whole_memory: bool = False
 
 
 def size_of(
@@ -44,7 +48,7 @@ def size_of(
     tres: str,
     *gpus_per: str,
 ) -> Size:
-    """The size, of squeue's fields; `gpus_per` are those for the job, a node, a task and a socket, as TRES."""
+    """Make the size from squeue's fields; `gpus_per` are the TRES for the job, a node, a task and a socket."""
     amounts = tres_amounts(tres)
     nodes = _whole(amounts.get("node"))
     task_count = int(tasks) if tasks.isdecimal() else 1
@@ -65,7 +69,7 @@ def size_of(
 
 
 def request_of(job: Mapping[str, Any]) -> Size:
-    """The request of a job, of its entry in the answer to `squeue --json`; of limit and partition it says nothing."""
+    """Make the size of a request from the job's entry in `squeue --json`, without limit and partition."""
     amounts = tres_amounts(job["tres_req_str"])
     nodes = _whole(amounts.get("node"))
     per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
@@ -82,7 +86,9 @@ def request_of(job: Mapping[str, Any]) -> Size:
 
 
 def memory_per_cpu_limit(config: str, partition: str) -> int | None:
-    """MaxMemPerCPU in MB, of `scontrol show config` and `scontrol show partition`, which counts where it has one."""
+    """Return MaxMemPerCPU in MB, from `scontrol show config` and `scontrol show partition`. The partition's value
+    overrides the config's.
+    """
     for shown in (partition, config):
         if found := re.search(r"\bMaxMemPerCPU\s*=\s*(\d+)", shown):
             return int(found[1]) or None
@@ -90,21 +96,26 @@ def memory_per_cpu_limit(config: str, partition: str) -> int | None:
 
 
 def tres_amounts(shown: str) -> dict[str, float]:
-    """The amounts of `cpu=3,mem=300M,node=1,gres/gpu=1`; memory in MB."""
+    """Return the amounts of `cpu=3,mem=300M,node=1,gres/gpu=1`; memory in MB."""
     found = (_TRES.fullmatch(part) for part in shown.split(","))
     return {part["name"]: float(part["amount"]) * _unit(part) for part in found if part is not None}
 
 
 def gpu_count(shown: str) -> int:
-    """The GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of several of these with commas between."""
+    """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of several with commas between."""
     if shown in _NONE:
         return 0
     found = (_COUNT.fullmatch(part) for part in shown.split(","))
     return sum(int(part["number"] or 1) for part in found if part is not None)
 
 
+def is_whole_memory(shown: str) -> bool:
+    """Whether a job asks for all memory of its nodes, which squeue shows as 0."""
+    return shown.rstrip("BKMGTP") == "0"
+
+
 def _number(shown: object) -> int:
-    """A number of SLURM's JSON, which later versions wrap up."""
+    """Return a number of SLURM's JSON, which later versions wrap in an object."""
     value = shown.get("number") if isinstance(shown, Mapping) else shown
     return value if isinstance(value, int) and value > 0 else 1
 

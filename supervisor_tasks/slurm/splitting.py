@@ -1,18 +1,18 @@
-"""A question about many jobs that SLURM refuses as a whole is asked in halves, until what it refuses stands alone. Pure."""
+"""Ask again in halves when SLURM refuses a question about many jobs, until only the refused ids are left. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from supervisor_tasks.slurm.output import QuestionRefusedError
+from supervisor_tasks.slurm.parsers import QuestionRefusedError
 
-REFUSALS_AT_MOST = 64  # one id among 10,000 costs 15; a SLURM that refuses more often refuses everything
+REFUSALS_AT_MOST = 64  # one refused id among 10,000 costs 15; with more refusals, SLURM refuses everything
 
 Told = TypeVar("Told")
 
 
 def ask_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], list[Told]]) -> tuple[list[Told], dict[str, str]]:
-    """All that is told of the ids that are not refused, and why each of the others is. Raises QuestionRefusedError when every
-    question is refused.
+    """Return the answers for the ids that SLURM accepts, and the error for each other id. Raises QuestionRefusedError
+    when SLURM refuses every question.
     """
     told, refused = list[Told](), dict[str, str]()
     left, refusals, answers = [ids], 0, 0

@@ -1,13 +1,15 @@
-"""Commands on the login node, as any user, over SSH connections that are kept.
+"""Commands on the login node, as any user, over SSH connections that stay open.
 
-One connection per Linux user, the least recently used is closed when there are too many; each command is a channel of its
-own. A Fabric Connection must not be shared between threads, its transport may: Fabric opens, channels run.
+Each Linux user has one connection; when there are too many, the least recently used one is closed. Each command has its
+own channel. Threads must not share a Fabric Connection, but they may share its transport: Fabric opens the connection,
+channels run the commands.
 
-A user's login may hang for as long as it likes: a start-up file that waits, a home folder on a server that is gone. So one
-thread at a time asks it whether it answers (`ask`, `clock`), others wait only as long as answers usually take, and one that did
-not answer while other users' did is not asked for a while, each time longer (login_silence.py). Two commands of one customer
-run at once, the question what time it is included, and all customers whose logins are slow have SLOW_COMMANDS together. A
-submission that was cut off, or that the guard began too late, while the login node answers others is such a silence.
+A user's login may hang for any length of time: a start-up file waits, or the home folder is on a server that is gone.
+So only one thread at a time asks such a login (`ask`, `clock`); other threads wait only as long as answers usually
+take. A login that did not answer while other users' logins did is left alone for a while, longer each time
+(login_silence.py). Two commands of one customer can run at once, the clock question included. All customers with slow
+logins share SLOW_COMMANDS. A submission also shows a hanging login if it was cut off, or the guard began it too late,
+while the login node answers others.
 """
 
 import secrets
@@ -25,37 +27,47 @@ from typing import Protocol
 import paramiko
 from fabric import Config, Connection
 
-from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S, MARGIN_S
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, clock_told
+from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, MARGIN_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.monitoring.instruments import SSH_COMMANDS, SSH_LOGINS, program_of, timed
+from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
-from supervisor_tasks.slurm.output import Answer
-from supervisor_tasks.slurm.ssh_command import BROKEN, CUT_LATER_S, Kept, Listener, command_line, cut_after, run_command
+from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.ssh_command import (
+    BROKEN,
+    CUT_LATER_S,
+    Kept,
+    OutputListener,
+    command_line,
+    cut_after,
+    run_command,
+)
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
-ALIVE_EVERY_S = 5  # how often a silent connection is asked whether the other end is still there
-DEAD_AFTER_MS = 15_000  # bytes that the other end does not acknowledge for so long are lost
+ALIVE_EVERY_S = 5  # between two keep-alive probes on a silent connection
+DEAD_AFTER_MS = 15_000  # the connection ends if the other end acknowledges no bytes for so long
 MOST_CONNECTIONS = 64
-CLOCK_TRUSTED_S = 30.0  # then the login node is asked again what time it is
-CLOCK_TIMEOUT_S = IN_TIME_S  # a login that takes longer is in time for no submission
-QUICK_S = 2.0  # who finds a user's login asked by another thread waits until so long after that one began
-HUNG_S = 5.0  # of silence, in the later half of which others were answered: it is the user's own
-CHANNELS = 8  # at once on one connection: OpenSSH's default MaxSessions is 10, and more are no faster
+CLOCK_TRUSTED_S = 30.0  # after this the worker asks the login node's clock again
+CLOCK_TIMEOUT_S = SUBMIT_TIMEOUT_S  # a login that takes longer is too late for any submission
+QUICK_S = 2.0  # a second thread waits for a login until this long after the first thread asked it
+HUNG_S = 5.0  # of silence; if others got answers in its later half, the user's own login hangs
+CHANNELS = 8  # at once on one connection; OpenSSH's default MaxSessions is 10, more are no faster
 COMMANDS_OF_A_CUSTOMER = 2  # at once
 SLOW_COMMANDS = 8  # at once, of all customers whose logins are slow: half of a worker's 16 threads
-# The guard ends a submission that began in time before that, whatever SLURM does. A start-up file may forge the guard's words.
-LATE_S = IN_TIME_S + KILLED_AFTER_S + MARGIN_S
+# The guard ends a submission that began in time before LATE_S, even if SLURM hangs. A start-up file may forge the
+# guard's output, so the time counts too.
+LATE_S = SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S
 
-Keys = Callable[[str], paramiko.PKey]  # what a user is logged in with; asked once for each connection
+Keys = Callable[[str], paramiko.PKey]  # returns a user's login key; called once for each connection
 
 
 class SshUnavailableError(TransientError):
-    """The login node cannot be reached or does not let us in; nothing was run, again later."""
+    """The login node is unreachable or refuses the login. No command ran; retry later."""
 
 
 class LoginRefusedError(SshUnavailableError):
-    """The login node answers and does not let this user in. A retry helps once the site lets the user in."""
+    """The login node answers and refuses this user's login. A retry helps once the site lets the user in."""
 
     def __init__(self, user: str, why: str) -> None:
         super().__init__(why)
@@ -63,11 +75,13 @@ class LoginRefusedError(SshUnavailableError):
 
 
 class SshBusyError(SshUnavailableError):
-    """Other threads have all there is; nothing was run, again later."""
+    """Other threads use all connections, channels or turns. No command ran; retry later."""
 
 
 class SshSilentError(SshBusyError):
-    """The user's login hung while others answered, and is left alone for a while; nothing was run, again then."""
+    """The user's login hung while others answered, and is left alone for a while. No command ran; retry after
+    `again_in_s`.
+    """
 
     def __init__(self, user: str, again_in_s: float) -> None:
         super().__init__(f"the login of {user} hung while others answered; it is asked again in {again_in_s:.0f} s")
@@ -75,52 +89,55 @@ class SshSilentError(SshBusyError):
 
 
 class SshCutError(OutcomeUnknownError):
-    """The connection broke, time ran out, or more came back than we keep, while a command ran; nobody knows how far it got."""
+    """The connection broke, time ran out, or the output was longer than the worker keeps, while a command ran. Its
+    outcome is unknown.
+    """
 
 
-class TurnListener(Listener, Protocol):
-    """The same of a customer's command."""
+class TurnListener(OutputListener, Protocol):
+    """A listener for a customer's command."""
 
     @property
     def first_s(self) -> float | None:
-        """When its first answer was there (`our_clock_s`)."""
+        """The time of its first answer (`our_clock_s`)."""
 
     @property
     def came_late(self) -> bool:
-        """Whether it was begun too late to do anything."""
+        """Whether the command began too late to do anything."""
 
 
 @dataclass(slots=True)
-class _Line:
+class _CachedConnection:
     """A connection and the right to open channels on it."""
 
     connection: Connection
     channels: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CHANNELS))
     clock: LoginClock | None = None
     dropped: bool = False
-    users: int = 0  # commands that are on it or wait for a channel; guarded by Ssh's lock
+    users: int = 0  # commands that run on it or wait for a channel; guarded by Ssh's lock
 
     @property
     def alive(self) -> bool:
+        """Whether the connection can still be used, as far as this side knows."""
         transport = self.connection.transport
         return transport is not None and transport.is_active()
 
 
 @dataclass(slots=True)
 class _Login:
-    """What threads know of a user's login."""
+    """The threads' shared knowledge of a user's login."""
 
     opening: threading.Lock = field(default_factory=threading.Lock)
     asking: threading.Lock = field(default_factory=threading.Lock)
-    asked_s: float | None = None  # since when, by who has `asking`
-    answered_s: float = NEVER_S  # the last command of the user that came to an end
+    asked_s: float | None = None  # since when the holder of `asking` asks
+    answered_s: float = NEVER_S  # when the user's last command ended
     silence: LoginSilence = field(default_factory=LoginSilence)
     commands: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(COMMANDS_OF_A_CUSTOMER)
     )
 
     def take_turn(self, user: str, within_s: float) -> None:
-        """Take `asking` within so many seconds from when it was taken, or not at all. Raises SshBusyError."""
+        """Take `asking` within `within_s` seconds from when its holder took it. Raises SshBusyError."""
         since_s = self.asked_s
         left_s = within_s if since_s is None else since_s + within_s - our_clock_s()
         if not self.asking.acquire(timeout=max(left_s, 0.0)):
@@ -144,27 +161,30 @@ class Ssh:
         self._key_for: Keys = (lambda _: key) if isinstance(key, paramiko.PKey) else key
         self._connect_timeout_s = connect_timeout_s
         self._known_hosts = known_hosts
-        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._lines: OrderedDict[str, _CachedConnection] = OrderedDict()
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}
         self._slow_commands = threading.BoundedSemaphore(SLOW_COMMANDS)
 
-    def run(self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
-        """Run one command as a user; every word is quoted. Raises SshUnavailableError when nothing was run (retry) and
-        SshCutError when nobody knows.
+    def run(
+        self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> CommandAnswer:
+        """Run one command as a user; every word is quoted. Raises SshUnavailableError when the command did not run
+        (retry) and SshCutError when it may have run.
         """
         kept = Kept()
         status = self.stream(user, argv, stdin, timeout_s, kept)
-        return Answer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
+        return CommandAnswer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
 
-    def stream(self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: Listener) -> int:
-        """The same; `listener` is given the output as it comes. Returns the command's status. What the listener raises ends
-        the reading and is passed on, but for an OSError, which counts as a cut.
+    def stream(self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: OutputListener) -> int:
+        """Run one command as a user, and pass its output to `listener` as it comes. Returns the command's status.
+        Raises the errors of `run`. An exception of the listener ends the reading and is passed on; an OSError counts as
+        a cut.
         """
         with self._using(user) as line, self._soon(line.channels, f"run a command as {user}"):
             channel = self._open_channel(user, line)
             try:
-                with cut_after(channel, timeout_s + CUT_LATER_S):
+                with timed(SSH_COMMANDS, program_of(argv[0])), cut_after(channel, timeout_s + CUT_LATER_S):
                     status = run_command(channel, command_line(argv, len(stdin)), stdin, timeout_s, listener)
                 self._login(user).answered_s = our_clock_s()
                 return status
@@ -172,14 +192,15 @@ class Ssh:
                 self._drop(user, line)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
             finally:
-                with suppress(*BROKEN):  # it tells the other end
+                with suppress(*BROKEN):  # closing sends a message to the other end
                     channel.close()
 
     def stream_in_turn(
         self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: TurnListener, other: str
     ) -> int:
-        """The same of a customer: two at once at most. A command that was cut off, or that `came_late`, while the login node
-        carries out a command of the `other` user, shows a login that hangs; one whose first answer takes long, a slow one.
+        """Run a customer's command as `stream` does, with at most two commands of the customer at once. If the command
+        was cut off or `came_late`, while the login node carries out a command of the `other` user, the customer's login
+        hangs. If its first answer takes long, the login is slow.
         """
         silence = self._login(user).silence
         with self._a_turn(user):
@@ -197,7 +218,9 @@ class Ssh:
         return status
 
     def _judge(self, user: str, begun_s: float, other: str) -> None:
-        """Whether a user's command took so long by the user's own login; the `other` user, who is the site's own, is asked."""
+        """Record a silence if the user's own login made the command slow. To find out, ask the `other` user, the site's
+        own.
+        """
         ended_s = our_clock_s()
         with suppress(TransientError):
             self.forget_clock(other)
@@ -206,24 +229,25 @@ class Ssh:
                 self._login(user).silence.hung(begun_s, our_clock_s())
 
     def clock(self, user: str, *, sites_own: bool = False) -> LoginClock:
-        """The clock of the machine that a user's connection leads to; asked for once a connection and now and then. A login
-        that is the site's own, without which nothing goes on, is waited for, and asked again at once. Raises TransientError.
+        """Return the clock of the machine that a user's connection leads to. It is asked once for each connection, and
+        again when older than CLOCK_TRUSTED_S. A login that is the site's own gets more time and is never left alone,
+        because all work needs it. Raises TransientError.
         """
         if not sites_own:
             self._login(user).require_not_silent(user)
         if (known := self._known_clock(user)) is not None:
             return known
         with self._asking(user, sites_own=sites_own):
-            if (known := self._known_clock(user)) is None:  # nobody else has asked meanwhile
+            if (known := self._known_clock(user)) is None:  # no other thread has asked meanwhile
                 line, mark = self._line(user), secrets.token_hex(16)
                 with nullcontext() if sites_own else self._a_turn(user):
                     answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
-                line.clock = known = clock_told(answer, mark, our_clock_s())
+                line.clock = known = parse_clock(answer, mark, our_clock_s())
         return known
 
-    def ask(self, user: str, argv: Sequence[str]) -> Answer:
-        """Run what may be run twice as a user whose login may hang: one thread at a time, until it has just answered. Raises
-        SshUnavailableError.
+    def ask(self, user: str, argv: Sequence[str]) -> CommandAnswer:
+        """Run a command as a user whose login may hang; the command must be safe to run twice. One thread at a time
+        does this, unless the login has just answered. Raises SshUnavailableError.
         """
         answers = our_clock_s() - self._login(user).answered_s <= QUICK_S
         try:
@@ -233,7 +257,7 @@ class Ssh:
             raise SshUnavailableError(str(error)) from error
 
     def forget_clock(self, user: str) -> None:
-        """Ask anew what time it is before it is needed again."""
+        """Make the next use of this clock ask the login node again."""
         with self._lock:
             line = self._lines.get(user)
         if line is not None:
@@ -246,7 +270,7 @@ class Ssh:
         for line in lines:
             line.connection.close()
 
-    def _kept(self, user: str) -> _Line | None:
+    def _kept(self, user: str) -> _CachedConnection | None:
         with self._lock:
             line = self._lines.get(user)
         return line if line is not None and line.alive else None
@@ -258,8 +282,8 @@ class Ssh:
 
     @contextmanager
     def _asking(self, user: str, *, sites_own: bool = False) -> Iterator[None]:
-        """Only one thread waits for a user's login that may hang. What hangs on a connection that was there may be the
-        connection's doing: the next one is made anew.
+        """Let only one thread wait for a user's login that may hang. A hang on a connection that existed before may be
+        the connection's fault, so it does not count as a silence; the next try opens a new connection.
         """
         login = self._login(user)
         login.take_turn(user, CLOCK_TIMEOUT_S if sites_own else QUICK_S)
@@ -281,8 +305,8 @@ class Ssh:
 
     @contextmanager
     def _a_turn(self, user: str) -> Iterator[None]:
-        """One of the commands that a customer may have under way. Who has `asking` takes it after that, and who has it takes
-        `asking` of no customer. Raises SshBusyError.
+        """Take one of the commands that a customer may run at once. A thread that holds `asking` takes a turn after it.
+        A thread that holds a turn takes `asking` of no customer. Raises SshBusyError.
         """
         login = self._login(user)
         with ExitStack() as turns:
@@ -307,9 +331,7 @@ class Ssh:
             silence.took((listener.first_s or ended_s) - begun_s, ended_s)
 
     def _hung(self, user: str, begun_s: float) -> bool:
-        """Whether a user's login that did not answer since then is alone with that: a login node that stands still answers
-        nobody.
-        """
+        """Whether only this user's login has hung since then. A login node that stands still answers no user."""
         now_s = our_clock_s()
         with self._lock:
             others_s = max((one.answered_s for name, one in self._logins.items() if name != user), default=NEVER_S)
@@ -321,7 +343,7 @@ class Ssh:
 
     @contextmanager
     def _soon(self, limited: "threading.Lock | threading.BoundedSemaphore", what: str) -> Iterator[None]:
-        """What others hold may be theirs for long."""
+        """Take a lock, but wait only for the connect time-out: other threads may hold it for long."""
         if not limited.acquire(timeout=self._connect_timeout_s):
             raise SshBusyError(f"cannot {what} yet: other threads have been at it for {self._connect_timeout_s:g} s")
         try:
@@ -330,8 +352,8 @@ class Ssh:
             limited.release()
 
     @contextmanager
-    def _using(self, user: str) -> Iterator[_Line]:
-        """A connection that is not closed for being old as long as it is used."""
+    def _using(self, user: str) -> Iterator[_CachedConnection]:
+        """Yield a connection that is not closed for age while this thread uses it."""
         line = self._line(user)
         with self._lock:
             line.users += 1
@@ -344,32 +366,32 @@ class Ssh:
             if last:
                 line.connection.close()
 
-    def _open_channel(self, user: str, line: _Line) -> paramiko.Channel:
+    def _open_channel(self, user: str, line: _CachedConnection) -> paramiko.Channel:
         transport = line.connection.transport
         try:
             if transport is None:
                 raise paramiko.SSHException(f"the connection of {user} is closed")
             channel: paramiko.Channel = transport.open_session(timeout=self._connect_timeout_s)
-        except paramiko.ChannelException as error:  # MaxSessions; the commands that run on it go on
+        except paramiko.ChannelException as error:  # MaxSessions; the commands on the connection go on
             raise SshUnavailableError(f"{self._host} opens no more sessions for {user} now: {error}") from error
         except BROKEN as error:
             self._drop(user, line)
             raise SshUnavailableError(f"no channel to {self._host} as {user}: {error}") from error
         return channel
 
-    def _line(self, user: str) -> _Line:
-        # One login per user at a time; the others wait for it and share it.
+    def _line(self, user: str) -> _CachedConnection:
+        # One login per user at a time; other threads wait for it and share its connection.
         with self._soon(self._login(user).opening, f"log in as {user}"):
             with self._lock:
                 line = self._lines.get(user)
                 if line is not None and line.alive:
                     self._lines.move_to_end(user)
                     return line
-            fresh = _Line(self._connect(user))
+            fresh = _CachedConnection(self._connect(user))
             self._keep(user, fresh)
             return fresh
 
-    def _keep(self, user: str, line: _Line) -> None:
+    def _keep(self, user: str, line: _CachedConnection) -> None:
         with self._lock:
             self._lines[user] = line
             self._lines.move_to_end(user)
@@ -378,8 +400,8 @@ class Ssh:
         for old in surplus:
             old.connection.close()
 
-    def _drop(self, user: str, line: _Line) -> None:
-        """Nothing new is run on a connection that failed; what still runs on it is let end."""
+    def _drop(self, user: str, line: _CachedConnection) -> None:
+        """Stop new commands on a connection that failed; the commands that still run on it can end."""
         with self._lock:
             if self._lines.get(user) is line:
                 del self._lines[user]
@@ -389,12 +411,12 @@ class Ssh:
 
     def _connect(self, user: str) -> Connection:
         try:
-            with ExitStack() as opened:
+            with timed(SSH_LOGINS), ExitStack() as opened:
                 sock = socket.create_connection((self._host, self._port), self._connect_timeout_s)
                 opened.callback(sock.close)
                 _tune(sock)
                 connection = self._connection(user, sock)
-                opened.callback(connection.client.close)  # sshd counts who does not get in until he is gone
+                opened.callback(connection.client.close)  # sshd counts an unauthenticated connection until it closes
                 connection.open()
                 opened.pop_all()
         except BROKEN as error:
@@ -421,12 +443,14 @@ class Ssh:
 
 
 def our_clock_s() -> float:
-    """Seconds on this machine's clock, which nobody sets and which goes on while a process, or the machine, stands still."""
+    """Return seconds of this machine's clock, which is never set and which runs on while the process or machine is
+    suspended.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def load_key(text: str) -> paramiko.PKey:
-    """A private key of any type that OpenSSH writes."""
+    """Read a private key of any type that OpenSSH writes."""
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key(StringIO(text))
@@ -437,8 +461,8 @@ def load_key(text: str) -> paramiko.PKey:
 
 def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every command waits 40 ms for an ACK
-    # A login node that is gone without a word is noticed: by its silence when nothing is under way, else by what it does not
-    # acknowledge.
+    # These options detect a login node that disappears: keep-alive when the connection is idle, else
+    # TCP_USER_TIMEOUT, by the bytes that stay unacknowledged.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_EVERY_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)

@@ -10,50 +10,50 @@ from typing import Protocol
 
 import paramiko
 
-CUT_LATER_S = 1.0  # than a command's own time-out, which can tell what it waited for
+CUT_LATER_S = 1.0  # later than the command's own time-out, whose error names what it waited for
 MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
 MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
 CHUNK = 2**18
 
-# Gives a command so many bytes, and reads what it leaves: the channel is open until all of them have come.
+# Gives a command so many bytes, and reads the rest: the channel stays open until all bytes have arrived.
 _FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class TooMuchError(OSError):
-    """A command printed more than we keep."""
+    """A command printed more than the worker keeps."""
 
 
-class Listener(Protocol):
-    """What takes a command's output as it comes."""
+class OutputListener(Protocol):
+    """The receiver of a command's output, piece by piece."""
 
     @property
     def waits_for_stderr(self) -> bool:
-        """Whether standard error is what it needs next."""
+        """Whether it needs standard error next."""
 
     def stdout(self, piece: bytes) -> None:
-        """More of standard output."""
+        """Take a piece of standard output."""
 
     def stderr(self, piece: bytes) -> None:
-        """More of standard error."""
+        """Take a piece of standard error."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """All that a command prints."""
+    """A listener that keeps all output."""
 
     out: bytearray = field(default_factory=bytearray)
     complaints: bytearray = field(default_factory=bytearray)
     waits_for_stderr: bool = False
 
     def stdout(self, piece: bytes) -> None:
-        """Keep more of it. Raises TooMuchError."""
+        """Keep a piece. Raises TooMuchError."""
         self.out += piece
         _require_at_most(MOST_OUTPUT, self.out)
 
     def stderr(self, piece: bytes) -> None:
-        """Keep more of it. Raises TooMuchError."""
+        """Keep a piece. Raises TooMuchError."""
         self.complaints += piece
         _require_at_most(MOST_COMPLAINTS, self.complaints)
 
@@ -65,12 +65,12 @@ def _require_at_most(most: int, kept: bytearray) -> None:
 
 @contextmanager
 def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
-    """Close the channel then, whatever is waited for: paramiko waits for the answer to `exec` without a time-out, and the other
-    end may stand still just there.
+    """Close the channel after so many seconds, in any state. paramiko waits for the answer to `exec` without a
+    time-out, and the other end may stand still at that point.
     """
 
     def cut() -> None:
-        with suppress(*BROKEN):  # it is marked as closed before the other end is told
+        with suppress(*BROKEN):  # paramiko marks it closed before it sends that to the other end
             channel.close()
 
     timer = threading.Timer(seconds, cut)
@@ -83,16 +83,19 @@ def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
 
 
 def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
-    """The command with its input's end already in it. An end, or more data, that we sent when the other end has just closed the
-    channel would refer to a channel that is no more, and sshd then ends the whole connection with all commands on it.
+    """Return the command, with the end of its input built in. We must not send the end, or more data, when the other
+    end has just closed the channel: it would refer to a channel that no longer exists, and sshd then ends the whole
+    connection with all its commands.
     """
     if not stdin_bytes:
         return f"{shlex.join(argv)} </dev/null"
     return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
 
 
-def run_command(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: Listener) -> int:
-    """Run one on a fresh channel; returns its status. Raises one of BROKEN, and what the listener raises."""
+def run_command(
+    channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: OutputListener
+) -> int:
+    """Run a command on a fresh channel; return its status. Raises one of BROKEN, and the listener's exceptions."""
     deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
@@ -105,8 +108,8 @@ def run_command(channel: paramiko.Channel, command: str, stdin: bytes, timeout_s
     return channel.exit_status
 
 
-def _send(channel: paramiko.Channel, stdin: bytes, listener: Listener) -> None:
-    """All of it; what comes back meanwhile is taken."""
+def _send(channel: paramiko.Channel, stdin: bytes, listener: OutputListener) -> None:
+    """Send all of `stdin`, and pass on the output that arrives meanwhile."""
     sent = 0
     while sent < len(stdin):
         piece = channel.send(stdin[sent : sent + CHUNK])
@@ -117,9 +120,9 @@ def _send(channel: paramiko.Channel, stdin: bytes, listener: Listener) -> None:
             listener.stdout(channel.recv(CHUNK))
 
 
-def _listen(channel: paramiko.Channel, listener: Listener, deadline_s: float) -> None:
-    """All that comes until then. What is not read is not sent on: errors that do not matter yet take no more memory than the
-    channel's window.
+def _listen(channel: paramiko.Channel, listener: OutputListener, deadline_s: float) -> None:
+    """Pass on all output until the deadline. Output that is not read is not sent: errors that do not matter yet take no
+    more memory than the channel's window.
     """
     while piece := _receive(channel, channel.recv, deadline_s):
         listener.stdout(piece)
@@ -130,7 +133,7 @@ def _listen(channel: paramiko.Channel, listener: Listener, deadline_s: float) ->
 
 
 def _receive(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float) -> bytes:
-    """A piece; empty when all has come."""
+    """Return a piece; it is empty when all output has arrived."""
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("the command did not end in time")

@@ -1,8 +1,8 @@
-"""The token by which slurmctld knows that the supervisor submits a job, and not its customer. Pure.
+"""The token that proves to slurmctld that the supervisor, and not the customer, submits a job. Pure.
 
-plugins/supervisor_submit.lua checks it and takes it out of the comment. A token is `NUMBER.EXPIRY.CODE`: which submission of
-the job it is, until when slurmctld takes it (Unix time), and the HMAC-SHA256 of all that the job costs. A customer who reads
-one (his start-up file can) can submit the job that he has paid for, once.
+plugins/supervisor_submit.lua checks it and removes it from the comment. A token is `NUMBER.EXPIRY.CODE`: the number of
+this submission of the job, until when slurmctld takes it (Unix time), and the HMAC-SHA256 of all that the job costs. If
+a customer reads one (his start-up file can), he can submit the job that he has paid for, once.
 """
 
 import hashlib
@@ -10,16 +10,18 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.job import Definition, JobId
+from supervisor_tasks.jobs.model import Definition, JobId
 
-CLOCKS_APART_S = 60  # the login node's and slurmctld's
+CLOCKS_APART_S = 60  # seconds between the login node's and slurmctld's clock
 VERSION = "supervisor-submit-1"
-SHOWN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # behind a comment, where slurmctld has not taken it out
+SHOWN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # follows a comment, if slurmctld has not removed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a token covers. `number` is higher at each submission of the job; slurmctld takes none that is not."""
+    """The content of a token. `number` increases at each submission of the job; slurmctld refuses a number that is not
+    higher.
+    """
 
     job_id: JobId
     user: str
@@ -32,13 +34,13 @@ class Submission:
 
 
 def with_token(submission: Submission, key: str) -> str:
-    """The comment with the token behind it."""
+    """Return the comment followed by the token."""
     code = hmac.new(key.encode(), signed_text(submission).encode(), hashlib.sha256).hexdigest()
     return f"{submission.comment} token={submission.number}.{submission.expires_s}.{code}"
 
 
 def signed_text(submission: Submission) -> str:
-    """What is signed: one value on a line, as slurmctld shows them to the script."""
+    """Return the text that is signed: one value on a line, as slurmctld gives the values to the script."""
     definition = submission.definition
     values: Sequence[object] = (
         VERSION,
@@ -58,7 +60,7 @@ def signed_text(submission: Submission) -> str:
 
 
 def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) -> int:
-    """Until when slurmctld is to take a submission that began at that time of the login node's clock: as long as sbatch may
-    run and its message be under way, and clocks differ.
+    """Return until when slurmctld must take a submission that began at this time of the login node's clock. It covers
+    the time that sbatch may run, the time of its message, and the difference of the clocks.
     """
     return begun_login_s + round(in_time_s + message_timeout_s) + CLOCKS_APART_S

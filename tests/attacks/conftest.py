@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from tests.support.grids import served_grid
 

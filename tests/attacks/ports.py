@@ -15,13 +15,13 @@ import grpc
 import psutil
 from sqlalchemy import Engine, insert, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import Processes, Running, answers, free_port
-from devgrid.state import private_processes
+from devgrid import REPOSITORY
+from devgrid.processes import Processes, Running, answers, free_port
+from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
-from supervisor_tasks.ledger.models import JobRow
+from supervisor_tasks.ledger.tables import JobRow
 from tests.support.callback_servers import start_servers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
@@ -56,7 +56,7 @@ class Port:
 
 
 @dataclass
-class Site:
+class WorkerContext:
     """A database, a broker, certificates; and processes that serve them."""
 
     processes: Processes
@@ -113,19 +113,19 @@ class Site:
             "grid_logger_url": "",
             "top_ups": [],
             "cancel_requested": False,
-            "looks": 0,
-            "message": "",
+            "poll_count": 0,
+            "status_message": "",
         }
         with self.engine.begin() as connection:
             connection.execute(insert(JobRow), row)
 
 
 @contextmanager
-def started_site() -> Iterator[Site]:
+def started_site() -> Iterator[WorkerContext]:
     with private_processes() as processes:
         engine, environment = start_servers(processes)
         try:
-            yield Site(processes, engine, environment, make_certificates(processes.folder / "tls"))
+            yield WorkerContext(processes, engine, environment, make_certificates(processes.folder / "tls"))
         finally:
             engine.dispose()
 

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.process import wait_until
-from supervisor_tasks.job import Kind
-from supervisor_tasks.site import Site
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import EffectKind
 from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, PATIENCE_S, World
+from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 GIVEN = ("grid", "normal")
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running("AccountingStorageEnforce=associations,qos", accounting=True) as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running("AccountingStorageEnforce=associations,qos", accounting=True) as world:
         for words in (
             ("add", "account", "grid"),
             ("add", "account", "vip"),
@@ -32,7 +32,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def site(world: World) -> Iterator[Site]:
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     site = world.site(world.cluster())
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # nothing begins
     yield site
@@ -40,12 +40,12 @@ def site(world: World) -> Iterator[Site]:
     site.ledger.holder.close()
 
 
-def has(world: World, slurm_id: int) -> tuple[str, str]:
+def has(world: SubmissionEnv, slurm_id: int) -> tuple[str, str]:
     return world.field(slurm_id, "Account"), world.field(slurm_id, "QOS")
 
 
 @pytest.mark.parametrize("change", [{"Account": "vip"}, {"QOS": "high"}, {"Account": "vip", "QOS": "high"}], ids=str)
-def test_changed_while_it_waits__is_put_back(world: World, site: Site, change: dict[str, str]) -> None:
+def test_changed_while_it_waits__is_put_back(world: SubmissionEnv, site: WorkerContext, change: dict[str, str]) -> None:
     job_id = world.new_job(site)
     wait_until(lambda: world.carry_out(site, job_id).slurm_id is not None, "the submission", PATIENCE_S, 0.5)
     job = world.look(site, job_id)
@@ -53,13 +53,13 @@ def test_changed_while_it_waits__is_put_back(world: World, site: Site, change: d
     assert (has(world, job.slurm_id), job.put_back) == (GIVEN, 0)
     world.set(job.slurm_id, **change)
     assert has(world, job.slurm_id) != GIVEN
-    assert world.look(site, job_id).put_back == 1
-    carry_out(site, world.effect_id(job_id, Kind.TOP_UP))
+    assert world.look(site, job_id).put_back == 0  # not yet
+    carry_out(site, world.effect_id(job_id, EffectKind.TOP_UP))
     assert has(world, job.slurm_id) == GIVEN
     assert world.look(site, job_id).put_back == 1
 
 
-def test_given_by_the_site__is_no_attack(world: World, site: Site) -> None:
+def test_given_by_the_site__is_no_attack(world: SubmissionEnv, site: WorkerContext) -> None:
     """As by a plugin of the site's own, before the first look."""
     job_id = world.new_job(site)
     wait_until(lambda: world.carry_out(site, job_id).slurm_id is not None, "the submission", PATIENCE_S, 0.5)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.cluster.linux_users import Users, admin
+from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.machine import deadline
-from devgrid.process import free_port
-from devgrid.sshd import Sshd, authorized_keys_command
-from devgrid.state import private_processes
+from devgrid.processes import free_port
+from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
-from devgrid.users import Users, admin
 from supervisor_tasks.slurm.ssh import Ssh, SshUnavailableError, load_key
 from tests.spooling import KEY, serving
 from tests.submitting import new_key
@@ -31,17 +31,17 @@ PROGRAM = (sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CompletedRun:
     status: int
     stdout: str
     stderr: str
     took_s: float
 
 
-def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> Ended:
+def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> CompletedRun:
     begun_s = time.monotonic()
     done = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, timeout=60, cwd="/")
-    return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s)
+    return CompletedRun(done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s)
 
 
 @pytest.fixture(scope="module")

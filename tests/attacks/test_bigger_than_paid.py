@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, ledger, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -52,7 +54,7 @@ HARMLESS = [
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
-    running = Grid.start(block_time_s=0.25, slurm_conf=(other,), job_submit=False)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, slurm_conf=(other,), job_submit=False))
     try:
         # Whole nodes are given to each job, as some sites want it: what SLURM rounds up is no attack.
         scontrol(running, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
@@ -90,7 +92,7 @@ def size(grid: Grid, slurm_id: int) -> dict[str, str]:
 
 def look(grid: Grid, *job_ids: str) -> None:
     """The next look may be minutes away: it is due now."""
-    hurried = "UPDATE effects SET due_at = now() WHERE job_id = ANY(:ids) AND kind = 'witness' AND done_at IS NULL"
+    hurried = "UPDATE effects SET due_at = now() WHERE job_id = ANY(:ids) AND kind = 'poll_slurm' AND done_at IS NULL"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(hurried), {"ids": list(job_ids)})
 
@@ -119,9 +121,9 @@ def test_less_or_without_a_price__is_the_owners_choice(grid: Grid, customer: Acc
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
     change(grid, customer, slurm_id, *HARMLESS)
-    before, looks = size(grid, slurm_id), journal(grid, job_id).count("SlurmWaiting")
+    before, looks = size(grid, slurm_id), journal(grid, job_id).count("SlurmPendingObserved")
     look(grid, job_id)
-    wait_until(lambda: journal(grid, job_id).count("SlurmWaiting") > looks, "a look", PATIENCE_S, 0.2)
+    wait_until(lambda: journal(grid, job_id).count("SlurmPendingObserved") > looks, "a look", PATIENCE_S, 0.2)
     assert "MoreThanPaid" not in journal(grid, job_id)
     assert size(grid, slurm_id) == before
     as_customer(grid, customer, "scancel", str(slurm_id))
@@ -133,7 +135,7 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
     change(grid, customer, slurm_id, "TresPerNode=gpu:2", "TimeLimit=600")
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -143,7 +145,7 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     assert job.status is ChainStatus.CANCELLED
     assert "GPUs: 2 instead of 1" in job.last_error
     record = row_of(grid, job_id)
-    assert job.final_cost_wei == record.elapsed_s // 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
     alarms = rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")
     assert customer.address in str(alarms[0].details)
 
@@ -154,7 +156,7 @@ def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_ala
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 2\n", minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
     change(grid, customer, slurm_id, "TresPerNode=gpu:2")
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -180,6 +182,6 @@ def test_whole_nodes_while_the_prolog_runs__are_no_attack(grid: Grid, customer: 
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n", minutes=60, cpusPerTask=3)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "CONFIGURING")
-    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

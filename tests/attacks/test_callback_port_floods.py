@@ -12,14 +12,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.attacks.ports import (
     PREFACE,
     Crowd,
     Port,
-    Site,
+    WorkerContext,
     allow_open_files,
     any_name,
     half_a_call,
@@ -32,14 +32,14 @@ MOST_DELAY_S = 0.1
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[WorkerContext]:
     allow_open_files(20_000)
     with started_site() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def port(site: Site) -> Port:
+def port(site: WorkerContext) -> Port:
     return site.start("callbacks")
 
 
@@ -167,9 +167,9 @@ def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> N
 STUCK = """
 import asyncio, os, sys, time
 from grpc_callbacks import __main__ as program
-from grpc_callbacks.server import Server
+from grpc_callbacks.server import CallbackServer
 
-begin = Server.start
+begin = CallbackServer.start
 
 def stand_still():
     if "log" in sys.argv:
@@ -186,12 +186,14 @@ async def begin_and_stand_still(server):
     await begin(server)
     asyncio.get_running_loop().call_later(1.0, stand_still)
 
-Server.start = begin_and_stand_still
+CallbackServer.start = begin_and_stand_still
 program.main()
 """
 
 
-def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site: Site, tmp_path: Path) -> None:
+def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(
+    site: WorkerContext, tmp_path: Path
+) -> None:
     """Also one that is stuck because its log is a pipe that is full, where no line can say so."""
     log = tmp_path / "log"
     environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}

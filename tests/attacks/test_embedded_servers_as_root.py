@@ -13,16 +13,16 @@ import psutil
 import psycopg
 import pytest
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import wait_until
-from devgrid.state import new_state_folder
+from devgrid import REPOSITORY
+from devgrid.processes import wait_until
+from devgrid.state_folder import new_state_folder
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
 
 PROGRAM = """
 import sys
-from supervisor_tasks.embedded import broker_url, database_url
-from supervisor_tasks.settings import load_or_exit
+from supervisor_tasks.config.embedded_servers import broker_url, database_url
+from supervisor_tasks.config.settings import load_or_exit
 settings = load_or_exit()
 print(database_url(settings), broker_url(settings), flush=True)
 sys.stdin.read()

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from devgrid.process import wait_until
-from supervisor_tasks.events import SubmitStarted
-from supervisor_tasks.job import JobId, SlurmId, State
-from supervisor_tasks.journey.witness import witness
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site
-from tests.submitting import PATHS, World
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import SubmitStarted
+from supervisor_tasks.jobs.model import JobId, SlurmId, State
+from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.ledger.ledger import JobChange
+from tests.submitting import PATHS, SubmissionEnv
 
 SAID = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
@@ -23,8 +23,8 @@ SAID = (
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running(accounting=True) as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True) as world:
         yield world
 
 
@@ -32,38 +32,38 @@ ALONE = pytest.param(None, id="slurmctld alone")
 
 
 @pytest.fixture(params=[ALONE, pytest.param("/usr/bin/sacct", id="accounting")])
-def site(world: World, request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
     site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
 
 
-def cut_off(world: World, site: Site) -> JobId:
+def cut_off(world: SubmissionEnv, site: WorkerContext) -> JobId:
     """A job whose worker died before sbatch was called."""
     job_id = world.new_job(site)
-    site.ledger.record(Change(job_id, SubmitStarted(10)))
+    site.ledger.record(JobChange(job_id, SubmitStarted(10)))
     return job_id
 
 
-def called(world: World, job_id: JobId, slurm_id: int) -> None:
+def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
     """Three times, as a start and two ends."""
     with world.engine.begin() as connection:
         for status in (3, 7, 8):
             connection.execute(text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status})
 
 
-def next_id(site: Site) -> int:
+def next_id(site: WorkerContext) -> int:
     return site.slurm.cluster.controller().next_id
 
 
-def recognised(world: World, site: Site) -> SlurmId:
+def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
     """The id of a job that a look has seen."""
     job_id = world.new_job(site)
     world.carry_out(site, job_id)
 
     def seen() -> bool:
-        witness(site)
+        poll_jobs(site)
         return site.ledger.jobs([job_id])[job_id].slurm_submit_s is not None
 
     wait_until(seen, "the first look", 60.0, 0.1)
@@ -74,7 +74,7 @@ def recognised(world: World, site: Site) -> SlurmId:
 
 @pytest.mark.parametrize("forged", ["far above", "cannot be", "another job's"])
 def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again(
-    world: World, site: Site, forged: str
+    world: SubmissionEnv, site: WorkerContext, forged: str
 ) -> None:
     number = recognised(world, site)
     job_id = cut_off(world, site)
@@ -87,7 +87,7 @@ def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again
 
 @pytest.mark.parametrize("site", [ALONE], indirect=True)  # accounting forgets nothing
 def test_called_under_an_id_that_slurm_gave_and_has_forgotten__is_left_to_the_operator(
-    world: World, site: Site
+    world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """As of a job that ran and ended while the supervisor was away. Accounting would know it."""
     world.processes.kill(world.processes.find("slurmctld"))

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from devgrid.process import wait_until
-from supervisor_tasks.events import CancelRequested, SubmitNotRun, SubmitStarted, Submitted, ToppedUp
-from supervisor_tasks.job import Address, Job, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.witness import look_at, witness
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import CancelRequested, SubmitNotExecuted, SubmitStarted, Submitted, ToppedUp
+from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.monitor import look_at, poll_jobs
+from supervisor_tasks.ledger.ledger import JobChange
 from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, LIVE, PATHS, World
+from tests.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.marks import in_chaos
 
 LIAR = Address("0x" + "4" * 40)
 LONG = "#!/bin/bash\nsleep 600\n"
@@ -42,15 +43,15 @@ esac
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running(accounting=True) as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True) as world:
         world.slurm.users.add(LIAR)
         world.slurm.users.give_shell(LIAR, "/bin/bash")
         yield world
 
 
-@pytest.fixture(params=[None, "/usr/bin/sacct"], ids=["slurmctld alone", "accounting"])
-def site(world: World, request: pytest.FixtureRequest) -> Iterator[Site]:
+@pytest.fixture(params=[pytest.param(None, id="slurmctld alone"), in_chaos("/usr/bin/sacct", id="accounting")])
+def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
     site.slurm.cluster.ssh.close()
@@ -60,7 +61,7 @@ def site(world: World, request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @pytest.fixture
-def lies(world: World) -> Iterator[Path]:
+def lies(world: SubmissionEnv) -> Iterator[Path]:
     """The liar's home folder: what his start-up file does, and the id that it prints."""
     home = world.slurm.users.home(LIAR)
     (home / ".bashrc").write_text(IN_SBATCHS_PLACE)
@@ -68,11 +69,13 @@ def lies(world: World) -> Iterator[Path]:
     (home / ".bashrc").unlink()
 
 
-def job_of(site: Site, job_id: JobId) -> Job:
+def job_of(site: WorkerContext, job_id: JobId) -> Job:
     return site.ledger.jobs([job_id])[job_id]
 
 
-def honest_job(world: World, site: Site, script: str = LONG, customer: Address = CUSTOMER) -> tuple[JobId, SlurmId]:
+def honest_job(
+    world: SubmissionEnv, site: WorkerContext, script: str = LONG, customer: Address = CUSTOMER
+) -> tuple[JobId, SlurmId]:
     """A job that SLURM has, under the id that the ledger knows."""
     job_id = world.new_job(site, script, customer)
     number = world.carry_out(site, job_id).slurm_id
@@ -80,14 +83,14 @@ def honest_job(world: World, site: Site, script: str = LONG, customer: Address =
     return job_id, number
 
 
-def look_once(world: World, site: Site) -> None:
+def look_once(world: SubmissionEnv, site: WorkerContext) -> None:
     """What is due in half a second or in minutes is due."""
     with world.engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'witness' AND done_at IS NULL"))
-    witness(site)
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'poll_slurm' AND done_at IS NULL"))
+    poll_jobs(site)
 
 
-def until(world: World, site: Site, job_id: JobId, state: State) -> Job:
+def until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State) -> Job:
     def there() -> bool:
         look_once(world, site)
         return job_of(site, job_id).state is state
@@ -96,7 +99,7 @@ def until(world: World, site: Site, job_id: JobId, state: State) -> Job:
     return job_of(site, job_id)
 
 
-def what_becomes_of(world: World, site: Site, job_id: JobId) -> Job:
+def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
     """Of a job of the liar's: looked at, looked for, submitted again, until it runs or was given back."""
 
     def decided() -> bool:
@@ -113,7 +116,7 @@ def what_becomes_of(world: World, site: Site, job_id: JobId) -> Job:
 
 
 def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
-    world: World, site: Site, lies: Path
+    world: SubmissionEnv, site: WorkerContext, lies: Path
 ) -> None:
     (lies / "id").write_text(str(CANNOT_BE))
     liars, (honest, _) = world.new_job(site, LONG, LIAR), honest_job(world, site, "#!/bin/bash\nexit 7\n")
@@ -123,14 +126,14 @@ def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
     assert ended.outcome.exit_status == 7 * 256
     given_back = what_becomes_of(world, site, liars)
     assert given_back.state is State.REFUSED
-    assert str(CANNOT_BE) in given_back.message
+    assert str(CANNOT_BE) in given_back.status_message
 
 
 def test_id_that_cannot_be__is_in_the_ledger_already__the_others_are_seen_all_the_same(
-    world: World, site: Site
+    world: SubmissionEnv, site: WorkerContext
 ) -> None:
     old = world.new_job(site)
-    site.ledger.record(Change(old, SubmitStarted(10)), Change(old, Submitted(SlurmId(CANNOT_BE))))
+    site.ledger.record(JobChange(old, SubmitStarted(10)), JobChange(old, Submitted(SlurmId(CANNOT_BE))))
     others = [honest_job(world, site)[0] for _ in range(5)]
     sights = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
     assert [sights[job].seen is not None for job in others] == [True] * len(others)
@@ -139,7 +142,7 @@ def test_id_that_cannot_be__is_in_the_ledger_already__the_others_are_seen_all_th
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
 def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_alone(
-    world: World, site: Site, lies: Path, whose: str
+    world: SubmissionEnv, site: WorkerContext, lies: Path, whose: str
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "gate"
     gate.unlink(missing_ok=True)
@@ -153,12 +156,12 @@ def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_al
     liars = world.new_job(site, LONG, LIAR)
     assert world.carry_out(site, liars).slurm_id == named
     longer = ToppedUp("top up", 9, (1, 0))
-    site.ledger.record(Change(liars, longer), Change(liars, CancelRequested((1, 1))))
-    for kind in (Kind.TOP_UP, Kind.CANCEL):
+    site.ledger.record(JobChange(liars, longer), JobChange(liars, CancelRequested((1, 1))))
+    for kind in (EffectKind.TOP_UP, EffectKind.CANCEL):
         carry_out(site, world.effect_id(liars, kind))
     assert [world.field(one, "TimeLimit") for one in (number, own_number)] == limits
     assert {world.field(one, "State") for one in (number, own_number)} <= set(LIVE)
-    site.ledger.record(Change(liars, ToppedUp("another", 1, (1, 2))))
+    site.ledger.record(JobChange(liars, ToppedUp("another", 1, (1, 2))))
     look_once(world, site)
     assert job_of(site, liars).slurm_id is None
     assert "SubmissionDenied" in world.journal(liars)
@@ -169,19 +172,21 @@ def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_al
     assert job_of(site, own).slurm_id == own_number
 
 
-def test_liar_that_goes_on_lying__is_given_back_with_the_reason(world: World, site: Site, lies: Path) -> None:
+def test_liar_that_goes_on_lying__is_given_back_with_the_reason(
+    world: SubmissionEnv, site: WorkerContext, lies: Path
+) -> None:
     _, number = honest_job(world, site)
     (lies / "id").write_text(str(number))
     liars = world.new_job(site, LONG, LIAR)
     given_back = what_becomes_of(world, site, liars)
     assert given_back.state is State.REFUSED
-    assert f"SLURM id {number}" in given_back.message
+    assert f"SLURM id {number}" in given_back.status_message
     assert world.journal(liars).count("SubmissionDenied") == 3
     assert world.field(number, "State") in LIVE
 
 
 def test_id_of_another_job_though_slurm_took_it__is_found_and_witnessed_under_its_own(
-    world: World, site: Site, lies: Path
+    world: SubmissionEnv, site: WorkerContext, lies: Path
 ) -> None:
     (lies / ".bashrc").write_text(BEHIND_SBATCH)
     _, number = honest_job(world, site)
@@ -194,14 +199,14 @@ def test_id_of_another_job_though_slurm_took_it__is_found_and_witnessed_under_it
 
 
 def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(
-    world: World, site: Site, lies: Path
+    world: SubmissionEnv, site: WorkerContext, lies: Path
 ) -> None:
     """With a token of the first submission, which was not run: slurmctld takes it until it has seen the second one."""
     with_key = replace(site.slurm.cluster, submit_key="0" * 64)
     site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
     (lies / ".bashrc").write_text(BEFORE_SBATCH)
     job_id = world.new_job(site, LONG, LIAR)
-    site.ledger.record(Change(job_id, SubmitStarted(10)), Change(job_id, SubmitNotRun("cut off")))
+    site.ledger.record(JobChange(job_id, SubmitStarted(10)), JobChange(job_id, SubmitNotExecuted("cut off")))
     number = world.carry_out(site, job_id).slurm_id
     oldest, *extras = sorted(world.in_slurm(job_id))
     assert (number, len(extras)) == (oldest, 1)

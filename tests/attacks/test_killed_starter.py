@@ -1,6 +1,7 @@
 """The program that started a grid is killed, or the command that it is part of: nothing of the grid is left."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,16 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import wait_until
+from devgrid import REPOSITORY
+from devgrid.processes import wait_until
+from tests.support.marks import in_chaos
 
 GONE_WITHIN_S = 60.0
 
 # Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid and only names its folder.
 STARTER = """
 import psutil, signal, time
-from devgrid.process import wait_until
-from devgrid.state import private_processes
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 def sleeps():
     return sum(process.name() == "sleep" for process in psutil.Process().children(recursive=True))
@@ -34,7 +36,7 @@ with private_processes() as processes:
 """
 TEST_FILE = """
 import time
-from devgrid.state import private_processes
+from devgrid.state_folder import private_processes
 
 def test_that_hangs():
     with private_processes() as processes:
@@ -81,7 +83,7 @@ def starter() -> Iterator[subprocess.Popen[str]]:
         child.kill()
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, in_chaos(signal.SIGTERM), in_chaos(signal.SIGINT)])
 def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
     starter: subprocess.Popen[str], sig: signal.Signals
 ) -> None:
@@ -92,6 +94,29 @@ def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
     os.killpg(starter.pid, sig)
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
     wait_until(lambda: not any(map(is_alive, family)), "its processes to end", GONE_WITHIN_S, 0.1)
+
+
+def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(starter: subprocess.Popen[str]) -> None:
+    """As by a tool that ends a process tree."""
+    assert starter.stdout is not None
+    folder = Path(starter.stdout.readline().strip())
+    for member in [*psutil.Process(starter.pid).children(recursive=True), psutil.Process(starter.pid)]:
+        member.kill()
+    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+
+
+def test_clone_is_removed_before_the_program_is_killed__its_processes_and_its_folder_are_gone(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(REPOSITORY / "devgrid", clone / "devgrid")
+    argv = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(argv, cwd=clone, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        try:
+            assert child.stdout is not None
+            folder = Path(child.stdout.readline().strip())
+            shutil.rmtree(clone)
+        finally:
+            child.kill()
+    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
 
 
 def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter: subprocess.Popen[str]) -> None:
@@ -134,6 +159,7 @@ def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
 
 
+@pytest.mark.chaos  # a whole demo
 def test_make_demo_is_killed__while_a_job_runs__no_process_of_the_grid_or_of_the_job_is_left(tmp_path: Path) -> None:
     argv = ["make", "demo", "WORKFLOW=devgrid/workflows/sleeper.yaml"]
     log = tmp_path / "log"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.watching import rows, wait_for_end
 
 HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
@@ -79,7 +79,7 @@ def test_many_jobs_whose_login_hangs_in_the_submission__another_customers_job_is
         assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
         assert beside.settled_s <= ALONE_TIMES * alone.settled_s, (alone, beside)
     assert max(under_way) <= 2, under_way
-    cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitUnclear") > 0  # noqa: E731
+    cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitOutcomeUnknown") > 0  # noqa: E731
     wait_until(cut_off, "the first to be cut off", 60.0, 0.2)
     beside = times_of(grid, customer)
     assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
@@ -99,7 +99,7 @@ def test_as_many_customers_as_fill_a_worker__too_late_for_the_guard__another_cus
     for liar in liars:
         grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", JOBS_OF_A_LIAR)
     for liar in liars:
-        was_late = lambda: number(grid, HAPPENED, liar, name="SubmitNotRun") > 0  # noqa: B023, E731
+        was_late = lambda: number(grid, HAPPENED, liar, name="SubmitNotExecuted") > 0  # noqa: B023, E731
         wait_until(was_late, "each to have been too late", CLAIMED_S, 0.2)
     for _ in range(PROBES):
         beside = times_of(grid, customer)

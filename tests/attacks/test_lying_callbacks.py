@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
-from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.attacks.ports import report
 from tests.ends import PATIENCE_S, row_of, running, wait_for_state
 from tests.support.grids import served_grid
@@ -25,6 +26,7 @@ FORGOTTEN_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough{number} ]; do sleep 0.1; done\n"
 LIES = (
     {"status": messages.JOB_STATUS_RUNNING, "duration": 7},
+    {"status": messages.JOB_STATUS_FINISHED, "duration": 2},  # what can be true
     {"status": messages.JOB_STATUS_FINISHED, "duration": 3_000},
     {"status": messages.JOB_STATUS_FAILED, "duration": 10**9, "exit_code": 256},
     {"status": messages.JOB_STATUS_OUT_OF_CREDITS, "duration": 3_600},
@@ -33,7 +35,7 @@ LIES = (
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    with served_grid(min_job_age_s=2) as running_grid:
+    with served_grid(GridOptions(min_job_age_s=2)) as running_grid:
         yield running_grid
 
 
@@ -68,14 +70,14 @@ def assert_billed_as_slurm_says(grid: Grid, job_id: str, slurm_id: int) -> None:
     ((state, seconds),) = seconds_of_runs(grid, slurm_id)
     assert (state, job.status) == ("COMPLETED", ChainStatus.FINISHED)
     assert row_of(grid, job_id).elapsed_s == seconds
-    assert job.final_cost_wei == seconds // 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == seconds // 60 * ChainPrices().of(job.definition)
 
 
 def test_lies_about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=1), minutes=100)
     slurm_id = running(grid, job_id)
     lied_about(grid, job_id, slurm_id)
-    assert "SlurmEnded" not in journal(grid, job_id)
+    assert "SlurmCompleted" not in journal(grid, job_id)
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
     (grid.users.home(customer.address) / "enough1").touch()
     assert_billed_as_slurm_says(grid, job_id, slurm_id)
@@ -94,7 +96,7 @@ def test_lies_about_a_job_that_slurm_has_forgotten__end_nothing_until_the_report
     wait_until(lambda: not slurm_of(grid).run(*asked).stdout, "slurmctld to forget it", FORGOTTEN_WITHIN_S, 1.0)
     grid.fleet.start_worker()
     lied_about(grid, job_id, slurm_id)
-    assert "SlurmEnded" not in journal(grid, job_id)
+    assert "SlurmCompleted" not in journal(grid, job_id)
     assert not grid.chain.job(job_id).status.cold
     grid.start_reporter()
     assert_billed_as_slurm_says(grid, job_id, slurm_id)

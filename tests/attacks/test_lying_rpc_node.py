@@ -14,20 +14,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from devgrid.chain import Account, Chain
-from devgrid.fleet import REPOSITORY
-from devgrid.process import Processes, free_port, wait_until
-from devgrid.state import private_processes
-from supervisor_tasks.chain import endpoints
+from devgrid import REPOSITORY
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account
+from devgrid.processes import Processes, free_port, wait_until
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
-from supervisor_tasks.chain.endpoints import Endpoints
-from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.wallet import TooDearError, Write
+from supervisor_tasks.chain.rpc import failover
+from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.indexer import cross_check
-from supervisor_tasks.journey import chain_watch
-from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.journey.scan import scan
-from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.monitoring import chain_alarms
+from supervisor_tasks.wallet.wallet import TooDearError, Write
 from tests.integration.fronts import Call, in_front_of, particular, really
 from tests.integration.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs
 
@@ -59,7 +61,7 @@ def engine(database: Engine) -> Engine:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def node(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
 
 ASK = """
 import resource, sys
-from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
+from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     Rpc.at(sys.argv[1]).call("eth_blockNumber")
@@ -282,7 +284,7 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
         lies.clear()
         scan(fleet.site)
         assert known_jobs(fleet) == set()
-        monkeypatch.setitem(chain_watch.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)  # "seen" is in whole seconds
+        monkeypatch.setitem(chain_alarms.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)  # "seen" is in whole seconds
         (ours,) = scheduled_jobs(chain, provider, 1)
         claim(fleet.site)
         wait_until(lambda: not fleet.follow(), "the claim to be mined", 20.0)
@@ -388,9 +390,9 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
     chain: Chain, engine: Engine, provider: Account, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_check, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(endpoints, "LOOK_DEADLINE_S", 0.5)
-    monkeypatch.setattr(endpoints, "LEAST_SHARE_S", 0.5)
-    monkeypatch.setattr(endpoints, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(failover, "LOOK_DEADLINE_S", 0.5)
+    monkeypatch.setattr(failover, "LEAST_SHARE_S", 0.5)
+    monkeypatch.setattr(failover, "DEADLINE_S", 0.5)
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

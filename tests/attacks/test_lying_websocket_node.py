@@ -15,9 +15,10 @@ import structlog
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from devgrid.chain import Chain, Node, Prices
-from devgrid.process import wait_until
-from devgrid.state import private_processes
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import ChainNode, ChainPrices
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.subscription import MOST_A_SECOND, MOST_BYTES, Subscription
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
 from tests.integration.wallets import Fleet, databases, empty, scheduled_jobs
@@ -207,9 +208,9 @@ def test_redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
 def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
     woken: list[float] = []
     with private_processes() as processes, databases(processes, "one") as (engine,):
-        chain = Chain.start(processes)
+        chain = start_chain(processes)
         provider = chain.new_account()
-        chain.register_provider(provider, [Node(2, 32, 64_000)], Prices())
+        chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
         scheduled_jobs(chain, provider, 1)  # so each look finds something
         fleet = Fleet.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:

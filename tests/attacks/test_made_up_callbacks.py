@@ -9,13 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from grpc_callbacks.room import MOST, Kind
-from plugins.channel import Supervisor, open_channel
+from grpc_callbacks.room import MOST, CallbackOrigin
+from plugins.channel import SupervisorTarget, open_channel
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.inbox import FORGET_EVERY_S, STRANGE_KEPT_S, Inbox
-from supervisor_tasks.ledger.ticks import Ticks
-from supervisor_tasks.settings import load
-from tests.attacks.ports import Port, Site, answer_to, any_name, report, started_site
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from tests.attacks.ports import Port, WorkerContext, answer_to, any_name, report, started_site
 
 MADE_UP = 1_500
 CALLERS = 8
@@ -23,7 +23,7 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[WorkerContext]:
     with started_site() as started:
         yield started
 
@@ -37,12 +37,12 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(site: Site, key_file: Path) -> Port:
+def port(site: WorkerContext, key_file: Path) -> Port:
     return site.start("callbacks", CALLBACK_KEY_FILE=str(key_file))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(site: Site) -> None:
+def _nothing_said(site: WorkerContext) -> None:
     site.do("DELETE FROM callbacks")
     site.do("DELETE FROM jobs")
 
@@ -54,43 +54,45 @@ def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> s
 
 
 def test_made_up_callbacks_about_unknown_jobs__have_a_small_room_and_push_out_no_good_ones(
-    site: Site, port: Port, key_file: Path
+    site: WorkerContext, port: Port, key_file: Path
 ) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda _: (any_name(), 7))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MOST[Kind.STRANGE]
+    assert site.rows() == MOST[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
-    with open_channel(Supervisor(port.address, key_file=key_file)) as channel:
+    with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, any_name())  # of a job that a ledger knew before it was restored
-    assert site.rows() == MOST[Kind.STRANGE] + 2
+    assert site.rows() == MOST[CallbackOrigin.STRANGE] + 2
 
 
-def test_made_up_ids_of_a_known_job__are_strangers_too(site: Site, port: Port) -> None:
+def test_made_up_ids_of_a_known_job__are_strangers_too(site: WorkerContext, port: Port) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MOST[Kind.STRANGE]
+    assert site.rows() == MOST[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours, 7)
 
 
 def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
-    site: Site, port: Port, key_file: Path
+    site: WorkerContext, port: Port, key_file: Path
 ) -> None:
     ours = any_name()
     site.know(ours, state="SUBMITTING")
-    answers = flood(port, 3 * MOST[Kind.EARLY], lambda turn: (ours, 1000 + turn))
+    answers = flood(port, 3 * MOST[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert site.rows() == MOST[Kind.EARLY]
-    with open_channel(Supervisor(port.address, key_file=key_file)) as channel:
+    assert site.rows() == MOST[CallbackOrigin.EARLY]
+    with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, ours, 7)
 
 
-def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_again(site: Site, port: Port) -> None:
+def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_again(
+    site: WorkerContext, port: Port
+) -> None:
     assert FORGET_EVERY_S + STRANGE_KEPT_S < HOUR_S
     found_later = any_name()
     with grpc.insecure_channel(port.address) as channel:
@@ -99,19 +101,21 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     site.know(found_later, slurm_id=7)  # a sweep has found it on chain
     site.do("UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)", ago_s=STRANGE_KEPT_S + 1)
     engine = open_engine(load(environment=site.environment))
-    assert Inbox(engine, "here", Ticks(engine, "here")).forget_strange() == MOST[Kind.STRANGE] - 1
+    assert (
+        CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown() == MOST[CallbackOrigin.STRANGE] - 1
+    )
     engine.dispose()
-    assert site.number_of("SELECT count(*) FROM callbacks WHERE strange") == 0
+    assert site.number_of("SELECT count(*) FROM callbacks WHERE unknown_job") == 0
     assert site.rows() == 1
     assert flood(port, 10, lambda _: (any_name(), 7)) == {grpc.StatusCode.OK}
 
 
 @pytest.mark.chaos
-def test_20000_made_up_callbacks__have_no_more_room(site: Site, port: Port) -> None:
+def test_20000_made_up_callbacks__have_no_more_room(site: WorkerContext, port: Port) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
     names = itertools.cycle([any_name() for _ in range(20_000)])
     flood(port, 20_000, lambda _: (next(names), 7))
-    assert site.rows() == MOST[Kind.STRANGE]
+    assert site.rows() == MOST[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)

@@ -11,11 +11,12 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from devgrid.cluster.linux_users import admin
+from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
-from devgrid.sshd import Sshd
-from devgrid.users import admin
-from supervisor_tasks.job import Address, State
-from supervisor_tasks.settings import Need, load
+from supervisor_tasks.bootstrap import slurm_side
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.certificates import (
     CLOCKS_APART_S,
     LIFE_S,
@@ -24,26 +25,25 @@ from supervisor_tasks.slurm.certificates import (
     authority_key,
 )
 from supervisor_tasks.slurm.ssh import Keys, Ssh, SshUnavailableError, load_key
-from supervisor_tasks.wiring import slurm_side
-from tests.submitting import CUSTOMER, World, new_key
+from tests.submitting import CUSTOMER, SubmissionEnv, new_key
 
 OTHER = Address("0x" + "7" * 40)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         world.slurm.users.add(OTHER)
         yield world
 
 
 @pytest.fixture(scope="module")
-def ca(world: World) -> Path:
+def ca(world: SubmissionEnv) -> Path:
     return new_key(world.processes.folder / "ca")
 
 
 @pytest.fixture(scope="module")
-def sshd(world: World, ca: Path) -> Sshd:
+def sshd(world: SubmissionEnv, ca: Path) -> Sshd:
     """It trusts the authority and no key. It would run ~/.ssh/rc, and forward, if a certificate let it."""
     options = ("PermitUserRC yes",)
     return Sshd.start(world.processes, world.slurm.env(), (), name="trusting", options=options, trusted_ca=ca)
@@ -71,7 +71,7 @@ def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
         ssh.close()
 
 
-def test_one_key__opens_every_account(world: World) -> None:
+def test_one_key__opens_every_account(world: SubmissionEnv) -> None:
     """What certificates are for: without them, and stolen, it is good for all, for ever."""
     key = load_key(world.key.read_text())
     assert opens(world.sshd, lambda _: key, CUSTOMER)
@@ -100,7 +100,7 @@ def test_key_without_its_certificate__opens_nothing(sshd: Sshd, authority: Certi
     assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)  # nor does the authority's
 
 
-def test_certificate_of_another_authority__opens_nothing(world: World, sshd: Sshd) -> None:
+def test_certificate_of_another_authority__opens_nothing(world: SubmissionEnv, sshd: Sshd) -> None:
     forged = CertificateAuthority(
         authority_key(new_key(world.processes.folder / "forged").read_text()), {admin()}, "supervisor here"
     )
@@ -115,7 +115,7 @@ def test_authority__signs_for_no_other_user_of_the_system(authority: Certificate
 
 
 def test_session_of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
-    world: World, sshd: Sshd, authority: CertificateAuthority
+    world: SubmissionEnv, sshd: Sshd, authority: CertificateAuthority
 ) -> None:
     home = world.slurm.users.home(CUSTOMER)
     (home / ".ssh").mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
     ssh.close()
 
 
-def test_site_with_certificates__submits(world: World, sshd: Sshd, ca: Path) -> None:
+def test_site_with_certificates__submits(world: SubmissionEnv, sshd: Sshd, ca: Path) -> None:
     """With the settings of a site: the worker holds the authority's key, and there is no other."""
     settings = load(
         Need.SSH,

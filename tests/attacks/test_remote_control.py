@@ -16,17 +16,18 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from devgrid.fleet import CELERY, REPOSITORY, Fleet
-from devgrid.grid import start_server
-from devgrid.process import Processes, answers, free_port, wait_until
-from devgrid.state import private_processes
+from devgrid import REPOSITORY
+from devgrid.fleet import CELERY, Fleet
+from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
-from supervisor_tasks import embedded
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.monitoring.remote_control import PERIOD_S
-from supervisor_tasks.settings import load
 
 PATIENCE_S = 60.0
-TASK = "supervisor_tasks.tasks.nudge"
+TASK = "supervisor_tasks.tasks.dispatch_due_effects"
 COMMANDS: dict[str, dict[str, Any]] = {
     "shutdown": {},
     "cancel_consumer": {"queue": "main.default"},
@@ -58,7 +59,7 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture(scope="module")
 def fleet(processes: Processes) -> Fleet:
     described = {}
-    for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
         (processes.folder / name).mkdir()
         described[name] = describe(processes.folder / name)
         start_server(processes, name, described[name])
@@ -284,7 +285,7 @@ def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
     guarded = Fleet(processes, environment, "guarded-")
     guarded.start_worker("worker", "-Q", "guarded.default")
     guarded.start_beat()
-    app = Celery(broker=url, broker_use_ssl=embedded.broker_tls(load(environment=environment)))
+    app = Celery(broker=url, broker_use_ssl=embedded_servers.broker_tls(load(environment=environment)))
     try:
         wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
         does_its_work(app, "guarded.default")

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from supervisor_tasks.chain.contract import Contract
-from supervisor_tasks.events import ChainSaw
-from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.sweep import sweep
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site, SweepSide
+from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.jobs.events import ChainStatusObserved
+from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.reconciliation.run import sweep
 from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, PATIENCE_S, World
+from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 UNTIL_REQUEUED = (
     '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'
@@ -23,29 +23,31 @@ UNTIL_REQUEUED = (
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         yield world
 
 
 @pytest.fixture
-def site(world: World) -> Iterator[Site]:
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     def no_chain(address: Address) -> Contract:
         raise AssertionError(f"there is no chain for {address}")
 
     cluster = world.cluster()
     site = world.site(cluster)
-    side = SweepSide(contract_of=no_chain, wake=lambda _: None, every_s=900.0, grace_s=300.0, start_block=0)
-    yield Site(site.ledger, site.grid_logger, None, site.slurm, side)
+    side = ReconciliationServices(
+        contract_of=no_chain, wake=lambda _: None, every_s=900.0, grace_s=300.0, start_block=0
+    )
+    yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, side)
     cluster.ssh.close()
     site.ledger.holder.close()
 
 
-def looked_until(world: World, site: Site, job_id: JobId, state: State) -> None:
+def looked_until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State) -> None:
     wait_until(lambda: world.look(site, job_id).state is state, f"{job_id} to be {state}", PATIENCE_S, 0.2)
 
 
-def ended_and_requeued(world: World, site: Site, *changes: str) -> tuple[JobId, SlurmId]:
+def ended_and_requeued(world: SubmissionEnv, site: WorkerContext, *changes: str) -> tuple[JobId, SlurmId]:
     """SLURM was not told to refuse it: as when that came a moment too early. The owner also makes other changes."""
     gate = f"enough-{secrets.token_hex(4)}"
     job_id = world.new_job(site, UNTIL_REQUEUED.format(gate=gate))
@@ -69,16 +71,16 @@ def ended_and_requeued(world: World, site: Site, *changes: str) -> tuple[JobId, 
 @pytest.mark.parametrize("changes", [(), ("JobName=other", "Comment=other")], ids=["as it was", "renamed"])
 @pytest.mark.parametrize("settled", [False, True], ids=["to be reported", "settled"])
 def test_requeued_after_its_end__a_sweep_cancels_it_and_calls_the_operator(
-    world: World, site: Site, changes: tuple[str, ...], settled: bool
+    world: SubmissionEnv, site: WorkerContext, changes: tuple[str, ...], settled: bool
 ) -> None:
     job_id, slurm_id = ended_and_requeued(world, site, *changes)
     if settled:
-        site.ledger.record(Change(job_id, ChainSaw(ChainStatus.FINISHED)))
+        site.ledger.record(JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED)))
     before = site.ledger.jobs([job_id])[job_id]
     sweep(site, "a test")
     alarm = next(alarm for alarm in site.ledger.alarms.all() if alarm.name is AlarmName.RUNS_AFTER_END)
     assert alarm.details["some"] == {job_id: slurm_id}
-    carry_out(site, world.effect_id(job_id, Kind.CANCEL))
+    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
     wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the cancellation", PATIENCE_S, 0.1)
     assert world.field(slurm_id, "Requeue") == "0"
     assert site.ledger.jobs([job_id])[job_id].outcome == before.outcome

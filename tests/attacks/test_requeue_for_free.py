@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, tried, wait_for_state
 from tests.support.grids import served_grid
 from tests.support.requeueing import begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
@@ -24,14 +25,14 @@ PAID_MIN = 2
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     # SLURM forgets nothing for a day: the next sweep is a quarter of an hour away, and what is found is found by looking.
-    with served_grid(min_job_age_s=86_400, job_submit=False) as running_grid:
+    with served_grid(GridOptions(min_job_age_s=86_400, job_submit=False)) as running_grid:
         yield running_grid
 
 
 def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None:
     """Half an hour is long for a test. The next look is due now."""
     longer = "UPDATE jobs SET runs = jsonb_set(runs, '{0,elapsed_s}', to_jsonb(CAST(:s AS int))) WHERE job_id = :id"
-    hurried = "UPDATE effects SET due_at = now() WHERE job_id = :id AND kind = 'witness' AND done_at IS NULL"
+    hurried = "UPDATE effects SET due_at = now() WHERE job_id = :id AND kind = 'poll_slurm' AND done_at IS NULL"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(longer), {"s": seconds, "id": job_id})
         connection.execute(text(hurried), {"id": job_id})
@@ -75,7 +76,7 @@ def test_requeued_by_an_administrator__the_next_run_gets_what_is_left_and_ends_w
     as_if_the_first_run_had_taken(grid, job_id, 3600)
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.OUT_OF_CREDITS
-    assert job.final_cost_wei == 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == 60 * ChainPrices().of(job.definition)
     assert "60 minutes" in job.last_error
 
 
@@ -109,7 +110,7 @@ def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(grid: 
     wait_until(is_over, "the end", 400.0, 0.5)
     job = grid.chain.job(job_id)
     assert job.status is ChainStatus.OUT_OF_CREDITS
-    assert job.final_cost_wei == PAID_MIN * Prices().of(job.definition)
+    assert job.final_cost_wei == PAID_MIN * ChainPrices().of(job.definition)
     assert row_of(grid, job_id).elapsed_s >= PAID_MIN * 60
     assert time.monotonic() - began_s < 300
-    assert "SlurmEnded" in journal(grid, job_id)
+    assert "SlurmCompleted" in journal(grid, job_id)

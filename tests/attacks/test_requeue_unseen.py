@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, wait_for_state
 from tests.support.grids import served_grid
+from tests.support.marks import in_chaos
 from tests.support.requeueing import begin_again, requeue, seconds_of_runs, wait_for_seconds
 from tests.watching import journal, slurm_of, wait_for_end
 
@@ -21,9 +23,12 @@ WAITED_S = 25.0  # for nothing, before the first run
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n"
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["hooks alone", "accounting"])
+@pytest.fixture(
+    scope="module",
+    params=[in_chaos(False, id="hooks alone"), pytest.param(True, id="accounting")],
+)
 def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
-    with served_grid(min_job_age_s=86_400, accounting=request.param, job_submit=False) as running_grid:
+    with served_grid(GridOptions(min_job_age_s=86_400, accounting=request.param, job_submit=False)) as running_grid:
         yield running_grid
 
 
@@ -39,9 +44,10 @@ def assert_billed(grid: Grid, job_id: str, slurm_id: int) -> None:
     assert len(ends) >= 2, ends
     billed_s = row_of(grid, job_id).elapsed_s
     assert 0 <= billed_s - sum(seconds for _, seconds in ends) <= len(ends) - 1, (ends, billed_s)
-    assert job.final_cost_wei == row_of(grid, job_id).elapsed_s // 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == row_of(grid, job_id).elapsed_s // 60 * ChainPrices().of(job.definition)
 
 
+@pytest.mark.chaos  # minutes
 def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_billed(
     grid: Grid, customer: Account
 ) -> None:
@@ -49,7 +55,7 @@ def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_bil
     gate = grid.users.home(customer.address) / "enough of it"
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(gate="enough\\ of\\ it"), minutes=10)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "Recognised" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
     since_s = time.monotonic()
     wait_until(lambda: time.monotonic() - since_s >= WAITED_S, "some time to pass", 2 * WAITED_S, 0.5)

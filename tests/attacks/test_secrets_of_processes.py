@@ -13,9 +13,10 @@ import psycopg
 import pytest
 from redis import Redis
 
-from devgrid.chain import Account
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.options import GridOptions
 from tests.watching import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
@@ -34,7 +35,7 @@ WORKS_WITH = {
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     """A grid whose endpoint wants a token, with every kind of process that a site runs."""
-    running = Grid.start(block_time_s=BLOCK_TIME_S, overrides={"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD})
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides={"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD}))
     try:
         url = running.environment["METASCHEDULER_ENDPOINT_RPC"]
         running.environment["METASCHEDULER_ENDPOINT_RPC"] = url.replace("://", f"://user:{TOKEN}@")
@@ -152,7 +153,14 @@ def test_flower__pages_and_answers__hold_none(grid: Grid, job_id: str) -> None:
 
 
 def test_output__of_the_operators_commands__holds_none(grid: Grid, job_id: str) -> None:
-    for words in (["status"], ["jobs", "--json"], ["job", job_id], ["alarms"], ["provider"], ["sweeps"]):
+    questions = (
+        ["status"],
+        ["job", "list", "-o", "json"],
+        ["job", "show", job_id],
+        ["alarm", "list"],
+        ["provider", "show"],
+    )
+    for words in (*questions, ["sweep", "list"], ["log"], ["cluster", "show"]):
         argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
         done = subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True)
         assert found_in(done.stdout + done.stderr, grid) == set()

@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.process import wait_until
-from supervisor_tasks.job import Address, State
-from supervisor_tasks.journey.drain import watch_effects
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.site import Site
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.exclusive_run import watch_effects
+from supervisor_tasks.jobs.model import Address, State
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.homes import Homes, UnsafeHomeError
-from tests.submitting import PATIENCE_S, World
+from tests.submitting import PATIENCE_S, SubmissionEnv
 
 ATTACKER = Address("0x" + "a" * 40)
 VICTIM = Address("0x" + "b" * 40)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         for name in (ATTACKER, VICTIM):
             world.slurm.users.add(name, "/bin/bash")
         yield world
 
 
 @pytest.fixture
-def shared(world: World) -> Iterator[Path]:
+def shared(world: SubmissionEnv) -> Iterator[Path]:
     """The home of both customers, as /dev/shm is: each may write there."""
     users, folder = world.slurm.users, world.processes.folder / "shared"
     folder.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ def shared(world: World) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_as(world: World, shared: Path) -> Path:
+def run_as(world: SubmissionEnv, shared: Path) -> Path:
     """What the attacker's start-up file writes: the user that it was run as."""
     uid, told = world.slurm.users.add(ATTACKER), shared / "run-as"
     told.touch()
@@ -53,24 +53,24 @@ def run_as(world: World, shared: Path) -> Path:
 
 
 @pytest.fixture
-def site(world: World) -> Iterator[Site]:
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     yield from closing(world.site(world.cluster()))
 
 
 @pytest.fixture
-def insisting(world: World) -> Iterator[Site]:
+def insisting(world: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that allows shared homes."""
     yield from closing(world.site(world.cluster(homes=Homes(shared_allowed=True))))
 
 
-def closing(site: Site) -> Iterator[Site]:
+def closing(site: WorkerContext) -> Iterator[WorkerContext]:
     yield site
     site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
 
 
 def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_called(
-    world: World, site: Site, shared: Path, run_as: Path
+    world: SubmissionEnv, site: WorkerContext, shared: Path, run_as: Path
 ) -> None:
     job = world.new_job(site, customer=VICTIM)
     assert world.carry_out(site, job).state is State.READY
@@ -87,7 +87,9 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
 
 
-def test_site_that_insists__submits_from_a_shared_home(world: World, insisting: Site, run_as: Path) -> None:
+def test_site_that_insists__submits_from_a_shared_home(
+    world: SubmissionEnv, insisting: WorkerContext, run_as: Path
+) -> None:
     job = world.new_job(insisting, customer=VICTIM)
     assert world.carry_out(insisting, job).state is State.QUEUED
     assert run_as.read_text()
@@ -97,14 +99,14 @@ def test_site_that_insists__submits_from_a_shared_home(world: World, insisting: 
 
 
 @pytest.fixture
-def cluster(world: World) -> Iterator[Cluster]:
+def cluster(world: SubmissionEnv) -> Iterator[Cluster]:
     cluster = world.cluster(homes=Homes(safe_for_s=0.0, unsafe_for_s=0.0))
     yield cluster
     cluster.ssh.close()
 
 
 @pytest.fixture
-def home(world: World) -> Iterator[Path]:
+def home(world: SubmissionEnv) -> Iterator[Path]:
     """A home of the victim's own that a test may spoil."""
     users = world.slurm.users
     uid, folder = users.add(VICTIM), world.processes.folder / "homes" / VICTIM
@@ -135,7 +137,7 @@ def test_home_that_others_can_write_to__is_refused(cluster: Cluster, home: Path,
     refused(cluster, str(home), "chmod go-w")
 
 
-def test_home_of_another_user__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+def test_home_of_another_user__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     uid = world.slurm.users.add(ATTACKER)
     os.chown(home, uid, uid)
     refused(cluster, str(home), "belongs to", ATTACKER)
@@ -148,12 +150,12 @@ def test_home_in_a_folder_where_others_can_exchange_it__is_refused(cluster: Clus
     cluster.require_own_home(VICTIM)
 
 
-def test_home_in_a_folder_of_another_customer__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+def test_home_in_a_folder_of_another_customer__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     os.chown(home.parent, world.slurm.users.add(ATTACKER), 0)
     refused(cluster, str(home.parent), ATTACKER)
 
 
-def test_home_behind_a_link_of_another_customer__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+def test_home_behind_a_link_of_another_customer__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     link = home.parent / "link"
     link.symlink_to(home)
     world.slurm.users.give_home(VICTIM, link)
@@ -162,14 +164,16 @@ def test_home_behind_a_link_of_another_customer__is_refused(world: World, cluste
     refused(cluster, str(link), ATTACKER)
 
 
-def test_home_that_is_a_file__is_refused(world: World, cluster: Cluster, home: Path) -> None:
+def test_home_that_is_a_file__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     file = home / "file"
     file.touch()
     world.slurm.users.give_home(VICTIM, file)
     refused(cluster, str(file), "is no folder")
 
 
-def test_home_that_does_not_exist__is_refused_until_it_is_made(world: World, cluster: Cluster, home: Path) -> None:
+def test_home_that_does_not_exist__is_refused_until_it_is_made(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     uid, missing = world.slurm.users.add(VICTIM), home.parent / "to-be-made"
     world.slurm.users.give_home(VICTIM, missing)
     refused(cluster, str(missing), "does not exist", "pam_mkhomedir")
@@ -179,7 +183,7 @@ def test_home_that_does_not_exist__is_refused_until_it_is_made(world: World, clu
     cluster.require_own_home(VICTIM)
 
 
-def test_two_accounts_with_one_number__are_refused(world: World, cluster: Cluster) -> None:
+def test_two_accounts_with_one_number__are_refused(world: SubmissionEnv, cluster: Cluster) -> None:
     twin = Address("0x" + "c" * 40)
     users = world.slurm.users
     uid = users.add(VICTIM)
@@ -189,7 +193,9 @@ def test_two_accounts_with_one_number__are_refused(world: World, cluster: Cluste
         cluster.require_own_home(twin)
 
 
-def test_start_up_file_that_answers_for_its_owner__is_not_asked(world: World, cluster: Cluster, home: Path) -> None:
+def test_start_up_file_that_answers_for_its_owner__is_not_asked(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     """The admin asks, in a session of his own."""
     (home / ".bashrc").write_text("echo all is well; exit 0\n")
     home.chmod(0o777)

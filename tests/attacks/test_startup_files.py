@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.process import wait_until
-from devgrid.sshd import Sshd
-from devgrid.users import SAFE_SHELL
-from supervisor_tasks.job import State
-from tests.submitting import CUSTOMER, PATIENCE_S, World, lets_in
+from devgrid.cluster.linux_users import SAFE_SHELL
+from devgrid.cluster.sshd import Sshd
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import State
+from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, lets_in
 
 # Whatever shell reads one of them says so.
 START_UP_FILES = (
@@ -29,13 +29,13 @@ ENVIRONMENTS = (".ssh/environment", ".pam_environment")
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         yield world
 
 
 @pytest.fixture
-def read(world: World) -> Iterator[Path]:
+def read(world: SubmissionEnv) -> Iterator[Path]:
     """What the customer's start-up files leave in his home when they are read."""
     home, users = world.slurm.users.home(CUSTOMER), world.slurm.users
     (home / ".ssh").mkdir(exist_ok=True)
@@ -52,18 +52,18 @@ def read(world: World) -> Iterator[Path]:
     users.give_shell(CUSTOMER, SAFE_SHELL)
 
 
-def another_sshd(world: World, name: str, *options: str) -> Sshd:
+def another_sshd(world: SubmissionEnv, name: str, *options: str) -> Sshd:
     return Sshd.start(world.processes, world.slurm.env(), lets_in(world.key), name=name, options=options)
 
 
-def environment_of_a_command(world: World, sshd: Sshd | None = None) -> str:
+def environment_of_a_command(world: SubmissionEnv, sshd: Sshd | None = None) -> str:
     ssh = world.cluster(sshd=sshd).ssh
     answer = ssh.run(CUSTOMER, ["/usr/bin/env"])
     ssh.close()
     return answer.stdout
 
 
-def shell_called_sh(world: World, program: str) -> str:
+def shell_called_sh(world: SubmissionEnv, program: str) -> str:
     """As on the systems where /bin/sh is that program."""
     folder = world.processes.folder / program
     folder.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def shell_called_sh(world: World, program: str) -> str:
 
 
 @pytest.mark.parametrize("program", ["dash", "bash"])
-def test_accounts_login_shell__reads_no_start_up_file(world: World, read: Path, program: str) -> None:
+def test_accounts_login_shell__reads_no_start_up_file(world: SubmissionEnv, read: Path, program: str) -> None:
     """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is bash."""
     assert SAFE_SHELL == "/bin/sh"
     world.slurm.users.give_shell(CUSTOMER, shell_called_sh(world, program))
@@ -82,20 +82,20 @@ def test_accounts_login_shell__reads_no_start_up_file(world: World, read: Path, 
     assert read.read_text() == ""
 
 
-def test_bash__reads_the_customers_file(world: World, read: Path) -> None:
+def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> None:
     """What the login shell is chosen against: without this, the test above would prove nothing."""
     world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
     environment_of_a_command(world)
     assert ".bashrc" in read.read_text()
 
 
-def test_sshd_with_its_defaults__runs_the_customers_rc_file(world: World, read: Path) -> None:
+def test_sshd_with_its_defaults__runs_the_customers_rc_file(world: SubmissionEnv, read: Path) -> None:
     """What `PermitUserRC no` is for, whatever the login shell."""
     environment_of_a_command(world, another_sshd(world, "usual", "PermitUserRC yes"))
     assert read.read_text() == ".ssh/rc\n"
 
 
-def test_submission__runs_nothing_of_the_customers_but_his_job(world: World, read: Path) -> None:
+def test_submission__runs_nothing_of_the_customers_but_his_job(world: SubmissionEnv, read: Path) -> None:
     site = world.site(world.cluster())
     job = world.new_job(site)
     assert world.carry_out(site, job).state is State.QUEUED
@@ -104,7 +104,7 @@ def test_submission__runs_nothing_of_the_customers_but_his_job(world: World, rea
     site.ledger.holder.close()
 
 
-def test_sites_own_environment_file__is_what_jobs_inherit(world: World, read: Path) -> None:
+def test_sites_own_environment_file__is_what_jobs_inherit(world: SubmissionEnv, read: Path) -> None:
     file = world.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
     site = world.site(replace(world.cluster(), environment_file=str(file)))

@@ -16,16 +16,17 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import wait_until
+from devgrid import REPOSITORY
+from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
 from grpc_callbacks.server import REPORTER_ASKS
 from plugins import proof
-from plugins.channel import Supervisor, open_channel
+from plugins.channel import SupervisorTarget, open_channel
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
-from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER
-from tests.attacks.ports import Port, Site, answer_to, any_name, report, started_site
+from supervisor_tasks.ledger.heartbeats import REPORTER
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from tests.attacks.ports import Port, WorkerContext, answer_to, any_name, report, started_site
 
 OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
@@ -34,7 +35,7 @@ CUSTOMER = "0x" + "a" * 40
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[WorkerContext]:
     with started_site() as started:
         yield started
 
@@ -45,21 +46,21 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def strict(site: Site, key_file: Path) -> Port:
+def strict(site: WorkerContext, key_file: Path) -> Port:
     """A port that wants a proof."""
     return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required")
 
 
 @pytest.fixture(scope="module")
-def lenient(site: Site, key_file: Path) -> Port:
+def lenient(site: WorkerContext, key_file: Path) -> Port:
     """A port of a site that has a key, and plugins of the field besides."""
     return site.start("lenient", CALLBACK_KEY_FILE=str(key_file))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(site: Site) -> None:
+def _nothing_said(site: WorkerContext) -> None:
     site.do("DELETE FROM callbacks")
-    site.do("DELETE FROM ticks")
+    site.do("DELETE FROM periodic_runs")
 
 
 def _key(file: Path) -> Path:
@@ -70,7 +71,7 @@ def _key(file: Path) -> Path:
 
 @contextmanager
 def proving(port: Port, key_file: Path) -> Iterator[grpc.Channel]:
-    with open_channel(Supervisor(port.address, key_file=key_file)) as channel:
+    with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         yield channel
 
 
@@ -84,20 +85,20 @@ def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
     return OK
 
 
-def signs(site: Site, name: str) -> int:
-    return site.number_of("SELECT count(*) FROM ticks WHERE name = :name", name=name)
+def signs(site: WorkerContext, name: str) -> int:
+    return site.number_of("SELECT count(*) FROM periodic_runs WHERE name = :name", name=name)
 
 
-def after_the_next_sign_of_its_own(site: Site) -> None:
+def after_the_next_sign_of_its_own(site: WorkerContext) -> None:
     """What was heard before is in the ledger now, if it is to be there."""
-    site.do("DELETE FROM ticks WHERE name = :name", name=CALLBACKS)
+    site.do("DELETE FROM periodic_runs WHERE name = :name", name=CALLBACKS)
     wait_until(lambda: signs(site, CALLBACKS) == 1, "the next sign of life", 60.0, 0.1)
-    site.do("DELETE FROM ticks WHERE name = :name", name=CALLBACKS)
+    site.do("DELETE FROM periodic_runs WHERE name = :name", name=CALLBACKS)
     wait_until(lambda: signs(site, CALLBACKS) == 1, "the sign of life after that", 60.0, 0.1)
 
 
 def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_and_no_flood_of_the_log(
-    site: Site, strict: Port
+    site: WorkerContext, strict: Port
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
         answers = {answer_to(channel, any_name()) for _ in range(STRANGERS_CALLS)}
@@ -111,7 +112,7 @@ def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_an
 
 
 def test_our_own_programs__where_a_proof_is_required__are_heard(
-    site: Site, strict: Port, key_file: Path, tmp_path: Path
+    site: WorkerContext, strict: Port, key_file: Path, tmp_path: Path
 ) -> None:
     """The authorized-keys command is a copy of its one file, as on a login node."""
     with proving(strict, key_file) as channel:
@@ -151,7 +152,7 @@ def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> t
     )
 
 
-def test_proofs_that_are_none__are_refused(site: Site, lenient: Port, key_file: Path) -> None:
+def test_proofs_that_are_none__are_refused(site: WorkerContext, lenient: Port, key_file: Path) -> None:
     """Also where a proof is not required: a wrong key is told, and not taken for none."""
     key, raw = proof.read_key(key_file), a_callback()
     good = sealed(key, raw)
@@ -171,7 +172,7 @@ def test_proofs_that_are_none__are_refused(site: Site, lenient: Port, key_file: 
         assert said_with(channel, raw, good) is OK
 
 
-def test_a_repeat_within_five_minutes__changes_nothing(site: Site, strict: Port, key_file: Path) -> None:
+def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, strict: Port, key_file: Path) -> None:
     """A callback that comes again is one row; a reporter's sign of life that comes again is none."""
     key, raw = proof.read_key(key_file), a_callback()
     again = sealed(key, raw, ago_s=1)
@@ -186,14 +187,14 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: Site, strict: Port,
         ask: Any = channel.unary_unary(method)
         ask(question, metadata=entries, timeout=10)
         wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
-        site.do("DELETE FROM ticks")
+        site.do("DELETE FROM periodic_runs")
         ask(question, metadata=entries, timeout=10)
     after_the_next_sign_of_its_own(site)
     assert signs(site, REPORTER) == 0
 
 
 def test_a_stranger__at_a_site_with_a_key__is_no_reporter_and_his_words_are_not_proven(
-    site: Site, lenient: Port
+    site: WorkerContext, lenient: Port
 ) -> None:
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, any_name())
@@ -204,7 +205,7 @@ def test_a_stranger__at_a_site_with_a_key__is_no_reporter_and_his_words_are_not_
 
 
 def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
-    site: Site, lenient: Port, key_file: Path
+    site: WorkerContext, lenient: Port, key_file: Path
 ) -> None:
     name = any_name()
     with grpc.insecure_channel(lenient.address) as channel:
@@ -216,7 +217,7 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
     assert (site.rows(), site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'")) == (1, 1)
 
 
-def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: Site, key_file: Path) -> None:
+def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: WorkerContext, key_file: Path) -> None:
     port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
     with grpc.insecure_channel(port.address) as channel:
         assert answer_to(channel, any_name()) is DENIED
@@ -227,7 +228,7 @@ def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: Site, ke
     assert site.rows() == 1
 
 
-def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: Site) -> None:
+def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: WorkerContext) -> None:
     assert "callbacks_in_plain_text" in site.start("everywhere", host="0.0.0.0").log  # noqa: S104
     assert "callbacks_in_plain_text" not in site.start("loopback").log
 
@@ -241,7 +242,7 @@ def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path:
         assert done.stdout == ""
 
 
-def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: Site) -> None:
+def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: WorkerContext) -> None:
     port = site.start("plain", PUBLIC_ADDRESS="supervisor.example.org:3000")
     context = ssl.create_default_context()
     with socket.create_connection(("127.0.0.1", port.number), 10) as connection, pytest.raises(OSError):  # noqa: PT011
@@ -252,7 +253,7 @@ def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: Site) -> None:
     assert "supervisor.example.org:3000" in line
 
 
-def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: Site) -> None:
+def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: WorkerContext) -> None:
     port = site.start("named", **site.tls, PUBLIC_ADDRESS="supervisor.example.org:3000")
     line = next(line for line in port.log.splitlines() if "certificate_of_another_host" in line)
     assert "supervisor.example.org:3000" in line
@@ -271,7 +272,7 @@ def shown(port: Port) -> bytes:
         return encrypted.getpeercert(binary_form=True) or b""
 
 
-def test_certificate_files_that_change__are_shown_without_a_restart(site: Site, tmp_path: Path) -> None:
+def test_certificate_files_that_change__are_shown_without_a_restart(site: WorkerContext, tmp_path: Path) -> None:
     before, after = make_certificates(tmp_path / "before"), make_certificates(tmp_path / "after")
     port = site.start("renewed", TLS_ENABLE="true", TLS_CERT=str(before.cert), TLS_KEY=str(before.key))
     first = shown(port)

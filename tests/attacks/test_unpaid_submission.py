@@ -2,6 +2,7 @@
 has read, or changes those that the supervisor submitted.
 """
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +10,43 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import Definition, JobId
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus, Definition, JobId
 from supervisor_tasks.slurm.commands import batch_script, sbatch
 from supervisor_tasks.slurm.submit_token import Submission, with_token
-from tests.ends import running, tried, wait_for_state
-from tests.watching import ledger, rows, slurm_of
+from tests.ends import PATIENCE_S, as_customer, running, tried, wait_for_state
+from tests.watching import journal, ledger, parked, rows, slurm_of, wait_for_end
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
-CHANGES = ["TimeLimit=10", "TimeLimit=1", "NumCPUs=8", "Requeue=1", "Comment=x", "JobName=x", "Nice=-1", "QOS=x"]
+CHANGES = [
+    "TimeLimit=10",
+    "TimeLimit=1",
+    "NumCPUs=8",
+    "Requeue=1",
+    "Comment=x",
+    "JobName=x",
+    "Nice=-1",
+    "QOS=x",
+    "ReqThreads=1",
+]
 PAID = Definition(gpus=0, mem_per_cpu_mb=50, cpus_per_task=1, ntasks=1, batch_location_hash="h")
 LIMIT_MIN = 2
 COMMENT = "supervisor 127.0.0.1:1"
+# What bash runs first: it changes the options in the guard's input, each to one of the same length.
+STEALS = r"""
+case "$BASH_EXECUTION_STRING" in *guard*) ;; *) return ;; esac
+n=$(printf %s "$BASH_EXECUTION_STRING" | grep -o ' fed [0-9]*' | head -n 1); head -c "${n# fed }" >~/input
+run() { sed "$1" ~/input | eval "$BASH_EXECUTION_STRING" >>~/said 2>&1; }
+for change in ntasks=1/ntasks=6 time=2/time=9 cpus-per-task=1/cpus-per-task=8 mem-per-cpu=./mem-per-cpu=9; do
+    run "s/--${change%/*}/--${change#*/}/"
+done
+if [ -e ~/first ]; then run ""; run ""; fi
+eval "$BASH_EXECUTION_STRING" <~/input
+exit 0
+"""
+FIELDS = "%A|%T|%C|%l|%m|%b"
 
 
 def shown(grid: Grid, slurm_id: int | str) -> dict[str, str]:
@@ -249,6 +273,42 @@ def test_owner_cancels_his_job__allowed(grid: Grid, customer: Account) -> None:
     wait_until(lambda: shown(grid, job)["JobState"] == "CANCELLED", "the job to end", 30.0, 0.1)
 
 
+# --- what a customer reads in his start-up file, in front of sbatch --------------------------------------------------------
+
+
+def jobs_of(grid: Grid, customer: Account) -> list[str]:
+    argv = ("squeue", "--noheader", "--states=all", f"--user={customer.address.lower()}", f"--format={FIELDS}")
+    return slurm_of(grid).run(*argv).stdout.split()
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after the supervisor", "before the supervisor"])
+def test_start_up_file_submits_with_the_token__the_paid_job_runs_once_and_nothing_else(grid: Grid, first: bool) -> None:
+    thief = grid.new_customer(shell="/bin/bash")  # noqa: S604  his login shell
+    home = grid.users.home(thief.address)
+    (home / ".bashrc").write_text(STEALS)
+    if first:
+        (home / "first").touch()
+    job_id = grid.submit_script(thief, "#!/bin/bash\nuntil [ -e ~/enough ]; do sleep 0.1; done\n", minutes=2)
+    slurm_id = running(grid, job_id)
+    said = (home / "said").read_text()
+    assert said.count("supervisor: wrong token") + said.count("supervisor: token does not cover") >= 4, said
+    assert said.count("supervisor: token used") == (1 if first else 0), said
+    paid = [f"{slurm_id}|RUNNING|1|2:00|50M|N/A"]
+    assert jobs_of(grid, thief) == paid or re.sub(r"\|\d+M\|", "|50M|", jobs_of(grid, thief)[0]) == paid[0]
+    stolen = re.findall(r"supervisor [^ ']+ token=[0-9.a-f]+", (home / "input").read_text())
+    assert stolen
+    for options in (("--time=600", "--ntasks=6"), (f"--job-name={job_id}", "--time=2")):
+        later = tried(grid, thief, "sbatch", f"--comment={stolen[0]}", *options, "--wrap=sleep 600")
+        assert "supervisor: " in later.stderr
+        assert later.returncode != 0
+    assert len(jobs_of(grid, thief)) == 1
+    as_customer(grid, thief, "touch", str(home / "enough"))
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    assert journal(grid, job_id).count("SlurmCompleted") == 1
+    assert len(jobs_of(grid, thief)) == 1
+    assert parked(grid) == []
+
+
 # --- a supervisor whose key is not slurmctld's -----------------------------------------------------------------------------
 
 
@@ -286,5 +346,5 @@ def fails_for_long(grid: Grid, job_id: str) -> None:
 
 
 def alarm(grid: Grid) -> str:
-    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_late'")
+    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_overdue'")
     return str(found[0].details) if found else ""

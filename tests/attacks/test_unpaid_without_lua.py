@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from tests.ends import own_job, running
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import rows, slurm_of
 
 KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be there
@@ -15,7 +17,11 @@ KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be ther
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    started = Grid.start(block_time_s=0.25, overrides={"SWEEP_EVERY_S": "2", "SLURM_SUBMIT_KEY": KEY}, job_submit=False)
+    started = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S, overrides={"SWEEP_EVERY_S": "2", "SLURM_SUBMIT_KEY": KEY}, job_submit=False
+        )
+    )
     try:
         started.fleet.start(flower=False)
         yield started

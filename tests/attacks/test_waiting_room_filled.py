@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import id_of, scontrol
 from tests.support.grids import served_grid
 from tests.watching import rows, slurm_of, wait_for
@@ -24,7 +25,7 @@ WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND st
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
-    with served_grid(nodes=1, overrides=overrides) as running:
+    with served_grid(GridOptions(nodes=1, overrides=overrides)) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eth_utils.crypto import keccak
 
-from tests.chaos.evidence import OF_LEDGER, Evidence, OnChain, Transaction, gather
+from tests.chaos.evidence import OF_LEDGER, Evidence, OnChainJob, Transaction, gather
 from tests.chaos.slurm_records import SlurmJob
 
 HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
@@ -61,7 +61,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Discrepancy:
     """What a check found."""
 
     check: Check
@@ -82,16 +82,16 @@ def check(invariant: str, question: str) -> Callable[[Callable[[Evidence], Looke
     return add
 
 
-def audit(evidence: Evidence) -> list[Finding]:
+def audit(evidence: Evidence) -> list[Discrepancy]:
     """Every check on the same evidence."""
     findings = []
     for entry in CHECKS:
         looked = list(entry.look(evidence))
-        findings.append(Finding(entry, len(looked), tuple(problem for problem in looked if problem)))
+        findings.append(Discrepancy(entry, len(looked), tuple(problem for problem in looked if problem)))
     return findings
 
 
-def violations(findings: list[Finding]) -> list[str]:
+def violations(findings: list[Discrepancy]) -> list[str]:
     """All that is wrong, with the names of the checks."""
     return [f"{found.check.name}: {problem}" for found in findings for problem in found.violations]
 
@@ -396,7 +396,7 @@ def nothing_left(evidence: Evidence) -> Looked:
 # --- what the checks share ------------------------------------------------------------------------------------------------
 
 
-def _given_back(evidence: Evidence, job: OnChain) -> bool:
+def _given_back(evidence: Evidence, job: OnChainJob) -> bool:
     return job.job_id in evidence.refused and job.status in ("PENDING", "META_SCHEDULED")
 
 
@@ -421,7 +421,7 @@ def _told_exit(seen: SlurmJob) -> int:
     return OUT_OF_MEMORY_STATUS if seen.state == "OUT_OF_MEMORY" else seen.exit_status
 
 
-def _settled_by_us(evidence: Evidence) -> list[OnChain]:
+def _settled_by_us(evidence: Evidence) -> list[OnChainJob]:
     """Jobs whose end the provider wrote; some are ended by others (a customer before the claim, a time-out)."""
     last = {step.job_id: step for step in evidence.transitions}
     return [job for job in evidence.ours if job.status not in HOT and last[job.job_id].sender == evidence.provider]
@@ -433,7 +433,7 @@ def _decisive(evidence: Evidence, job_id: str) -> SlurmJob | None:
     return candidates[0] if candidates else None
 
 
-def _words(evidence: Evidence, job: OnChain) -> list[SlurmJob]:
+def _words(evidence: Evidence, job: OnChainJob) -> list[SlurmJob]:
     """The records of SLURM that bear out what the contract says of a job's end. A slurmctld that was killed may have said one
     thing before, and another one since.
     """
@@ -447,12 +447,12 @@ def _words(evidence: Evidence, job: OnChain) -> list[SlurmJob]:
     ]
 
 
-def _of_slurm(evidence: Evidence, job: OnChain | None) -> bool:
+def _of_slurm(evidence: Evidence, job: OnChainJob | None) -> bool:
     """Whether SLURM ended the job by itself, and the contract says how."""
     return job is not None and evidence.ended_by_slurm(job.job_id) and bool(_words(evidence, job))
 
 
-def _cannot_run(evidence: Evidence, job: OnChain) -> bool:
+def _cannot_run(evidence: Evidence, job: OnChainJob) -> bool:
     """Whether whoever asked for the job knows that it fails before SLURM hears of it: its script is not there."""
     wanted = evidence.expected.get(job.job_id, {})
     return "FAILED" in wanted.get("ends", ()) and wanted.get("runs") == 0

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.watching import slurm_of
 
 SHIFT = Path(__file__).with_name("shifted_clock.c")

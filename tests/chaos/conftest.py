@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.options import GridOptions
 from tests.chaos.keep import keep
+from tests.support.grids import BLOCK_TIME_S
 
 KEPT_IN = Path(__file__).parents[2] / "build" / "chaos"
 
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     try:
         running.fleet.start(flower=False)
         yield running

@@ -6,8 +6,8 @@ from typing import Any
 
 from ldap3 import SUBTREE, Connection, Server, Tls
 
+from devgrid.cluster.ldap import ADMIN, GROUP, PEOPLE
 from devgrid.grid import Grid
-from devgrid.ldap import ADMIN, GROUP, PEOPLE
 
 
 def wrong_accounts(grid: Grid, customers: Sequence[str]) -> list[str]:

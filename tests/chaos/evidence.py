@@ -17,7 +17,8 @@ from hexbytes import HexBytes
 from sqlalchemy import create_engine, text
 from web3 import HTTPProvider, Web3
 
-from devgrid.chain import BUILD, Chain
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import BUILD
 from tests.chaos import slurm_records
 from tests.chaos.slurm_records import SlurmJob
 from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
@@ -33,7 +34,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class OnChain:
+class OnChainJob:
     """A job as the contract keeps it."""
 
     job_id: str
@@ -85,7 +86,7 @@ class Evidence:
     """
 
     provider: str
-    jobs: dict[str, OnChain]
+    jobs: dict[str, OnChainJob]
     transitions: list[Transition]
     claims: list[Claim]
     refused: list[str]
@@ -110,7 +111,7 @@ class Evidence:
     lost_ends: set[int] = field(default_factory=set)
 
     @cached_property
-    def ours(self) -> list[OnChain]:
+    def ours(self) -> list[OnChainJob]:
         """The jobs that the provider claimed at any time."""
         claimed = {claim.job_id for claim in self.claims}
         return [job for job in self.jobs.values() if job.job_id in claimed]
@@ -220,7 +221,7 @@ class _ChainReader:
         self._mined = list(self._blocks())
         self._senders = {raw["hash"].lower(): raw["from"].lower() for raw in self._mined}
 
-    def jobs(self) -> dict[str, OnChain]:
+    def jobs(self) -> dict[str, OnChainJob]:
         job_ids = [entry["args"]["_jobId"] for entry in self._events(self._jobs, "JobCreated")]
         found: list[Any] = []
         for some in batched(job_ids):
@@ -295,7 +296,7 @@ class _ChainReader:
         found = contract.events[name]().get_logs(from_block=0)
         return sorted(found, key=lambda entry: (entry["blockNumber"], entry["logIndex"]))
 
-    def _on_chain(self, job: Any) -> OnChain:
+    def _on_chain(self, job: Any) -> OnChainJob:
         job_id, status, customer, provider, definition, cost, *_, exit_code = job
         gpus, mem_per_cpu_mb, cpus_per_task, ntasks, *_ = definition
         cpus = cpus_per_task * ntasks
@@ -303,7 +304,7 @@ class _ChainReader:
         if int(provider, 16):
             gpu_price, cpu_price, mem_price = self._prices(provider)
             price = gpus * gpu_price + cpus * cpu_price + cpus * mem_per_cpu_mb * mem_price
-        return OnChain(
+        return OnChainJob(
             "0x" + job_id.hex(), self._status[status], customer.lower(), provider.lower(), cost[1], price, exit_code
         )
 

@@ -9,18 +9,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
 
-from devgrid import disk
+from devgrid.faults import limited_disk
+from devgrid.faults.network_proxy import Fault as Broken
+from devgrid.faults.network_proxy import Proxy
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from devgrid.proxy import Fault as Broken
-from devgrid.proxy import Proxy
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from tests.chaos.clocks import shifted
 
 # The parts that a fleet is, and the parts that it works with.
@@ -46,11 +46,11 @@ class Target:
 
     @classmethod
     @contextmanager
-    def start(cls, **options: Any) -> Iterator["Target"]:
-        """A grid (as Grid.start makes it) and its fleet."""
-        overrides = SWEEPS | options.pop("overrides", {})
-        options |= {"postgres_disk_mb": POSTGRES_DISK_MB, "spool_disk_mb": SPOOL_DISK_MB, "overrides": overrides}
-        grid = Grid.start(**options)
+    def start(cls, options: GridOptions) -> Iterator["Target"]:
+        """A grid with small disks and frequent sweeps, and its fleet."""
+        overrides = {**SWEEPS, **options.overrides}
+        options = replace(options, postgres_disk_mb=POSTGRES_DISK_MB, spool_disk_mb=SPOOL_DISK_MB, overrides=overrides)
+        grid = Grid.start(options)
         try:
             with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
                 grid.environment["METASCHEDULER_ENDPOINT_RPC"] = f"http://{rpc.address}"
@@ -158,11 +158,11 @@ def _disk_full(target: Target) -> Callable[[], None]:
     processes = target.grid.processes
     database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
     with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it lets nobody new in
-        disk.fill(disk.data_of(processes))
+        limited_disk.fill(limited_disk.data_of(processes))
         _use_up_segments(connection)
 
     def end() -> None:
-        disk.make_room(disk.data_of(processes))
+        limited_disk.make_room(limited_disk.data_of(processes))
         if all(running.name != "postgres" for running in processes.running()):
             start_again(target.grid, "postgres")  # as a site's keeper of processes does
 
@@ -172,8 +172,8 @@ def _disk_full(target: Target) -> Callable[[], None]:
 def _spool_full(target: Target) -> Callable[[], None]:
     """There is room for no event of SLURM's; what the hooks keep for `lost` is theirs already."""
     spool = target.grid.folder / "spool"
-    disk.fill(spool)
-    return lambda: disk.make_room(spool)
+    limited_disk.fill(spool)
+    return lambda: limited_disk.make_room(spool)
 
 
 def _use_up_segments(connection: psycopg.Connection) -> None:
@@ -272,7 +272,7 @@ def kill(grid: Grid, part: str) -> None:
 def start_again(grid: Grid, part: str) -> None:
     """Start a part that has ended."""
     if part == "postgres":
-        (disk.data_of(grid.processes) / "postmaster.pid").unlink(missing_ok=True)
+        (limited_disk.data_of(grid.processes) / "postmaster.pid").unlink(missing_ok=True)
     grid.processes.start_again(part)
 
 

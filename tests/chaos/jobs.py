@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid, definition_of
-from devgrid.process import wait_until
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import wait_until
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.evidence import EXPECTED, MARKS
 from tests.watching import ledger, rows, slurm_of, wait_for
 
@@ -69,7 +69,7 @@ def cancelled(grid: Grid, customer: Account, when: set[ChainStatus]) -> str:
     job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"))
     expect(grid, job_id, "CANCELLED")
     wait_for(grid, job_id, when, PATIENCE_S)
-    grid.chain.cancel_job(customer, job_id)
+    grid.chain.customers.cancel_job(customer, job_id)
     return job_id
 
 
@@ -80,7 +80,7 @@ def topped_up(grid: Grid, customer: Account) -> str:
     job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
     wait_for(grid, job_id, RUNNING, PATIENCE_S)
-    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
+    grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition_of("", Resources(memPerCpu=100))))
     wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", PATIENCE_S, 0.1)
     go.touch()
     return job_id
@@ -154,7 +154,7 @@ def ended(grid: Grid, job_ids: Sequence[str]) -> bool:
     """Whether the contract of each job is cold, or it was given back."""
     query = "SELECT job_id FROM jobs WHERE job_id = ANY(:ids) AND state = 'REFUSED'"
     given_back = {row.job_id for row in rows(grid, query, ids=list(job_ids))}
-    return all(job_id in given_back or grid.chain.job(job_id).status.cold for job_id in job_ids)
+    return all(job.status.cold for job in grid.chain.jobs([job_id for job_id in job_ids if job_id not in given_back]))
 
 
 OPEN_OF = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AND parked_at IS NULL"

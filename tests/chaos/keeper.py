@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from devgrid.process import Processes
+from devgrid.processes import Processes
 
 LOOK_EVERY_S = 0.05
 
@@ -19,7 +19,7 @@ class Death:
     seen_s: float
 
 
-class Keeper:
+class ProcessSupervisor:
     """Watches processes by name for as long as it is entered."""
 
     def __init__(self, processes: Processes, names: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
         self.deaths: list[Death] = []
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "ProcessSupervisor":
         self._thread.start()
         return self
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.ledger.alarms import AlarmName
 from tests.chaos.slurm_records import purged
 from tests.watching import rows
 
@@ -28,7 +28,7 @@ def confirm_lost(grid: Grid) -> list[str]:
     forgotten = purged(grid.folder)
     lost = [row.job_id for row in held if row.slurm_id in forgotten]
     if lost:
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "confirm-lost", "--yes", *lost]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", "mark-lost", "--yes", *lost]
         # What has moved on meanwhile ends the command with a status of its own, and is held no more.
         subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=deadline(60))
     return lost

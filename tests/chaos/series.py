@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.crashes import PLACES, Battlefield, Outcome, Run
+from tests.chaos.crashes import PLACES, CrashTestGrid, Outcome, Run
 from tests.chaos.keep import keep
 
 BATCH = 25
@@ -14,7 +14,7 @@ MOST_SHOWN = 300  # characters of what was waited for; the rest is in the logs
 
 
 @dataclass(slots=True)
-class Found:
+class DiscrepancyKind:
     """What a series of runs has shown so far."""
 
     runs: int
@@ -56,11 +56,11 @@ class Found:
         return not self.problems and reached == {outcome.run.place for outcome in self.outcomes}
 
 
-def run_all(runs: Sequence[Run], logs: Path) -> Found:
+def run_all(runs: Sequence[Run], logs: Path) -> DiscrepancyKind:
     """One after another, a batch on a grid. Where a job hangs the grid is given up, its logs are kept, and the next run gets
     a new one.
     """
-    found = Found(len(runs))
+    found = DiscrepancyKind(len(runs))
     left = list(runs)
     while left:
         done = _batch(left[:BATCH], found, logs)
@@ -68,10 +68,10 @@ def run_all(runs: Sequence[Run], logs: Path) -> Found:
     return found
 
 
-def _batch(runs: Sequence[Run], found: Found, logs: Path) -> int:
+def _batch(runs: Sequence[Run], found: DiscrepancyKind, logs: Path) -> int:
     """How many of the runs were done on this grid."""
     about = f"seeds {runs[0].seed} to {runs[-1].seed}"
-    with Battlefield.made(workers=1 + len(found.outcomes) // BATCH % 2) as battlefield:
+    with CrashTestGrid.made(workers=1 + len(found.outcomes) // BATCH % 2) as battlefield:
         battlefield.ask_for_long_jobs()
         try:
             for run in runs:

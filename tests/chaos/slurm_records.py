@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from devgrid.cluster.linux_users import Users
 from devgrid.machine import deadline
-from devgrid.users import Users
 
 GRID_JOB = re.compile("0x[0-9a-f]{64}")
 
@@ -105,7 +105,7 @@ def _accounted(folder: Path) -> Iterator[SlurmJob]:
 
 
 def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
-    """The lines of devgrid's completion hook (devgrid/slurm.py), or those that it wrote once our hook had ended: `told`."""
+    """The lines of devgrid's completion hook (devgrid/cluster/slurm.py); `told`: those written once our hook had ended."""
     for line in _lines_of(folder, file):
         slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
         exit_code, _, signal = exit_status.partition(":")

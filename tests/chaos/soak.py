@@ -22,11 +22,12 @@ from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import CREDIT, Grid
-from devgrid.process import wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from tests.chaos import faults, jobs, operator
-from tests.chaos.audit import Finding, audit
+from tests.chaos.audit import Discrepancy, audit
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.liars import lies, tell
 from tests.watching import rows
@@ -93,7 +94,7 @@ class Soak:
         self._target = target
         self._grid: Grid = target.grid
         self._customer: Account = self._grid.new_customer()
-        self._grid.chain.mint_credits(self._customer.address, PLENTY_WEI)
+        self._grid.chain.admin.mint_credits(self._customer.address, PLENTY_WEI)
         self._chance = random.Random(seed)
         self._seed = seed
         self._jobs_per_s = jobs_per_s
@@ -198,7 +199,7 @@ def main() -> None:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     log = Log()
-    with faults.Target.start(block_time_s=BLOCK_TIME_S, overrides=SETTINGS) as target:
+    with faults.Target.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS)) as target:
         say(f"seed {seed}, grid in {target.grid.folder}")
         at_rest = False
         try:
@@ -221,7 +222,7 @@ def main() -> None:
 
 
 def summary(
-    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[Finding]
+    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[Discrepancy]
 ) -> dict[str, object]:
     """What is written down of a soak."""
     wrong = Counter({LOST: 0, DOUBLED: 0, MINUTES: 0, ENDS: 0})

@@ -13,17 +13,19 @@ from sqlalchemy import text
 
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import CHECKS, audit, violations
-from tests.chaos.evidence import Evidence, OnChain, gather
+from tests.chaos.evidence import Evidence, OnChainJob, gather
 from tests.chaos.unsaved import UnsavedEnd
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import ledger, rows, wait_for, wait_for_end
 
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     try:
         running.fleet.start(flower=False)
         customer = running.new_customer()
@@ -32,7 +34,7 @@ def grid() -> Iterator[Grid]:
         cancelled = running.submit_script(customer, jobs.marking(running, "sleep 600"))
         jobs.expect(running, cancelled, "CANCELLED", runs=1)
         wait_for(running, cancelled, {ChainStatus.RUNNING})
-        running.chain.cancel_job(customer, cancelled)
+        running.chain.customers.cancel_job(customer, cancelled)
         wait_for_end(running, cancelled)
         jobs.wait_for_rest(running)
         yield running
@@ -78,7 +80,7 @@ def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Gr
 # --- one thing wrong at a time --------------------------------------------------------------------------------------------
 
 
-def finished(evidence: Evidence) -> OnChain:
+def finished(evidence: Evidence) -> OnChainJob:
     return next(job for job in evidence.ours if job.status == "FINISHED")
 
 

@@ -8,13 +8,17 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.clocks import set_site_clocks, shifted
 from tests.chaos.evidence import gather
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, ledger, rows, slurm_of, wait_for
+
+pytestmark = pytest.mark.chaos  # minutes
 
 PATIENCE_S = 180.0
 HOUR_S = 3600
@@ -22,7 +26,7 @@ SETTINGS = {"SWEEP_EVERY_S": "10", "SWEEP_GRACE_S": "5"}
 NODES = "nodename=node[1-4]"
 
 
-@pytest.fixture(params=[-1, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.fixture(params=[-1, 1])
 def hours(request: pytest.FixtureRequest) -> int:
     """By how much the site's clocks are ahead of ours."""
     return int(request.param)
@@ -30,7 +34,7 @@ def hours(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def grid(hours: int) -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, overrides=SETTINGS)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS))
     try:
         set_site_clocks(running, hours)
         running.fleet.start(flower=False)
@@ -63,7 +67,7 @@ def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_o
     jobs.wait_for_end(grid, [*asked, *waiting], PATIENCE_S)
     assert violations(audit(gather(grid.folder))) == []
     assert {grid.chain.job(job_id).status for job_id in waiting} == {ChainStatus.FINISHED}
-    assert all("SubmissionForgotten" in journal(grid, job_id) for job_id in waiting)
+    assert all("SubmissionLostBySlurm" in journal(grid, job_id) for job_id in waiting)
     (start,) = rows(grid, "SELECT value FROM facts WHERE name = 'slurm.start'")
     assert json.loads(start.value)["first_id"] > 0  # the id that it began with, as it was asked soon enough
     query = "SELECT extract(epoch FROM now())::int - slurm_submit_s AS behind_s FROM jobs WHERE job_id = :id"

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from devgrid.grid import Grid
-from devgrid.process import tail, wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import tail, wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 from tests.chaos import faults, jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.chaos.liars import tell
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import parked, rows, wait_for_end
 
 LASTS_S = 4.0
@@ -24,7 +26,7 @@ SPOOL_FULL = faults.BY_NAME["spool's disk full"]
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[faults.Target]:
-    with faults.Target.start(block_time_s=0.25) as running:
+    with faults.Target.start(GridOptions(block_time_s=BLOCK_TIME_S)) as running:
         yield running
 
 

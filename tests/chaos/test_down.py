@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from devgrid import scripts
-from devgrid.chain import Prices
-from devgrid.grid import Grid, Hooks, definition_of
-from devgrid.process import wait_until
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
+from devgrid.chain.model import ChainPrices
+from devgrid.grid import Grid, definition_of
+from devgrid.options import GridOptions, Hooks
+from devgrid.processes import wait_until
+from devgrid.services import script_store
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import HOOKS_HEARD, audit, violations
 from tests.chaos.evidence import gather
+from tests.support.grids import BLOCK_TIME_S
+from tests.support.marks import in_chaos
 from tests.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 50
@@ -26,7 +29,7 @@ LONG_S = 600.0
 NOT_WITH_THE_FIELDS = HOOKS_HEARD
 
 
-@pytest.fixture(scope="module", params=["spool", "field"])
+@pytest.fixture(scope="module", params=[in_chaos("spool"), "upstream"])
 def hooks(request: pytest.FixtureRequest) -> Hooks:
     chosen: Hooks = request.param
     return chosen
@@ -37,8 +40,8 @@ def grid(hooks: Hooks, request: pytest.FixtureRequest) -> Iterator[Grid]:
     """Ten minutes are longer than slurmctld remembers (MinJobAge, 300 s): where the spool does not keep the figures,
     accounting has to.
     """
-    accounting = hooks == "field" and bool(request.config.getoption("--chaos"))
-    running = Grid.start(block_time_s=0.25, hooks=hooks, accounting=accounting)
+    accounting = hooks == "upstream" and bool(request.config.getoption("--chaos"))
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, accounting=accounting))
     try:
         running.fleet.start(flower=False)
         yield running
@@ -70,10 +73,10 @@ def ask(grid: Grid, work: str, n: int = JOBS) -> list[str]:
     """Jobs that wait for the gate to open, then do their work and end with one exit code or another."""
     gate(grid).unlink(missing_ok=True)
     body = f'until [ -e "{gate(grid)}" ]; do sleep 0.2; done\n{work}\nexit $((SLURM_JOB_ID % 3))'
-    script = scripts.store_script(grid.folder / "scripts", jobs.marking(grid, body))
+    script = script_store.store_script(grid.folder / "scripts", jobs.marking(grid, body))
     definition = definition_of(script, Resources(memPerCpu=100))
     customer = grid.new_customer(role="customer")
-    return grid.chain.request_jobs(customer, definition, n, Prices().of(definition) * 30)
+    return grid.chain.customers.request_jobs(customer, definition, n, ChainPrices().of(definition) * 30)
 
 
 def gate(grid: Grid) -> Path:

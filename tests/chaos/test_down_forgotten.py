@@ -9,15 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid import scripts
-from devgrid.chain import Prices
-from devgrid.grid import Grid, Hooks, definition_of
-from devgrid.process import wait_until
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
-from supervisor_tasks.ledger.tellers import AWAY_S
+from devgrid.chain.model import ChainPrices
+from devgrid.grid import Grid, definition_of
+from devgrid.options import GridOptions, Hooks
+from devgrid.processes import wait_until
+from devgrid.services import script_store
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.heartbeats import AWAY_S
 from tests.chaos import jobs
 from tests.chaos.test_down import OURS
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 8
@@ -26,7 +28,7 @@ PURGED_WITHIN_S = 180.0  # slurmctld looks for old jobs now and then
 SWEEPS = {"SWEEP_EVERY_S": "3", "SWEEP_GRACE_S": "5"}
 
 
-@pytest.fixture(scope="module", params=["spool", "field"])
+@pytest.fixture(scope="module", params=["spool", "upstream"])
 def hooks(request: pytest.FixtureRequest) -> Hooks:
     chosen: Hooks = request.param
     return chosen
@@ -34,7 +36,7 @@ def hooks(request: pytest.FixtureRequest) -> Hooks:
 
 @pytest.fixture(scope="module")
 def grid(hooks: Hooks) -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, hooks=hooks, min_job_age_s=2, overrides=SWEEPS)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, min_job_age_s=2, overrides=SWEEPS))
     try:
         running.fleet.start(flower=False)
         yield running
@@ -51,7 +53,7 @@ def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) 
     (jobs.marks(grid) / first).write_text("0")
     assert wait_for_end(grid, first, timeout_s=120.0).status is ChainStatus.FINISHED
     if hooks == "spool":
-        heard = "SELECT 1 FROM ticks WHERE name = 'reporter'"
+        heard = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
         wait_until(lambda: bool(rows(grid, heard)), "the reporter to be heard", 60.0, 0.5)
         grid.processes.kill(grid.processes.find("reporter"))
     for name in OURS:
@@ -61,7 +63,7 @@ def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) 
     (jobs.marks(grid) / ended[FINISHES]).write_text("0")
     known = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
     wait_until(lambda: not slurm_of(grid).run(*known).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
-    silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM ticks WHERE succeeded_at > now() - make_interval(secs => :away_s))"
+    silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM periodic_runs WHERE succeeded_at > now() - make_interval(secs => :away_s))"
     wait_until(lambda: bool(rows(grid, silent, away_s=AWAY_S)), "all of ours to be missed", 60.0, 0.5)
     grid.fleet.start_callbacks()
     grid.fleet.start_worker()
@@ -91,9 +93,9 @@ def ask(grid: Grid) -> list[str]:
     """Jobs that each wait for a file of their own, and end with the exit code that it holds."""
     gate = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME"'
     body = f"until [ -s {gate} ]; do sleep 0.2; done\nsleep 1\nexit $(cat {gate})"
-    script = scripts.store_script(grid.folder / "scripts", f"#!/bin/bash\n{body}\n")
+    script = script_store.store_script(grid.folder / "scripts", f"#!/bin/bash\n{body}\n")
     definition = definition_of(script, Resources(memPerCpu=100))
-    return grid.chain.request_jobs(grid.new_customer(), definition, JOBS, Prices().of(definition) * 30)
+    return grid.chain.customers.request_jobs(grid.new_customer(), definition, JOBS, ChainPrices().of(definition) * 30)
 
 
 def figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:

@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import tail
+from devgrid.options import GridOptions
+from devgrid.processes import tail
 from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import wait_for_end
 
 LASTS_S = 2.0
@@ -35,7 +37,10 @@ IN_TURN = [
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[faults.Target]:
-    with faults.Target.start(block_time_s=0.25, overrides=SETTINGS) as running, operator.on_duty(running.grid):
+    with (
+        faults.Target.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS)) as running,
+        operator.on_duty(running.grid),
+    ):
         yield running
 
 
@@ -65,7 +70,7 @@ def test_faults__one_after_another_while_jobs_come_in__all_end_right(target: fau
     job_ids = hand_in(target.grid, customer, 3)
     for fault in IN_TURN:
         with fault.on(target):
-            job_ids += hand_in(target.grid, customer, 2)
+            job_ids += hand_in(target.grid, customer, 1)
             time.sleep(LASTS_S)  # the fault itself
         job_ids += hand_in(target.grid, customer, 1)
     assert_all_right(target.grid, job_ids, 120.0)

@@ -7,14 +7,26 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import assert_ended
 from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for
 
+pytestmark = pytest.mark.chaos  # test_crashes.py, which `make test` runs, has a death at each point of the program
+
 SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.2; done\necho done\n"  # else it may have ended before a look
+KILLED_AT = (
+    "(requested)",
+    "Claimed",
+    "ScriptFetched",
+    "SubmitStarted",
+    "Submitted",
+    "SlurmRunningObserved",
+    "SlurmCompleted",
+)
+FLUSHED_AT = ("Claimed", "Submitted", "SlurmRunningObserved")
 
 
 def kill_worker(grid: Grid) -> None:
@@ -55,11 +67,12 @@ def assert_ended_well(grid: Grid, customer: Account, job_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", ["(requested)", "Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded"]
+    "event",
+    KILLED_AT,
 )
 def test_worker_killed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
     job_id, go = gated(grid, customer)
-    if event == "SlurmEnded":
+    if event == "SlurmCompleted":
         go()
     if event != "(requested)":
         until(grid, job_id, event)
@@ -68,7 +81,7 @@ def test_worker_killed_at__any_step_of_the_journey__ends_the_same(grid: Grid, cu
     assert_ended_well(grid, customer, job_id)
 
 
-@pytest.mark.parametrize("event", ["Claimed", "Submitted", "SlurmStarted"])
+@pytest.mark.parametrize("event", FLUSHED_AT)
 def test_redis_flushed_at__any_step_of_the_journey__ends_the_same(grid: Grid, customer: Account, event: str) -> None:
     from redis import Redis
 

@@ -11,16 +11,20 @@ from dataclasses import dataclass, replace
 import pytest
 from sqlalchemy import create_engine, text
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
-from devgrid.process import free_port, tail, wait_until
-from supervisor_tasks.job import ChainStatus
-from supervisor_tasks.ledger.operator import AlarmName
+from devgrid.options import GridOptions
+from devgrid.processes import free_port, tail, wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.alarms import AlarmName
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import rows, wait_for, wait_for_end
+
+pytestmark = pytest.mark.chaos  # minutes; unit and integration tests have the rules of foreign claims
 
 # A sweep that comes often, and whose doubts are soon certain: it is what could cancel or panic another fleet's jobs.
 SETTINGS = {"SWEEP_EVERY_S": "4", "SWEEP_GRACE_S": "3"}
@@ -41,9 +45,9 @@ class Twins:
 
 @pytest.fixture(scope="module")
 def twins() -> Iterator[Twins]:
-    first = Grid.start(block_time_s=0.25, overrides=SETTINGS)
+    first = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS))
     try:
-        twins = Twins(first, replace(first, environment=copied_settings(first)))
+        twins = Twins(first, replace(first, cluster=replace(first.cluster, environment=copied_settings(first))))
         first.fleet.start(flower=False)
         Fleet(first.processes, twins.second.environment, "second-").start(flower=False)
         yield twins
@@ -93,7 +97,9 @@ def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
     job_ids: list[str] = []
 
     def seen() -> bool:
-        return all(len(claimed(grid)) >= 3 and AlarmName.FOREIGN_WRITER in alarms(grid) for grid in twins)
+        return all(
+            len(claimed(grid)) >= 3 and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(grid) for grid in twins
+        )
 
     def more() -> bool:
         job_ids.extend(hand_in(twins.first, customers))
@@ -131,7 +137,7 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Tw
         wait_for_end(grid, job_id, 240.0)
     for each in twins:
         jobs.wait_for_rest(each, 240.0)
-        assert AlarmName.FOREIGN_WRITER in alarms(each)
+        assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(each)
     assert claimed(twins.first).isdisjoint(claimed(twins.second))
     found = violations(audit(gather(grid.folder, twins.second.environment["DATABASE_URL"])))
     assert found == [], "\n".join(tail(grid.folder / "log" / f"{name}worker.log", 40) for name in ("", "second-"))

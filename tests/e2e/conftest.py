@@ -1,20 +1,20 @@
-"""A whole grid and its fleet, shared by the tests of this folder."""
+"""A whole grid and its fleet for a file of this folder that starts none of its own."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from tests.support.grids import served_grid
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     with served_grid() as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def customer(grid: Grid) -> Account:
     return grid.new_customer()

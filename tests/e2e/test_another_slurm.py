@@ -9,21 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import text
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
+from devgrid.cluster.linux_users import Users
+from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.sshd import Sshd
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from devgrid.slurm import Slurm
-from devgrid.sshd import Sshd
-from devgrid.state import private_processes
-from devgrid.users import Users
-from supervisor_tasks.cli import main
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.commands import supervisor
 from tests.ends import scontrol
 from tests.submitting import lets_in
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, ledger, rows, slurm_of, wait_for_end
+
+pytestmark = pytest.mark.chaos  # minutes, as slurmctld is restarted each time; tests/integration has the rules
 
 WAITING = 5  # more than may be lost by chance
 RUNS = "#!/bin/bash\ndate >> runs\n"
@@ -32,10 +35,12 @@ RUNS = "#!/bin/bash\ndate >> runs\n"
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     running = Grid.start(
-        block_time_s=0.25,
-        min_job_age_s=86_400,
-        overrides={"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": "1"},
-        job_submit=False,  # the other SLURM has none either
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            min_job_age_s=86_400,
+            overrides={"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": "1"},
+            job_submit=False,  # the other SLURM has none either
+        )
     )
     try:
         running.fleet.start(flower=False)
@@ -108,10 +113,10 @@ def test_another_slurm__answers_at_the_address__nothing_is_given_to_it_and_nothi
     given = given_to_slurm(grid)
     right = {name: grid.environment[name] for name in ("SLURM_SSH_ADDRESS", "SLURM_SSH_KNOWN_HOSTS")}
     with another_slurm(grid) as (slurm, sshd):
-        grid.environment |= {"SLURM_SSH_ADDRESS": sshd.address, "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts)}
+        grid.environment.update(SLURM_SSH_ADDRESS=sshd.address, SLURM_SSH_KNOWN_HOSTS=str(sshd.known_hosts))
         grid.fleet.start_worker()
         try:
-            wait_until(lambda: "slurm_is_another" in alarms(grid), "the alarm", 60.0)
+            wait_until(lambda: "slurm_cluster_mismatch" in alarms(grid), "the alarm", 60.0)
             wait_until(lambda: state(grid, claimed) == "READY", "the script", 60.0)
             refused = "SELECT 1 FROM effects WHERE job_id = :id AND attempts > 2 AND last_error LIKE :said"
             for job_id in (claimed, queued[0]):
@@ -120,17 +125,17 @@ def test_another_slurm__answers_at_the_address__nothing_is_given_to_it_and_nothi
             assert all_jobs(slurm) == []
         finally:
             grid.processes.kill(grid.fleet.find("worker"))
-            grid.environment |= right
+            grid.environment.update(right)
     assert given_to_slurm(grid) == given
     assert {state(grid, job_id) for job_id in queued} == {"QUEUED"}
-    details = alarms(grid)["slurm_is_another"]
+    details = alarms(grid)["slurm_cluster_mismatch"]
     assert details["at"] == sshd.address
     resume_nodes(grid)
     grid.fleet.start_worker()
     for job_id in (*queued, claimed):  # the right one answers again: nobody has to say anything
         assert wait_for_end(grid, job_id, 90).status is ChainStatus.FINISHED
     assert runs(grid, customer) == 3
-    assert "slurm_is_another" not in alarms(grid)
+    assert "slurm_cluster_mismatch" not in alarms(grid)
 
 
 def a_while_passes(grid: Grid, job_ids: list[str]) -> None:
@@ -153,7 +158,7 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operators_wo
     grid.processes.kill(grid.processes.find("slurmctld"))
     slurm.start_controller("-c")
     drain_nodes(grid)
-    wait_until(lambda: "slurm_forgot" in alarms(grid), "the alarm", 90.0)
+    wait_until(lambda: "slurm_state_lost" in alarms(grid), "the alarm", 90.0)
     later = grid.submit_script(customer, RUNS)  # not even claimed
     held = "SELECT 1 FROM sweeps WHERE report -> 'found' = CAST(:found AS jsonb)"
     all_of_them = f'{{"held": {WAITING}}}'
@@ -161,15 +166,15 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operators_wo
     assert {state(grid, job_id) for job_id in waiting} == {"QUEUED"}
     assert all_jobs(slurm) == []
     assert state(grid, later) is None
-    told = CliRunner().invoke(main, ["slurm", "accept", "--yes"], env=grid.environment)
+    told = supervisor("cluster", "accept", "--yes", env=grid.environment)
     assert told.exit_code == 0, told.output
     resume_nodes(grid)
     for job_id in (*waiting, later):
         assert wait_for_end(grid, job_id, 120).status is ChainStatus.FINISHED
     stories = [journal(grid, job_id) for job_id in waiting]
-    assert [(story.count("SubmissionForgotten"), story.count("Submitted")) for story in stories] == [(1, 2)] * WAITING
+    assert [(story.count("SubmissionLostBySlurm"), story.count("Submitted")) for story in stories] == [(1, 2)] * WAITING
     assert runs(grid, customer) == before + WAITING + 1
-    assert "slurm_forgot" not in alarms(grid)
+    assert "slurm_state_lost" not in alarms(grid)
 
 
 def copied(folder: Path, to: Path) -> bool:
@@ -182,7 +187,6 @@ def copied(folder: Path, to: Path) -> bool:
     return True
 
 
-@pytest.mark.chaos  # a third restart of slurmctld takes long on a busy machine
 def test_slurm__gets_its_state_back__goes_on_by_itself(grid: Grid, customer: Account) -> None:
     before = runs(grid, customer)
     drain_nodes(grid)
@@ -196,7 +200,7 @@ def test_slurm__gets_its_state_back__goes_on_by_itself(grid: Grid, customer: Acc
     shutil.rmtree(folder)
     folder.mkdir()
     slurm.start_controller()
-    wait_until(lambda: "slurm_forgot" in alarms(grid), "the alarm", 90.0)
+    wait_until(lambda: "slurm_state_lost" in alarms(grid), "the alarm", 90.0)
     grid.processes.kill(grid.processes.find("slurmctld"))
     shutil.rmtree(folder)
     saved.rename(folder)
@@ -205,5 +209,5 @@ def test_slurm__gets_its_state_back__goes_on_by_itself(grid: Grid, customer: Acc
     for job_id in waiting:
         assert wait_for_end(grid, job_id, 120).status is ChainStatus.FINISHED
     assert runs(grid, customer) == before + WAITING
-    wait_until(lambda: "slurm_forgot" not in alarms(grid), "the alarm to be over", 90.0)
+    wait_until(lambda: "slurm_state_lost" not in alarms(grid), "the alarm to be over", 90.0)
     assert rows(grid, "SELECT 1 FROM switches") == []

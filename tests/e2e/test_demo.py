@@ -10,9 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY, cleanup
+from devgrid.grid import Grid
 from devgrid.machine import deadline
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 
 WORKFLOWS = REPOSITORY / "devgrid" / "workflows"
 
@@ -34,8 +36,10 @@ def kept(link: Path) -> Iterator[str]:
     ended = devgrid(link, "demo", WORKFLOWS / "hello-world.yaml", "--keep")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     folder = link.resolve()
+    cleanup.clean_up(folder)  # it ends with the tests, also when these are killed
     yield ended.stdout
     down = devgrid(link, "down")
+    cleanup.leave(folder)
     assert down.returncode == 0, down.stderr
     assert not link.is_symlink()
     assert not folder.exists()
@@ -66,11 +70,13 @@ def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(kept: str, 
     assert "FINISHED" in devgrid(link, "jobs").stdout
     job_id = devgrid(link, "submit", WORKFLOWS / "sleeper.yaml").stdout.strip()
     assert re.fullmatch("0x[0-9a-f]{64}", job_id)
-    wait_until(lambda: f"{job_id}  RUNNING" in devgrid(link, "jobs").stdout, "the job to run", 60.0, 0.5)
+    chain = Grid.load(link.resolve()).chain
+    wait_until(lambda: chain.job(job_id).status is ChainStatus.RUNNING, "the job to run", 60.0, 0.5)
+    assert f"{job_id}  RUNNING" in devgrid(link, "jobs").stdout
     assert devgrid(link, "top-up", job_id, "10").returncode == 0
     wait_until(lambda: "--- sleep" in devgrid(link, "output", job_id).stdout, "its output", 20.0, 0.5)
     assert devgrid(link, "cancel", job_id).returncode == 0
-    wait_until(lambda: f"{job_id}  CANCELLED" in devgrid(link, "jobs").stdout, "the job to be cancelled", 60.0, 0.5)
+    wait_until(lambda: chain.job(job_id).status is ChainStatus.CANCELLED, "the job to be cancelled", 60.0, 0.5)
     refused = devgrid(link, "cancel", job_id)
     assert refused.returncode == 1
     assert "JobHotStatusOnly" in refused.stderr
@@ -84,6 +90,7 @@ def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: 
     assert "resources.tasks: found 'none'" in ended.stderr
 
 
+@pytest.mark.chaos
 def test_demo__job_that_fails__ends_with_status_1_and_the_reason(tmp_path: Path) -> None:
     ended = devgrid(tmp_path / "none", "demo", WORKFLOWS / "fails.yaml")
     assert ended.returncode == 1

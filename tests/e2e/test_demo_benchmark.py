@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.machine import deadline
 
 PATIENCE_S = 840  # a minute where nothing else runs
 
 
+@pytest.mark.chaos
 @pytest.mark.quiet_machine  # it measures the machine
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_demo__of_an_unknown_cluster__measures_registers_and_runs_the_first_job(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import (
     PATIENCE_S,
     as_customer,
@@ -24,6 +25,7 @@ from tests.ends import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -41,9 +43,11 @@ SLEEPS = "#!/bin/bash\nsleep 300\n"
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     running_grid = Grid.start(
-        block_time_s=0.25,
-        slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ())),
-        job_submit=False,  # owners change and requeue their jobs here
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ())),
+            job_submit=False,  # owners change and requeue their jobs here
+        )
     )
     try:
         running_grid.fleet.start(flower=False)
@@ -132,7 +136,7 @@ def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, custome
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
     wait_for_state(grid, slurm_id, "PENDING")
-    assert "SlurmEnded" not in journal(grid, job_id)
+    assert "SlurmCompleted" not in journal(grid, job_id)
     # Else the supervisor has SLURM refuse another requeue after the end, and squeue shows that record.
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0", "StartTime=now")
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FAILED
@@ -242,7 +246,7 @@ def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(grid
     looks = looks_at(grid, lost)
     execute(grid, "UPDATE effects SET due_at = now() WHERE job_id = :id AND done_at IS NULL RETURNING id", id=lost)
     wait_until(lambda: looks_at(grid, lost) > looks, "another look at the lost job", PATIENCE_S, 0.1)
-    assert "SlurmEnded" not in journal(grid, lost)
+    assert "SlurmCompleted" not in journal(grid, lost)
     assert grid.chain.job(lost).status is ChainStatus.RUNNING
 
 
@@ -251,7 +255,7 @@ def test_ends__at_the_end__nothing_is_parked(grid: Grid) -> None:
 
 
 def looks_at(grid: Grid, job_id: str) -> int:
-    looks: int = rows(grid, "SELECT looks FROM jobs WHERE job_id = :id", id=job_id)[0].looks
+    looks: int = rows(grid, "SELECT poll_count FROM jobs WHERE job_id = :id", id=job_id)[0].poll_count
     return looks
 
 

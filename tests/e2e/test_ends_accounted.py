@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -42,7 +44,13 @@ ENDS = {
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     running = Grid.start(
-        block_time_s=0.25, accounting=True, min_job_age_s=MIN_JOB_AGE_S, slurm_conf=FEW_IDS, job_submit=False
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            accounting=True,
+            min_job_age_s=MIN_JOB_AGE_S,
+            slurm_conf=FEW_IDS,
+            job_submit=False,
+        )
     )
     try:
         running.fleet.start(flower=False)
@@ -63,7 +71,10 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
     jobs = {what: grid.submit_script(customer, f"#!/bin/bash\n{body}\n") for what, body in SCRIPTS.items()}
     ids = {what: str(id_of(grid, job_id)) for what, job_id in jobs.items()}
     wait_until(
-        lambda: all("Recognised" in journal(grid, job_id) for job_id in jobs.values()), "a look", PATIENCE_S, 0.1
+        lambda: all("SlurmJobIdentified" in journal(grid, job_id) for job_id in jobs.values()),
+        "a look",
+        PATIENCE_S,
+        0.1,
     )
     grid.processes.kill(grid.fleet.find("worker"))
     scontrol(grid, "hold", ids["never ran"])
@@ -121,8 +132,8 @@ def test_accounting_is_away__jobs_that_slurmctld_knows_go_on_and_nothing_is_said
     job = wait_for_end(grid, live, PATIENCE_S)
     assert (job.status, job.exit_code) == (ChainStatus.FAILED, 8 * 256)
     assert row_of(grid, live).slurm_id == last  # two jobs of the ledger have had this id
-    assert not [what for what, job_id in jobs.items() if "SlurmEnded" in journal(grid, job_id)]
-    waiting = "SELECT last_error FROM effects WHERE kind = 'witness' AND done_at IS NULL AND last_error IS NOT NULL"
+    assert not [what for what, job_id in jobs.items() if "SlurmCompleted" in journal(grid, job_id)]
+    waiting = "SELECT last_error FROM effects WHERE kind = 'poll_slurm' AND done_at IS NULL AND last_error IS NOT NULL"
     wait_until(lambda: len(rows(grid, waiting)) == len(jobs), "all others to wait for accounting", PATIENCE_S, 0.1)
     assert all("sacct" in row.last_error for row in rows(grid, waiting))
 
@@ -140,7 +151,7 @@ def test_forgotten__and_the_id_given_to_another_job_of_the_same_user__ends_as_ac
     assert (recorded[0], job.status) == (state, status)
     assert exit_status in (None, job.exit_code)
     assert (row.elapsed_s, row.exit_status, job.exit_code) == (recorded[1], recorded[2], recorded[2])
-    assert job.final_cost_wei == recorded[1] // 60 * Prices().of(job.definition)
+    assert job.final_cost_wei == recorded[1] // 60 * ChainPrices().of(job.definition)
 
 
 def test_accounted__at_the_end__nothing_is_parked(grid: Grid) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
-from supervisor_tasks.job import ChainStatus
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.liars import ANSWERS, lies, tell
 from tests.chaos.slurm_records import SlurmJob, completed
 from tests.ends import as_customer, id_of, record_of, row_of, running, scontrol
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, parked, rows, slurm_of, wait_for_end
 
 MIN_JOB_AGE_S = 2
@@ -29,7 +31,9 @@ TRIES = 5
 SEED = 5  # half of the jobs are told ends that may be true
 LIED_ABOUT = 6
 WORKS_S = 12
-WORKS = f"#!/bin/bash\nsleep {WORKS_S}\nexit {{}}\n"
+GATE = "go"
+UNTIL_GO = f"until [ -e ~/{GATE} ]; do sleep 0.1; done\n"
+WORKS = f"#!/bin/bash\nsleep {WORKS_S}\n{UNTIL_GO}exit {{}}\n"
 STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 
 
@@ -51,7 +55,9 @@ class Forgotten:
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, min_job_age_s=MIN_JOB_AGE_S, job_submit=False, callback_key=False)
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, min_job_age_s=MIN_JOB_AGE_S, job_submit=False, callback_key=False)
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -67,22 +73,22 @@ def customer(grid: Grid) -> Account:
 @pytest.fixture(scope="module")
 def forgotten(grid: Grid, customer: Account) -> Forgotten:
     """The worker is down while they end, is back when SLURM knows none of them, and hears by then what liars say."""
-    slurm, gate = slurm_of(grid), grid.users.home(customer.address) / "resumed"
-    suspended = grid.submit_script(customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n")
+    slurm = slurm_of(grid)
+    suspended = grid.submit_script(customer, f"#!/bin/bash\n{UNTIL_GO}")
     be_seen_suspended(grid, suspended)
     renamed, disputed = (grid.submit_script(customer, WORKS.format(code)) for code in (5, 0))
     lied_about = [grid.submit_script(customer, WORKS.format(number % 3)) for number in range(LIED_ABOUT)]
     lost_node = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", cpusPerTask=8)
     ids = {job_id: running(grid, job_id) for job_id in (renamed, disputed, suspended, lost_node, *lied_about)}
     waited = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
-    wait_until(lambda: "Recognised" in journal(grid, waited), "the job to wait", 30.0, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, waited), "the job to wait", 30.0, 0.1)
     ids[waited] = id_of(grid, waited)
     grid.processes.kill(grid.fleet.find("worker"))
-    gate.touch()
     as_customer(grid, customer, "scontrol", "update", f"JobId={ids[renamed]}", "JobName=mine", "Comment=mine")
     slurm.run("scancel", str(ids[waited]))
     node = record_of(grid, ids[lost_node]).node
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
+    (grid.users.home(customer.address) / GATE).touch()
     heard = {job_id: 1 if job_id == waited else 2 for job_id in ids}
     wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == heard, "callbacks", 60.0, 0.1)
     wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
@@ -129,7 +135,7 @@ def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(grid: Grid, 
     row = row_of(grid, forgotten.renamed)
     assert (row.elapsed_s, row.exit_status) == (truth(grid, row.slurm_id).elapsed_s, 5 * 256)
     assert row.elapsed_s >= WORKS_S
-    assert "callback_believed" in (grid.folder / "log" / "worker.log").read_text()
+    assert "outcome_from_callback" in (grid.folder / "log" / "worker.log").read_text()
 
 
 def test_cancelled_while_it_waited__costs_nothing(grid: Grid, forgotten: Forgotten) -> None:
@@ -189,7 +195,7 @@ def ended(grid: Grid) -> set[str]:
 
 def parked_witnesses(grid: Grid) -> set[str]:
     """The jobs that are left to the operator."""
-    return {row.job_id for row in parked(grid) if row.kind == "witness"}
+    return {row.job_id for row in parked(grid) if row.kind == "poll_slurm"}
 
 
 def assert_ended_as_slurm_said_or_parked(grid: Grid, forgotten: Forgotten) -> None:

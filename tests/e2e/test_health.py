@@ -1,4 +1,4 @@
-"""What an orchestrator sees of the real processes: /livez, /readyz and /metrics of each."""
+"""What an orchestrator sees of the real processes: /livez, /readyz and /metrics of each; and what the operator sees: Flower."""
 
 import json
 import signal
@@ -10,16 +10,25 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
-from devgrid.fleet import REPOSITORY, Fleet
+from devgrid import REPOSITORY
+from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.machine import deadline, slowness
-from devgrid.process import free_port, wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import Running, free_port, wait_until
 from supervisor_tasks.monitoring.dependencies import EVERY_S
 from supervisor_tasks.monitoring.progress import STANDS_AFTER_S
+from tests.support.grids import BLOCK_TIME_S
+from tests.watching import wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower")
 SERVICE = {"redis": "broker", "postgres": "database", "anvil": "chain", "sshd": "login node"}
@@ -31,6 +40,7 @@ class Probes:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.ports = {name: free_port() for name in PROCESSES}
+        self.flower_url = ""
 
     def fleet(self, name: str) -> Fleet:
         address = {"HEALTH_ADDRESS": f"127.0.0.1:{self.ports[name]}"}
@@ -61,14 +71,16 @@ class Probes:
 
 @pytest.fixture(scope="module")
 def probes() -> Iterator[Probes]:
-    grid = Grid.start(block_time_s=0.25)
+    grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     try:
         probes = Probes(grid)
         probes.fleet("worker").migrate()
         probes.fleet("callbacks").start_callbacks(wait=False)
         probes.fleet("worker").start_worker()
         probes.fleet("beat").start_beat()
-        probes.fleet("flower").start_flower()
+        flower = probes.fleet("flower")
+        flower.start_flower()
+        probes.flower_url = flower.flower_url
         probes.wait_until_ready()
         yield probes
     finally:
@@ -92,6 +104,36 @@ def stopped(grid: Grid, name: str) -> Iterator[None]:
                 each.resume()
 
 
+@contextmanager
+def main_thread_held(probes: Probes, name: str) -> Iterator[None]:
+    """strace holds the main thread in its next system call, and the other threads go on. A call that is made under Python's
+    lock would hold them all: the main thread is let go then, and held in another call.
+    """
+    processes = probes.grid.processes
+    main_thread = processes.find(name).pid
+    hold = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=600000000", "-p", str(main_thread)]
+    status = Path(f"/proc/{main_thread}/status")
+    holding: list[Running] = []
+
+    def is_traced() -> bool:
+        return "\nState:\tt " in status.read_text()
+
+    def held() -> bool:
+        holding.append(processes.start(f"holding-{name}", hold))
+        wait_until(is_traced, f"strace to hold {name}", 30.0)
+        if probes.ask(name, "livez")[0] != 0 and is_traced():  # it also stops for a moment when strace comes
+            return True
+        processes.kill(holding.pop())
+        return False
+
+    try:
+        wait_until(held, f"the main thread of {name} alone to be held", 60.0)
+        yield
+    finally:
+        for each in holding:
+            processes.kill(each)
+
+
 @pytest.mark.parametrize(
     ("name", "services"),
     [
@@ -109,9 +151,82 @@ def test_process__at_work__is_alive_and_tells_its_services(probes: Probes, name:
     assert set(state["dependencies"]) == services
     assert all(service["ok"] and service["error"] is None for service in state["dependencies"].values())
     metrics = probes.ask(name, "metrics")[1].splitlines()
-    assert any(line.startswith("supervisor_loop_age_seconds ") for line in metrics)
-    assert all(f'supervisor_dependency_up{{dependency="{service}"}} 1.0' in metrics for service in services)
-    assert any(line.startswith("process_cpu_seconds_total ") for line in metrics)
+    for metric in ("supervisor_loop_timestamp_seconds", "process_cpu_seconds_total", "supervisor_build_info"):
+        assert any(line.startswith(f"{metric}{{cluster=") for line in metrics)
+    up = [line for line in metrics if line.startswith('supervisor_dependency_up{cluster="') and line.endswith("} 1.0")]
+    assert {line.split('dependency="')[1].split('"')[0] for line in up} == services
+
+
+# --- Flower, in a real browser --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flower(probes: Probes) -> str:
+    return probes.flower_url
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    profile = tmp_path_factory.mktemp("chromium")
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={profile}",
+        "--window-size=1600,1000",
+    ):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+def workers(flower: str) -> int:
+    with urllib.request.urlopen(f"{flower}/workers?json=1", timeout=deadline(10)) as answer:  # noqa: S310
+        return sum(1 for worker in json.load(answer)["data"] if worker["status"])
+
+
+def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
+    probes: Probes, flower: str, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    grid = probes.grid
+    wait_until(lambda: workers(flower) > 0, "Flower to see the worker", 30.0, 0.2)
+    job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
+    wait_for_end(grid, job_id)
+    browser.get(f"{flower}/tasks")
+    wait = WebDriverWait(
+        browser, deadline(60), ignored_exceptions=(StaleElementReferenceException,)
+    )  # the page draws its table anew
+    search = wait.until(lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]"))
+    search.send_keys(job_id)
+
+    def names_shown(page: webdriver.Chrome) -> set[str]:
+        rows = page.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")
+        about = [row.text for row in rows if job_id in row.text]
+        return {
+            name for name in ("fetch", "submit", "report", "poll_jobs") for text in about if f"tasks.{name}" in text
+        }
+
+    wait.until(lambda page: {"fetch", "submit", "poll_jobs"} <= names_shown(page))
+    assert browser.save_screenshot(str(tmp_path / "flower.png"))
+
+
+def test_flower__broker_page__shows_the_queues_of_the_cluster(flower: str, browser: webdriver.Chrome) -> None:
+    browser.get(f"{flower}/broker")
+    text = WebDriverWait(browser, deadline(30)).until(lambda page: page.find_element(By.TAG_NAME, "body").text)
+    for queue in ("devgrid.chain", "devgrid.slurm", "devgrid.default"):
+        assert queue in text
+
+
+# --- what hangs ----------------------------------------------------------------------------------------------------------
 
 
 def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(probes: Probes) -> None:
@@ -145,21 +260,15 @@ def test_service_that_hangs__those_who_need_it__are_not_ready(probes: Probes, se
 
 @pytest.mark.parametrize("name", ["worker", "beat", "flower"])
 def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: Probes, name: str) -> None:
-    """strace holds the main thread in its next system call; the other threads go on. The gRPC process has ended by then: it
-    asks itself (grpc_callbacks/self_check.py).
-    """
-    main_thread = str(probes.grid.processes.find(name).pid)
-    hold = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=600000000", "-p", main_thread]
-    holding = probes.grid.processes.start(f"holding-{name}", hold)
-    try:
+    """The gRPC process has ended by then: it asks itself (grpc_callbacks/self_check.py)."""
+    with main_thread_held(probes, name):
         wait_until(lambda: probes.ask(name, "livez")[0] == 503, "livez to fail", STANDS_AFTER_S + 10)
         others = [other for other in PROCESSES if other != name]
         assert all(probes.ask(other, "livez")[0] == 200 for other in others)
-    finally:
-        probes.grid.processes.kill(holding)
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
 
 
+@pytest.mark.chaos
 @pytest.mark.quiet_machine
 @pytest.mark.parametrize("page", ["livez", "readyz", "metrics"])
 @pytest.mark.parametrize("name", PROCESSES)

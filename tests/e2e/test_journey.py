@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.chain import Account, Prices
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid, definition_of
-from devgrid.process import wait_until
-from devgrid.services import logged_lines
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import wait_until
+from devgrid.services.grid_logger import logged_lines
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.watching import journal, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def overrunning(grid: Grid, customer: Account) -> str:
     """A job that runs into its limit of a minute, which SLURM ends some 80 s after its start: begun first, looked at last."""
     return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
@@ -37,10 +37,18 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(grid: Grid, 
         10.0,
     )
     story = journal(grid, job_id)
-    wanted = ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted", "SlurmStarted", "SlurmEnded", "ChainSaw"]
+    wanted = [
+        "Claimed",
+        "ScriptFetched",
+        "SubmitStarted",
+        "Submitted",
+        "SlurmRunningObserved",
+        "SlurmCompleted",
+        "ChainStatusObserved",
+    ]
     positions = [story.index(name) for name in wanted[:-1]]
     assert positions == sorted(positions)
-    assert story[-1] == "ChainSaw"
+    assert story[-1] == "ChainStatusObserved"
     assert not rows(grid, "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id)
 
 
@@ -120,7 +128,7 @@ def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(grid: 
         "nothing left to do",
         10.0,
     )
-    grid.chain.cancel_job(customer, job_id)  # nobody else would take it
+    grid.chain.customers.cancel_job(customer, job_id)  # nobody else would take it
 
 
 def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Account) -> None:
@@ -128,10 +136,10 @@ def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Ac
     wait_for(grid, first, {ChainStatus.RUNNING})
     second = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7)
     wait_until(lambda: "Submitted" in journal(grid, second), "the second job to be queued", 30.0, 0.1)
-    grid.chain.cancel_job(customer, second)
+    grid.chain.customers.cancel_job(customer, second)
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
-    grid.chain.cancel_job(customer, first)
+    grid.chain.customers.cancel_job(customer, first)
     job = wait_for_end(grid, first)
     assert job.status is ChainStatus.CANCELLED
     for job_id in (first, second):
@@ -146,7 +154,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     slurm_id = slurm_ids(grid, job_id)[0]
     assert "TimeLimit=00:10:00" in scontrol(grid, slurm_id)
     definition = definition_of("", Resources(memPerCpu=100))
-    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition))
+    grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition))
     wait_until(lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id), "the limit to be raised", 20.0, 0.1)
     # The scan reads the whole chain again: every event comes a second time.
     grid.processes.kill(grid.fleet.find("worker"))
@@ -161,7 +169,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     wait_until(lambda: rows(grid, read)[0].block_number >= head, "the scan", 60.0, 0.1)
     assert "TimeLimit=00:15:00" in scontrol(grid, slurm_id)
     assert journal(grid, job_id).count("ToppedUp") == 1
-    grid.chain.cancel_job(customer, job_id)
+    grid.chain.customers.cancel_job(customer, job_id)
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
 
 
@@ -186,7 +194,7 @@ def test_journey__time_limit__is_out_of_credits_and_billed_to_the_minute(
     minutes, seconds = (int(part) for part in shown.strip().split(":"))
     assert row.elapsed_s == 60 * minutes + seconds
     assert minutes == 1
-    assert job.final_cost_wei == minutes * Prices().of(job.definition)
+    assert job.final_cost_wei == minutes * ChainPrices().of(job.definition)
 
 
 def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:

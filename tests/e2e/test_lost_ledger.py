@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from devgrid.chain import Account
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.ends import PATIENCE_S, as_customer, id_of, record_of, running, scontrol
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
+
+pytestmark = pytest.mark.chaos  # minutes
 
 LONG = "#!/bin/bash\nsleep 600\n"
 ENDS = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.2; done\nexit 5\n"
@@ -32,7 +36,7 @@ OF_ONE_LEDGER = ("one_ledger", "ledger_agrees", "fates", "inbox_read", "nothing_
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False)
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False))
     try:
         running.fleet.start(flower=False)
         yield running
@@ -72,7 +76,7 @@ def lose_ledger(grid: Grid) -> str:
 
 
 def alarm(grid: Grid) -> dict[str, Any]:
-    found = rows(grid, "SELECT details FROM alarms WHERE name = 'another_ledgers_jobs'")
+    found = rows(grid, "SELECT details FROM alarms WHERE name = 'foreign_claims'")
     return found[0].details if found else {}
 
 
@@ -126,11 +130,11 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     hot = {what: job_id for what, job_id in jobs.items() if what != "over"}
     old_rows = {row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")}
     before, statuses = all_in_slurm(grid), {job_id: grid.chain.job(job_id).status for job_id in hot.values()}
-    mark = rows(grid, "SELECT mark FROM marks")[0].mark.hex()
+    mark = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
     old_ledger = lose_ledger(grid)
     grid.fleet.start(flower=False)
     wait_until(lambda: alarm(grid).get("marks") == {mark: len(hot)}, "the alarm", PATIENCE_S, 0.2)
-    assert "supervisor take-over" in alarm(grid)["advice"]
+    assert "supervisor job adopt" in alarm(grid)["advice"]
     assert set(alarm(grid)["some"]) == set(hot.values())
     other = grid.submit_script(customer, SHORT)  # nonces come from the chain
     assert wait_for_end(grid, other, PATIENCE_S).status is ChainStatus.FINISHED
@@ -138,11 +142,11 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     assert {job_id: grid.chain.job(job_id).status for job_id in hot.values()} == statuses
     assert [row.job_id for row in rows(grid, "SELECT job_id FROM jobs")] == [other]
 
-    refused = supervisor(grid, "take-over", "00" * 8, "--yes")
+    refused = supervisor(grid, "job", "adopt", "00" * 8, "--yes")
     assert (refused.returncode, mark in refused.stderr) == (1, True)
-    early = supervisor(grid, "take-over", mark, "--yes")
+    early = supervisor(grid, "job", "adopt", mark, "--yes")
     assert (early.returncode, "it wrote on chain" in early.stderr) == (1, True), early.stderr
-    taken = supervisor(grid, "take-over", mark, "--yes", "--yes-it-is-dead")
+    taken = supervisor(grid, "job", "adopt", mark, "--yes", "--yes-it-is-dead")
     assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (0, True), taken.stderr
     ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
     assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)
@@ -152,7 +156,7 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
         assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.FINISHED
     for what in ("runs", "renamed"):
         assert record_of(grid, old_rows[hot[what]].slurm_id).state == "RUNNING"
-        grid.chain.cancel_job(customer, hot[what])
+        grid.chain.customers.cancel_job(customer, hot[what])
         assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.CANCELLED
         assert record_of(grid, old_rows[hot[what]].slurm_id).state == "CANCELLED"
 
@@ -164,7 +168,7 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     }
     assert jobs["over"] not in ids
     wait_until(lambda: supervisor(grid, "sweep").returncode == 0 and not alarm(grid), "the alarm to be off", PATIENCE_S)
-    wait_until(lambda: not rows(grid, "SELECT 1 FROM others_claims"), "the claims to be forgotten", PATIENCE_S)
+    wait_until(lambda: not rows(grid, "SELECT 1 FROM foreign_claims"), "the claims to be forgotten", PATIENCE_S)
     assert parked(grid) == []
     undone = "SELECT kind FROM effects WHERE done_at IS NULL"
     wait_until(lambda: not rows(grid, undone), "nothing to be left to do", PATIENCE_S, 0.2)
@@ -200,7 +204,7 @@ def test_ledger_restored_from_a_backup__jobs_claimed_since_then__are_not_submitt
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     for job_id in (waits, hidden):
         assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
-    grid.chain.cancel_job(customer, runs)
+    grid.chain.customers.cancel_job(customer, runs)
     assert wait_for_end(grid, runs, PATIENCE_S).status is ChainStatus.CANCELLED
     assert all_in_slurm(grid) == known
     assert parked(grid) == []

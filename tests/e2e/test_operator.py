@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from devgrid.chain import Account
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from supervisor_tasks.cli import main
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.commands import Result
+from tests.commands import supervisor as command
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import rows, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
@@ -27,7 +29,7 @@ fi
 exec /usr/bin/scancel "$@"
 """
 
-FAST = ["MessageTimeout=4"]  # who finds no slurmctld tries for half of it, and ten tries go before the alarm
+FAST = ("MessageTimeout=4",)  # who finds no slurmctld tries for half of it, and ten tries go before the alarm
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,8 @@ def grid(broken: Path) -> Iterator[Grid]:
     scancel = broken.with_name("scancel")
     scancel.write_text(SCANCEL.format(broken=broken))
     scancel.chmod(0o755)
-    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_TRY_EVERY_S": "0.5"}
-    running = Grid.start(block_time_s=0.25, accounting=True, slurm_conf=FAST, overrides=overrides)
+    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_RETRY_INTERVAL_S": "0.5"}
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, accounting=True, slurm_conf=FAST, overrides=overrides))
     try:
         yield running
     finally:
@@ -57,7 +59,7 @@ def customer(grid: Grid) -> Account:
 def run(grid: Grid, *words: str) -> Result:
     # the command needs no key
     environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
-    return CliRunner().invoke(main, words, env=environment)
+    return command(*words, env=environment)
 
 
 def supervisor(grid: Grid, *words: str) -> str:
@@ -67,18 +69,18 @@ def supervisor(grid: Grid, *words: str) -> str:
 
 
 def ask(grid: Grid, *words: str) -> Any:
-    return json.loads(supervisor(grid, *words, "--json"))
+    return json.loads(supervisor(grid, *words, "-o", "json"))
 
 
 def alarms(grid: Grid) -> set[str]:
-    return {alarm["name"] for alarm in ask(grid, "alarms")}
+    return {alarm["name"] for alarm in ask(grid, "alarm", "list")}
 
 
 def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: Grid) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
     wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
-    assert ask(grid, "alarms")[0]["details"]["tries"] >= 10
+    assert ask(grid, "alarm", "list")[0]["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")
     wait_until(lambda: alarms(grid) == {"slurm_accounting_unused"}, "the alarm to be over", 90.0, 0.5)
@@ -92,16 +94,18 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, cust
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     broken.touch()
-    grid.chain.cancel_job(customer, job_id)
-    wait_until(lambda: ask(grid, "parked") != [], "the cancellation to be parked", 60.0, 0.3)
-    (effect,) = ask(grid, "parked")
+    grid.chain.customers.cancel_job(customer, job_id)
+    wait_until(
+        lambda: ask(grid, "effect", "list", "--state", "parked") != [], "the cancellation to be parked", 60.0, 0.3
+    )
+    (effect,) = ask(grid, "effect", "list", "--state", "parked")
     assert (effect["job_id"], effect["kind"]) == (job_id, "cancel")
     assert "Access/permission denied" in effect["last_error"]
     assert effect["evidence"]["error"] == "SlurmRejectedError"
     assert "effect_parked" in alarms(grid)
-    assert "Access/permission denied" in supervisor(grid, "job", job_id[:20])
+    assert "Access/permission denied" in supervisor(grid, "job", "show", job_id[:20])
     broken.unlink()
-    supervisor(grid, "retry", str(effect["effect"]))
+    supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
     wait_until(lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3)
 
@@ -109,16 +113,16 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, cust
 def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(lambda: ask(grid, "transactions", "--open") == [], "the receipts to be read", 60.0, 0.2)
+    wait_until(lambda: ask(grid, "tx", "list", "--open") == [], "the receipts to be read", 60.0, 0.2)
     words = ("--status", "FAILED", "--minutes", "3", "--reason", "the node burnt down", "--yes")
-    supervisor(grid, "settle", job_id, *words)
+    supervisor(grid, "job", "settle", job_id, *words)
     assert wait_for_end(grid, job_id).status is ChainStatus.FAILED
-    facts = ask(grid, "job", job_id)
+    facts = ask(grid, "job", "show", job_id)
     assert facts["job"]["settled_by_operator"] is True
     shown = ["squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T"]
     wait_until(lambda: slurm_of(grid).run(*shown).stdout.strip() == "CANCELLED", "SLURM to stop it", 60.0, 0.3)
-    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
-    sources = {entry["source"] for entry in ask(grid, "job", job_id)["story"]}
+    wait_until(lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
+    sources = {entry["source"] for entry in ask(grid, "job", "show", job_id)["story"]}
     assert sources >= {"journal", "effect", "transaction"}
 
 
@@ -126,33 +130,33 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     status = ask(grid, "status")
     assert status["complaints"] == []
     assert status["wallet"]["next_nonce"] > 0
-    (swept,) = ask(grid, "sweep")
+    swept = ask(grid, "sweep", "run", "--yes")
     assert "operator" in json.dumps(swept["report"])
-    assert ask(grid, "sweeps")[0] == swept
-    assert {"nudge", "claim", "scan", "watch", "check_slurm", "slurm"} <= set(status["ticks_s"])
+    assert ask(grid, "sweep", "list")[0] == swept
+    assert {"dispatch_due_effects", "claim", "scan", "check_alarms", "check_slurm", "slurm"} <= set(status["ticks_s"])
 
 
 def test_drained__nothing_is_claimed_until_it_is_over(grid: Grid, customer: Account) -> None:
-    supervisor(grid, "drain", "on", "--reason", "maintenance")
+    supervisor(grid, "claims", "pause", "--reason", "maintenance", "--yes")
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for(grid, job_id, {ChainStatus.META_SCHEDULED})
 
     def claims_looked_for() -> float:
-        query = "SELECT extract(epoch FROM succeeded_at)::float8 AS at FROM ticks WHERE name = 'claim'"
+        query = "SELECT extract(epoch FROM succeeded_at)::float8 AS at FROM periodic_runs WHERE name = 'claim'"
         return float(rows(grid, query)[0].at)
 
     for _ in range(3):
         last = claims_looked_for()
         wait_until(lambda last=last: claims_looked_for() > last, "a look for jobs", 60.0, 0.1)  # type: ignore[misc]
     assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
-    supervisor(grid, "drain", "off")
+    supervisor(grid, "claims", "resume", "--yes")
     assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
 
 
 def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     before = wait_for_end(grid, job_id)
-    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
+    wait_until(lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
     with grid.no_blocks():  # the hashes of 64 blocks are kept: none is mined until the command has asked
         block = str(grid.chain.block_number() - 40)
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", block, "--yes"]
@@ -161,5 +165,7 @@ def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(gri
         )
     log = grid.folder / "log" / "worker.log"
     wait_until(lambda: "chain_rewound" in log.read_text(), "the rewind", 60.0, 0.2)
-    wait_until(lambda: ask(grid, "job", job_id)["job"]["state"] == "SETTLED", "the job to be settled again", 60.0, 0.3)
+    wait_until(
+        lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the job to be settled again", 60.0, 0.3
+    )
     assert grid.chain.job(job_id) == before

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 
-from devgrid.chain import ChainError, Node, Prices, Provider
+from devgrid.chain.model import ChainError, ChainNode, ChainPrices, Provider
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.cli import main
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.commands import supervisor
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import slurm_of, wait_for_end
 
 DEARER_WEI = 12 * 10**17
@@ -19,7 +20,9 @@ DEARER_WEI = 12 * 10**17
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     """Nobody on its chain knows this cluster: what registers it is its own fleet, once that is started."""
-    running = Grid.start(block_time_s=0.25, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -31,37 +34,37 @@ def grid() -> Iterator[Grid]:
 def registered(grid: Grid) -> Provider:
     """What the fleet registers, before it is approved."""
     wait_until(lambda: cpu_price_that_waits(grid) is not None, "the registration", 90.0)
-    return grid.chain.waiting_provider(grid.chain.account("provider").address)
+    return grid.chain.providers.waiting(grid.chain.account("provider").address)
 
 
 @pytest.fixture(scope="module")
 def approved(grid: Grid, registered: Provider) -> Grid:
     """What the fleet registered is approved."""
     wait_until(lambda: standing(grid) == "waiting", "the ledger to know that it waits", 60.0, 0.5)
-    grid.chain.approve_provider(grid.chain.account("provider").address)
+    grid.chain.admin.approve_provider(grid.chain.account("provider").address)
     wait_until(lambda: standing(grid) == "approved", "the ledger to know of the approval", 60.0, 0.5)
     return grid
 
 
 def standing(grid: Grid) -> str:
     environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
-    result = CliRunner().invoke(main, ["provider", "--json"], env=environment)
+    result = supervisor("provider", "show", "-o", "json", env=environment)
     assert result.exit_code == 0, result.output
     return str(json.loads(result.stdout)["standing"])
 
 
 def cpu_price_that_waits(grid: Grid) -> int | None:
     try:
-        return grid.chain.waiting_provider(grid.chain.account("provider").address).prices.cpu_wei_per_min
+        return grid.chain.providers.waiting(grid.chain.account("provider").address).prices.cpu_wei_per_min
     except ChainError:
         return None
 
 
 def test_unknown_cluster__is_registered_as_slurm_and_settings_say(grid: Grid, registered: Provider) -> None:
     layout = slurm_of(grid).layout
-    node = Node(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
+    node = ChainNode(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
     assert registered.nodes == (node,) * len(layout.node_ports)
-    assert registered.prices == Prices()
+    assert registered.prices == ChainPrices()
     assert registered.labels == (("name", "devgrid"),)
 
 
@@ -79,6 +82,6 @@ def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(approved: G
     grid.fleet.start_beat()
     wait_until(lambda: cpu_price_that_waits(grid) == DEARER_WEI, "the new price", 90.0)
     address = grid.chain.account("provider").address
-    waiting, in_force = grid.chain.waiting_provider(address), grid.chain.provider(address)
+    waiting, in_force = grid.chain.providers.waiting(address), grid.chain.providers.get(address)
     assert (waiting.nodes, waiting.labels) == (in_force.nodes, in_force.labels)
     wait_until(lambda: standing(grid) == "changing", "the ledger to know that it waits", 60.0, 0.5)

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
 
 CONFIRMATIONS = 60  # a minute of this chain
@@ -15,7 +16,7 @@ CONFIRMATIONS = 60  # a minute of this chain
 
 @pytest.fixture(scope="module")
 def reorganising() -> Iterator[Grid]:
-    grid = Grid.start(block_time_s=1.0, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)})
+    grid = Grid.start(GridOptions(block_time_s=1.0, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)}))
     try:
         grid.fleet.start(flower=False)
         yield grid
@@ -59,7 +60,7 @@ def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(reor
     grid = reorganising
     job_id = grid.submit_script(buyer, "#!/bin/bash\nsleep 10\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(lambda: "SlurmStarted" in journal(grid, job_id), "SLURM to run it", 60.0, 0.1)
+    wait_until(lambda: "SlurmRunningObserved" in journal(grid, job_id), "SLURM to run it", 60.0, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
     query = (
         "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"

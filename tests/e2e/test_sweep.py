@@ -16,16 +16,18 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
-from devgrid.chain import Account, Prices
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid, definition_of
-from devgrid.process import wait_until
-from devgrid.state import private_processes
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
-from supervisor_tasks.ledger import word
-from supervisor_tasks.ledger.store import Ledger
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from devgrid.services.workflow import Resources
+from devgrid.state_folder import private_processes
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.ledger import Ledger
 from tests.ends import as_customer, id_of, row_of, scontrol
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
@@ -66,7 +68,9 @@ def grid(refused: Path) -> Iterator[Grid]:
     overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
     overrides["SLURM_SCANCEL_PATH"] = str(scancel)
     running = Grid.start(
-        block_time_s=0.25, accounting=True, min_job_age_s=86_400, overrides=overrides, job_submit=False
+        GridOptions(
+            block_time_s=BLOCK_TIME_S, accounting=True, min_job_age_s=86_400, overrides=overrides, job_submit=False
+        )
     )
     try:
         running.fleet.start(flower=False)
@@ -159,7 +163,7 @@ def live(grid: Grid, job_id: str) -> list[int]:
 
 def end(grid: Grid, customer: Account, *job_ids: str) -> None:
     for job_id in job_ids:
-        grid.chain.cancel_job(customer, job_id)
+        grid.chain.customers.cancel_job(customer, job_id)
     for job_id in job_ids:
         wait_for_end(grid, job_id)
 
@@ -243,7 +247,7 @@ def test_sweep__slurm_has_a_limit_from_before_a_top_up__is_given_it_again_and_wh
 ) -> None:
     job_id = running_job(grid, customer, minutes=10)
     slurm_id = id_of(grid, job_id)
-    grid.chain.top_up_job(customer, job_id, 5 * Prices().of(definition_of("", Resources(memPerCpu=100))))
+    grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition_of("", Resources(memPerCpu=100))))
     wait_until(lambda: "LimitApplied" in journal(grid, job_id), "the top-up", 60.0, 0.1)
     assert limit_of(grid, slurm_id) == "15:00"
     scontrol(grid, "update", f"JobId={slurm_id}", "TimeLimit=10")  # as a slurmctld that had not saved the update yet
@@ -263,9 +267,10 @@ def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, c
     grid.fleet.start_worker()
     wait_until(lambda: state(grid, job_id) == "SETTLED", "the sweep at the worker's start", 90.0, 0.1)
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
-    assert "ChainSaw" in journal(grid, job_id)
+    assert "ChainStatusObserved" in journal(grid, job_id)
 
 
+@pytest.mark.chaos
 def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
     services = grid.processes.find("services")
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
@@ -280,7 +285,7 @@ def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid,
         wait_until(lambda: bool(sweep(grid)) and state(grid, job_id) == "REFUSED", "the second sight", 90.0, GRACE_S)
         wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
         assert grid.chain.job(job_id).status is ChainStatus.PENDING
-        grid.chain.cancel_job(customer, job_id)
+        grid.chain.customers.cancel_job(customer, job_id)
     finally:
         scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
         grid.processes.kill(services, signal.SIGCONT, wait=False)
@@ -297,6 +302,7 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid:
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
 
 
+@pytest.mark.chaos
 def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
     grid: Grid, customer: Account, refused: Path
 ) -> None:
@@ -382,7 +388,7 @@ def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(grid: Gri
     (grid.users.home(customer.address) / "ended-before").touch()
     wait_until(lambda: not live(grid, ended), "SLURM to end one", 60.0, 0.2)
     execute(grid, "TRUNCATE jobs, events, effects, callbacks, cursors, facts, sweeps CASCADE")
-    grid.chain.cancel_job(customer, runs)  # the old fleet would have heard of it
+    grid.chain.customers.cancel_job(customer, runs)  # the old fleet would have heard of it
     grid.processes.kill(services, signal.SIGCONT, wait=False)
     grid.chain.mine(3)
     grid.fleet.start_worker()
@@ -501,7 +507,7 @@ def test_sweep__slurmctld_was_killed_before_it_saved_a_job__it_is_submitted_agai
     until_found(grid, job_id, "forgotten")
     assert wait_for_end(grid, job_id, 90).status is ChainStatus.FINISHED
     story = journal(grid, job_id)
-    assert (story.count("SubmissionForgotten"), story.count("Submitted")) == (1, 2)
+    assert (story.count("SubmissionLostBySlurm"), story.count("Submitted")) == (1, 2)
     assert len(slurm_ids(grid, job_id)) == 1
     assert len((grid.users.home(customer.address) / "runs").read_text().splitlines()) == 1
 
@@ -529,13 +535,15 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     assert "sweep_contradiction" in alarms(grid)
     assert {grid.chain.job(job_id).status for job_id in (first, second)} == {ChainStatus.RUNNING}
     with ledger(grid) as engine:  # the operator's word for one of them
-        assert word.confirm_lost(Ledger(engine, "devgrid", wake=lambda _: None), [first]) == [first]
+        assert operator_actions.confirm_lost(Ledger(engine, "devgrid", wake=lambda _: None), [first]) == [first]
     job = wait_for_end(grid, first)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     assert grid.chain.job(second).status is ChainStatus.RUNNING
     other = running_job(grid, customer)  # SLURM knows others: the second one really is gone
     grid.processes.kill(grid.fleet.find("callbacks"))  # unless nobody was there to hear of its end
-    execute(grid, "UPDATE ticks SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'")
+    execute(
+        grid, "UPDATE periodic_runs SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'"
+    )
     for _ in range(2):
         assert found(sweep(grid), second) == ["held"]
     assert grid.chain.job(second).status is ChainStatus.RUNNING
@@ -596,7 +604,7 @@ def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_doe
     ends = running_job(grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n")
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
     waits = grid.submit_script(customer, LONG)
-    wait_until(lambda: "Recognised" in journal(grid, waits), "a look", 60.0, 0.1)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, waits), "a look", 60.0, 0.1)
     sent = "SELECT 1 FROM transactions WHERE job_id = :id AND purpose = 'report FINISHED' AND state = :state"
     with grid.no_blocks():
         gate.touch()
@@ -615,8 +623,8 @@ def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_doe
     with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
         broker.flushall()
         subprocess.run([sys.executable, "-c", SWEEP], cwd=REPOSITORY, env=grid.environment, check=True)
-        assert "supervisor_tasks.tasks.witness" in waiting(broker, "devgrid.slurm")
-        assert "supervisor_tasks.tasks.track" in waiting(broker, "devgrid.chain")
+        assert "supervisor_tasks.tasks.poll_jobs" in waiting(broker, "devgrid.slurm")
+        assert "supervisor_tasks.tasks.collect_receipts" in waiting(broker, "devgrid.chain")
     grid.fleet.start_worker()
     wait_for(grid, waits, {ChainStatus.RUNNING})
     wait_until(lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1)
@@ -628,9 +636,9 @@ def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_doe
 
 SWEEP = """
 from supervisor_tasks import app
-from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Need, load_or_exit
-from supervisor_tasks.wiring import build
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.config.settings import Need, load_or_exit
+from supervisor_tasks.bootstrap import build
 site = build(load_or_exit(Need.SSH), {Queue.SLURM}, app)
 site.sweep("a test")
 site.close()

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import assert_ended, running, scontrol
+from tests.support.grids import BLOCK_TIME_S
 from tests.watching import ledger, parked, rows, wait_for_end
 
 MIN_JOB_AGE_S = 90
 GATE = "until [ -e ~/gate ]; do sleep 0.1; done"
-FAR_AHEAD = "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'witness' AND due_at > now() + interval '10 minutes'"
+ALARM = "SELECT 1 FROM alarms WHERE name = 'effect_parked'"
+FAR_AHEAD = (
+    "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'poll_slurm' AND due_at > now() + interval '10 minutes'"
+)
 SWEPT_FOR_THAT = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%MinJobAge%'"
 NEVER_BEGINS = "PENDING (PartitionTimeLimit)"
 SEEN = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = :seen"
@@ -27,7 +32,14 @@ def grid() -> Iterator[Grid]:
     """One waiting job is all that may wait."""
     conf, overrides = ("EnforcePartLimits=NO",), {"CLAIM_MAX_WAITING": "1"}
     grid = Grid.start(
-        block_time_s=0.25, nodes=1, hooks="field", min_job_age_s=MIN_JOB_AGE_S, slurm_conf=conf, overrides=overrides
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            nodes=1,
+            hooks="upstream",
+            min_job_age_s=MIN_JOB_AGE_S,
+            slurm_conf=conf,
+            overrides=overrides,
+        )
     )
     try:
         grid.fleet.start(flower=False)
@@ -48,7 +60,7 @@ def change(grid: Grid, statement: str, job_id: str) -> None:
 
 def looks_are_rare(grid: Grid, job_id: str) -> bool:
     """A callback that comes now has the looks counted anew."""
-    change(grid, "UPDATE jobs SET looks = 16 WHERE job_id = :id", job_id)
+    change(grid, "UPDATE jobs SET poll_count = 16 WHERE job_id = :id", job_id)
     return bool(rows(grid, FAR_AHEAD, id=job_id))
 
 
@@ -64,8 +76,8 @@ def test_job_that_slurm_never_begins__is_the_operators_after_an_hour_and_goes_on
     change(grid, "UPDATE events SET at = at - interval '1 hour' WHERE job_id = :id", job_id)
     wait_until(lambda: bool(parked(grid)), "the operator to be called", 60.0, 0.1)
     (left,) = parked(grid)
-    assert (left.job_id, left.kind, NEVER_BEGINS in left.last_error) == (job_id, "witness", True)
-    assert rows(grid, "SELECT 1 FROM alarms WHERE name = 'effect_parked'")
+    assert (left.job_id, left.kind, NEVER_BEGINS in left.last_error) == (job_id, "poll_slurm", True)
+    wait_until(lambda: bool(rows(grid, ALARM)), "the alarm", 10.0, 0.1)
     scontrol(grid, "update", "PartitionName=main", "MaxTime=INFINITE")
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 3 * 256)
     assert parked(grid) == []
@@ -77,6 +89,6 @@ def test_end_of_a_long_job__told_in_vain__is_found_while_slurm_remembers_it(grid
     running(grid, job_id)
     wait_until(lambda: looks_are_rare(grid, job_id), "the looks to be rare", 90.0, 0.1)
     wait_until(lambda: bool(rows(grid, SWEPT_FOR_THAT)), "the sweeps at the start", 60.0, 0.1)  # the clock's are next
-    grid.processes.kill(grid.processes.find("field-plugin"))
+    grid.processes.kill(grid.processes.find("upstream-plugin"))
     (grid.users.home(customer.address) / "gate").touch()
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 5 * 256)

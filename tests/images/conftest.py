@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.containers import IMAGE, Containers, build, provide_base
+from tests.images.containers import IMAGE, POSTGRES, REDIS, SERVERS, Containers, build, provide_base
 
 HERE = "tests/images"
 collect_ignore_glob = [] if any(HERE in word for word in sys.argv) else ["test_*.py"]
@@ -18,6 +18,14 @@ def image() -> str:
     provide_base()
     build("docker/Dockerfile", IMAGE, VERSION="1.2.3", REVISION="0123456789abcdef")
     return IMAGE
+
+
+@pytest.fixture(scope="session")
+def servers() -> None:
+    """The images of Postgres and Redis."""
+    provide_base()
+    build(f"{SERVERS}/Dockerfile.postgres", POSTGRES, SERVERS)
+    build(f"{SERVERS}/Dockerfile.redis", REDIS, SERVERS)
 
 
 @pytest.fixture

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devgrid.fleet import REPOSITORY
-from devgrid.process import wait_until
+from devgrid import REPOSITORY
+from devgrid.processes import wait_until
 
 BUILD = REPOSITORY / "build" / "images"
 BASE = "docker.io/library/debian:bookworm-slim"  # as the Dockerfile names it
 IMAGE = "localhost/grid-supervisor:test"
+POSTGRES, REDIS = "localhost/postgres:test", "localhost/redis:test"
+SERVERS = "tests/images/servers"
 MIRROR = "http://deb.debian.org/debian"
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 # What Docker's slim image leaves out.
@@ -36,15 +38,22 @@ runtime = "runc"
 BUILD_TIMEOUT_S = 1800.0
 
 
-def engine(program: str, *words: str | Path, check: bool = True, timeout_s: float = 120.0) -> str:
-    """Run podman or buildah; what it printed."""
+def engine(
+    program: str | Path,
+    *words: str | Path,
+    check: bool = True,
+    timeout_s: float = 120.0,
+    folder: Path = REPOSITORY,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """Run podman, buildah or podman-compose; what it printed."""
     BUILD.mkdir(parents=True, exist_ok=True)
     configuration = BUILD / "containers.conf"
     configuration.write_text(CONFIGURATION)
     done = subprocess.run(
         [program, *map(str, words)],
-        cwd=REPOSITORY,
-        env={**os.environ, "CONTAINERS_CONF": str(configuration)},
+        cwd=folder,
+        env={**environment, "CONTAINERS_CONF": str(configuration)},
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -13,9 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from supervisor_tasks.cli.run import PROCESSES
-from supervisor_tasks.settings import IN_FILES, Settings
+from supervisor_tasks.config.settings import IN_FILES, Settings
 
 CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
 HERE = Path(__file__).parent / "helm"
@@ -23,7 +23,7 @@ VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
 HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
 # Custom resources, whose schemas are those of the operators that bring them.
-WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
+WITHOUT_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
 
 
 def helm(command: str, values: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

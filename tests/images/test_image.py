@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.grid import Grid
-from devgrid.process import answers, free_port, wait_until
-from supervisor_tasks import ssh_keys
+from devgrid.options import GridOptions
+from devgrid.processes import answers, free_port, wait_until
 from supervisor_tasks.cli.run import PROCESSES
-from supervisor_tasks.job import ChainStatus
-from supervisor_tasks.settings import IN_FILES, KEYS
-from tests.images.containers import Containers, build, engine, inspected
+from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.config.settings import IN_FILES, KEYS
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.images.containers import POSTGRES, REDIS, Containers, engine, inspected
 
 MOST_MB = 350
 ENDS_WITHIN_S = 60
 KILLED = 137
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
-POSTGRES, REDIS = "localhost/postgres:test", "localhost/redis:test"
-SERVERS = "tests/images/servers"
 USERS = {"worker-chain": "1000:1000", "worker-slurm": "4242:4242", "beat": "100001:0", "flower": "65534:65534"}
 IN_CONTAINER = "/run/secrets/supervisor"
 # Settings of the grid that name this machine's files, and those that a container gets from the image.
@@ -31,18 +30,12 @@ FILES = ("TLS_CERT", "TLS_KEY", "SBATCH_CA", "SLURM_SSH_KNOWN_HOSTS")
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
+    running = Grid.start(GridOptions(block_time_s=0.25))
     yield running
     running.stop()
 
 
-@pytest.fixture(scope="session")
-def servers() -> None:
-    build(f"{SERVERS}/Dockerfile.postgres", POSTGRES, SERVERS)
-    build(f"{SERVERS}/Dockerfile.redis", REDIS, SERVERS)
-
-
-class Site:
+class WorkerContext:
     """The fleet of a grid, in containers. Each process gets the files of the secrets that it works with."""
 
     def __init__(self, containers: Containers, grid: Grid, image: str) -> None:
@@ -156,10 +149,19 @@ def test_image__each_process__is_known_to_the_entrypoint(image: str) -> None:
     assert all(name in shown for name in PROCESSES)
 
 
+@pytest.mark.parametrize("process", set(PROCESSES) - {"reporter"})  # which ends by itself without its options
+def test_process__asked_to_end_while_it_starts__ends(image: str, containers: Containers, process: str) -> None:
+    """The kernel drops a signal that the first process of a container has no handler for."""
+    urls = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "BROKER_URL": "redis://127.0.0.1:1"}
+    options = ("--wait-s=600",) if process == "migrate" else ()
+    container = containers.start(process, image, process, *options, environment=urls)
+    assert containers.end(container, ENDS_WITHIN_S) != KILLED
+
+
 def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     image: str, servers: None, grid: Grid, containers: Containers
 ) -> None:
-    site = Site(containers, grid, image)
+    site = WorkerContext(containers, grid, image)
     site.start_servers()
     started = site.start_all()
     for name in set(started) - {"metrics"}:

@@ -9,9 +9,9 @@ from typing import Any
 
 import requests
 
-from devgrid.chain import Chain
+from devgrid.chain.chain import Chain
 from devgrid.machine import deadline
-from supervisor_tasks.chain.signed import Signed, read
+from supervisor_tasks.wallet.raw_transaction import DecodedTransaction, decode
 
 Call = dict[str, Any]
 
@@ -56,7 +56,7 @@ def really(chain: Chain, calls: list[Call]) -> list[Any]:
 
 @contextmanager
 def particular(
-    chain: Chain, objection: Callable[[Signed], str | None], said: Mapping[str, Any] | None = None
+    chain: Chain, objection: Callable[[DecodedTransaction], str | None], said: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
     """A node of the chain that refuses signed transactions in the words of an objection, and says that to those methods."""
 
@@ -71,7 +71,7 @@ def particular(
             return {"jsonrpc": "2.0", "id": call["id"], "result": said[call["method"]]}
         if call["method"] != "eth_sendRawTransaction":
             return None
-        words = objection(read(bytes.fromhex(call["params"][0][2:])))
+        words = objection(decode(bytes.fromhex(call["params"][0][2:])))
         return None if words is None else {**call, "error": {"code": -32000, "message": words}}
 
     with in_front_of(chain, answer) as (_, url):

@@ -11,15 +11,16 @@ import pytest
 from ldap3 import SUBTREE, Connection, Server, Tls
 from sqlalchemy import create_engine, text
 
-from devgrid.chain import JobDefinition
+from devgrid.chain.model import JobDefinition
+from devgrid.cluster.ldap import ADMIN, FIRST_UID, GROUP, GROUPS, PEOPLE, Ldap
 from devgrid.grid import Grid
-from devgrid.ldap import ADMIN, FIRST_UID, GROUP, GROUPS, PEOPLE, Ldap
-from devgrid.process import wait_until
-from devgrid.state import private_processes
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
+from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
-from supervisor_tasks.identity import AccountForm, Directory, Member
-from supervisor_tasks.job import Address
+from supervisor_tasks.jobs.model import Address
 from tests.watching import rows
 
 FORM = AccountForm(
@@ -262,7 +263,7 @@ def test_ensure__slapd_stopped__is_an_outage_and_goes_on_after_it(ldap: Ldap) ->
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25, ldap=True)
+    running = Grid.start(GridOptions(block_time_s=0.25, ldap=True))
     try:
         running.fleet.start(flower=False)
         running.fleet.start_worker("second-worker")
@@ -290,9 +291,9 @@ def request_jobs(grid: Grid, number: int) -> list[str]:
     customers = [grid.chain.new_account() for _ in range(number)]
     wanted = JobDefinition(gpus=10**6, batch_location_hash="f" * 64)
     for one in customers:
-        grid.chain.mint_credits(one.address, 10**18)
+        grid.chain.admin.mint_credits(one.address, 10**18)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda one: grid.chain.request_job(one, wanted, 10**18), customers))
+        list(pool.map(lambda one: grid.chain.customers.request_job(one, wanted, 10**18), customers))
     return [one.address for one in customers]
 
 
@@ -310,7 +311,7 @@ def test_fleet__customers_ask_while_the_directory_is_away__all_get_accounts_with
     left = "SELECT customer FROM accounts WHERE done_at IS NULL AND attempts > 0"
     wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
     change(grid, "UPDATE accounts SET requested_at = now() - interval '10 min' WHERE done_at IS NULL")
-    alarm = "SELECT details FROM alarms WHERE name = 'directory_away'"
+    alarm = "SELECT details FROM alarms WHERE name = 'ldap_unavailable'"
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     grid.processes.start_again("slapd")
     wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
@@ -326,7 +327,7 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
         "INSERT INTO accounts (cluster, customer, attempts, last_error, due_at)"
         " SELECT cluster, 'somebody', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
     )
-    alarm = "SELECT raised_at, details FROM alarms WHERE name = 'directory_refuses'"
+    alarm = "SELECT raised_at, details FROM alarms WHERE name = 'ldap_request_rejected'"
     request_jobs(grid, 1)  # whatever has the directory asked, the table is looked at then
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     before = rows(grid, alarm)
@@ -341,13 +342,14 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
 
 
+@pytest.mark.chaos
 def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
     """The group is gone: an operator is called. Once it is back and the time has come, the alarm is off."""
     server = Server(grid.environment["LDAP_URL"], tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]))
     with Connection(server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]) as connection:
         connection.delete(GROUP)  # type: ignore[no-untyped-call]
         (one,) = request_jobs(grid, 1)
-        alarm = "SELECT details FROM alarms WHERE name = 'directory_refuses'"
+        alarm = "SELECT details FROM alarms WHERE name = 'ldap_request_rejected'"
         wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
         details = rows(grid, alarm)[0].details
         assert details["customer"] == one

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from supervisor_tasks.channels import Channels
-from supervisor_tasks.events import ScriptFetched, SubmitRejected, SubmitStarted
-from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.job import Address, JobId, Kind
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.batch import RECORD_EVERY_S, Batch
-from supervisor_tasks.ledger.effects import GROUPS_OF_ONE_CUSTOMER, SUSPECT_AFTER
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.site import Site
+from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitStarted
+from supervisor_tasks.jobs.model import Address, EffectKind, JobId
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import GROUPS_OF_ONE_CUSTOMER, SUSPECT_AFTER
 from tests.ledgers import claim, emptied, job_id, migrated
 
 POISON = "poison:1"
@@ -54,19 +54,19 @@ def open_channel(address: str) -> grpc.Channel:
     return Channels(tls=False).open(address)
 
 
-def site_of(ledger: Ledger) -> Site:
-    return Site(ledger, GridLogger(open_channel), None, None)
+def site_of(ledger: Ledger) -> WorkerContext:
+    return WorkerContext(ledger, GridLogger(open_channel), None, None)
 
 
 def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
     """Jobs that SLURM has refused, whose owners are to be told; without a grid logger that is done at once."""
     for number in numbers:
         events = (claim(number), ScriptFetched("echo", logger), SubmitStarted(10), SubmitRejected("no"))
-        ledger.record(*(Change(job_id(number), event) for event in events))
+        ledger.record(*(JobChange(job_id(number), event) for event in events))
     return [job_id(number) for number in numbers]
 
 
-def done(engine: Engine, kind: Kind = Kind.TELL_USER) -> set[str]:
+def done(engine: Engine, kind: EffectKind = EffectKind.NOTIFY_CUSTOMER) -> set[str]:
     with engine.connect() as connection:
         query = text("SELECT job_id FROM effects WHERE kind = :kind AND done_at IS NOT NULL")
         return set(connection.scalars(query, {"kind": kind.value}))
@@ -101,7 +101,7 @@ def commits(engine: Engine) -> Iterator[list[None]]:
 
 def test_batch__many__few_transactions(ledger: Ledger, engine: Engine) -> None:
     jobs = to_be_told(ledger, *range(1, MANY + 1))
-    batch = Batch(site_of(ledger), Kind.TELL_USER)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with commits(engine) as made:
         batch.run(lambda: True)
     batch.close()
@@ -114,7 +114,7 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
 ) -> None:
     (hangs,) = to_be_told(ledger, 1, logger=silent)
     first = to_be_told(ledger, *range(2, 12))
-    batch = Batch(site_of(ledger), Kind.TELL_USER)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with at_work(batch) as threads:
         wait_until(lambda: done(engine) == set(first), "the others to be done", 20 * RECORD_EVERY_S, 0.02)
         later = to_be_told(ledger, *range(12, 20))
@@ -130,17 +130,17 @@ def test_batch__one_fails_as_was_not_foreseen__others_are_done_and_it_is_parked_
 ) -> None:
     (poison,) = to_be_told(ledger, 1, logger=POISON)
     others = to_be_told(ledger, *range(2, 12))
-    batch = Batch(site_of(ledger), Kind.TELL_USER)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for tries in (1, 2, 3):
             connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
             batch.run(lambda: True)
-            query = (
-                "SELECT unforeseen, parked_at IS NOT NULL AS parked FROM effects WHERE job_id = :id AND done_at IS NULL"
-            )
-            row = connection.execute(text(f"{query} AND kind = 'tell_user'"), {"id": poison}).one()
+            query = "SELECT unexpected_failures, parked_at IS NOT NULL AS parked FROM effects WHERE job_id = :id"
+            row = connection.execute(
+                text(f"{query} AND done_at IS NULL AND kind = 'notify_customer'"), {"id": poison}
+            ).one()
             assert row.parked == (tries == 3)
-            assert row.parked or row.unforeseen == tries
+            assert row.parked or row.unexpected_failures == tries
     batch.close()
     assert done(engine) == set(others)
 
@@ -156,7 +156,7 @@ def test_batch__one_whose_outcome_cannot_be_recorded__others_are(ledger: Ledger,
     jobs = to_be_told(ledger, *range(1, 12))
     with engine.begin() as connection:
         connection.execute(text(CANNOT_BE_WRITTEN.format(jobs[4])))
-    batch = Batch(site_of(ledger), Kind.TELL_USER)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     try:
         batch.run(lambda: True)
     finally:
@@ -165,27 +165,69 @@ def test_batch__one_whose_outcome_cannot_be_recorded__others_are(ledger: Ledger,
             connection.execute(text("DROP TRIGGER no ON effects; DROP FUNCTION no"))
     assert done(engine) == {*jobs} - {jobs[4]}
     with engine.connect() as connection:
-        query = text("SELECT lease, unforeseen, last_error FROM effects WHERE job_id = :id AND kind = 'tell_user'")
+        query = text(
+            "SELECT lease, unexpected_failures, last_error FROM effects WHERE job_id = :id AND kind = 'notify_customer'"
+        )
         row = connection.execute(query, {"id": jobs[4]}).one()
-    assert (row.lease, row.unforeseen) == (None, 1)
+    assert (row.lease, row.unexpected_failures) == (None, 1)
     assert "not this one" in row.last_error
+
+
+CANNOT_BE_GIVEN_BACK = """
+    CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
+    CREATE TRIGGER no BEFORE UPDATE ON effects FOR EACH ROW WHEN (NEW.last_error IS DISTINCT FROM OLD.last_error)
+        EXECUTE FUNCTION no();
+"""
+
+
+def test_batch__one_that_failed_cannot_be_given_back__others_are_done_and_it_is_tried_when_its_lease_has_run_out(
+    ledger: Ledger, engine: Engine
+) -> None:
+    (poison,) = to_be_told(ledger, 1, logger=POISON)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with engine.begin() as connection:
+        connection.execute(text(CANNOT_BE_GIVEN_BACK))
+    try:
+        batch.run(lambda: True)
+        later = to_be_told(ledger, *range(2, 12))
+        batch.run(lambda: True)
+        assert done(engine) == set(later)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER no ON effects; DROP FUNCTION no"))
+    query = text(
+        "SELECT lease, unexpected_failures, attempts FROM effects WHERE job_id = :id AND kind = 'notify_customer'"
+    )
+    with engine.begin() as connection:
+        assert connection.execute(query, {"id": poison}).one().lease is not None
+        connection.execute(text("UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"))
+    ledger.effects.forgotten()
+    batch.run(lambda: True)
+    batch.close()
+    with engine.connect() as connection:
+        lease, unexpected_failures, attempts = connection.execute(query, {"id": poison}).one()
+    assert lease is None
+    assert attempts >= 2
+    assert unexpected_failures == attempts - 1  # each failure but the one that could not be recorded
 
 
 def test_batch__a_suspect_is_due__it_is_carried_out_alone(ledger: Ledger, engine: Engine) -> None:
     to_be_told(ledger, *range(1, 4))
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET unforeseen = :n, failing_since = now()"), {"n": SUSPECT_AFTER})
+        connection.execute(
+            text("UPDATE effects SET unexpected_failures = :n, failing_since = now()"), {"n": SUSPECT_AFTER}
+        )
     sizes = []
-    batch = Batch(site_of(ledger), Kind.TELL_USER)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     lease = ledger.effects.lease
 
     def take(ledger: Ledger, most: int, suspects: bool) -> list[object]:
-        taken = lease([Kind.TELL_USER], most, suspects=suspects)
+        taken = lease([EffectKind.NOTIFY_CUSTOMER], most, suspects=suspects)
         sizes.append(len(taken))
         return list(taken)
 
     batch.close()
-    batch = Batch(site_of(ledger), Kind.TELL_USER, take)  # type: ignore[arg-type]
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER, take)  # type: ignore[arg-type]
     for _ in range(3):
         batch.run(lambda: True)
     batch.close()
@@ -203,7 +245,7 @@ def customer(number: int) -> Address:
 def ready(ledger: Ledger, owner: Address, *numbers: int) -> None:
     for number in numbers:
         claimed = replace(claim(number), customer=owner)
-        ledger.record(Change(job_id(number), claimed), Change(job_id(number), ScriptFetched("echo", "")))
+        ledger.record(JobChange(job_id(number), claimed), JobChange(job_id(number), ScriptFetched("echo", "")))
 
 
 def owners(ledger: Ledger, most_groups: int, of_one: int) -> dict[Address, int]:
@@ -245,7 +287,7 @@ def test_lease_groups__a_group_ends_one_by_one__is_one_group_until_its_last(ledg
     ready(ledger, customer(1), *range(1, 31))
     first = ledger.effects.lease_groups(16, 10)
     ledger.effects.lease_groups(16, 10)
-    ledger.record(*(Change(effect.job_id, SubmitRejected("no"), done=effect) for effect in first[:9]))
+    ledger.record(*(JobChange(effect.job_id, SubmitRejected("no"), done=effect) for effect in first[:9]))
     assert ledger.effects.lease_groups(16, 10) == []
-    ledger.record(Change(first[9].job_id, SubmitRejected("no"), done=first[9]))
+    ledger.record(JobChange(first[9].job_id, SubmitRejected("no"), done=first[9]))
     assert len(ledger.effects.lease_groups(16, 10)) == 10

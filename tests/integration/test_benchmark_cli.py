@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
-from supervisor_tasks.benchmark_run import Planned, Stage
-from supervisor_tasks.cli import main
-from supervisor_tasks.ledger.benchmarks import Benchmarks, Verdict
+from supervisor_tasks.benchmarking.model import BenchmarkState, Planned
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from tests.commands import Result, supervisor
 from tests.ledgers import emptied, migrated
 
 LABEL = "compute.gflops"
@@ -25,18 +25,19 @@ def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
 
 
 @pytest.fixture
-def benchmarks(servers: tuple[Engine, dict[str, str]]) -> Benchmarks:
+def benchmarks(servers: tuple[Engine, dict[str, str]]) -> BenchmarkStore:
     emptied(servers[0])
-    return Benchmarks(servers[0], "here")
+    PeriodicRuns(servers[0], "here").record("claim")  # a fleet has worked for this cluster
+    return BenchmarkStore(servers[0], "here")
 
 
 def call(servers: tuple[Engine, dict[str, str]], *words: str, status: int = 0, **more: str) -> Result:
-    result = CliRunner().invoke(main, ["benchmark", *words], env=servers[1] | more)
+    result = supervisor("benchmark", *words, env=servers[1] | more)
     assert result.exit_code == status, (result.output, result.exception)
     return result
 
 
-def measured(benchmarks: Benchmarks, gflops: float) -> int:
+def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
     number = benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert number is not None
@@ -45,17 +46,17 @@ def measured(benchmarks: Benchmarks, gflops: float) -> int:
     benchmarks.begin(run, planned, "benchmark-0x-here-", NODES)
     hpl, osu = benchmarks.measurements(run)
     about = {"labels": {LABEL: gflops, "cpu": "<script>"}, "notes": ["on one node"], "output": b"\x1b[31mWR\xff"}
-    benchmarks.decided(hpl, Verdict(stage=Stage.MEASURED, **about))  # type: ignore[arg-type]
-    benchmarks.decided(osu, Verdict(stage=Stage.FAILED, reason="exit code 1"))
+    benchmarks.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, **about))  # type: ignore[arg-type]
+    benchmarks.decided(osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1"))
     benchmarks.finish(run)
     return number
 
 
-def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]], benchmarks: Benchmarks) -> None:
+def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore) -> None:
     assert "found no run" in call(servers, "show", status=1).stderr
-    assert "is asked for" in call(servers, "run", "--reason", "new nodes").stdout
-    assert "under way" in call(servers, "run", status=1).stderr
-    shown = json.loads(call(servers, "show", "--json").stdout)
+    assert "is asked for" in call(servers, "run", "--reason", "new nodes", "--yes").stdout
+    assert "under way" in call(servers, "run", "--yes", status=1).stderr
+    shown = json.loads(call(servers, "show", "-o", "json").stdout)
     assert (shown["run"]["state"], shown["run"]["why"]) == ("ASKED", "new nodes")
     assert "is to end" in call(servers, "cancel", "--yes").stdout
     run = benchmarks.under_way()
@@ -66,28 +67,28 @@ def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]
 
 
 def test_run__where_benchmarks_are_disabled__is_refused(
-    servers: tuple[Engine, dict[str, str]], benchmarks: Benchmarks
+    servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
-    assert "BENCHMARK_DISABLE" in call(servers, "run", status=1, BENCHMARK_DISABLE="true").stderr
+    assert "BENCHMARK_DISABLE" in call(servers, "run", "--yes", status=1, BENCHMARK_DISABLE="true").stderr
     assert benchmarks.under_way() is None
 
 
 def test_show_and_history__tell_results_reasons_and_notes(
-    servers: tuple[Engine, dict[str, str]], benchmarks: Benchmarks
+    servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
     first, second = measured(benchmarks, 10.5), measured(benchmarks, 12.25)
     text = call(servers, "show").stdout
     for word in ("2 nodes, 16 CPUs, 4 GPUs, 32000 MB", "MEASURED", "exit code 1", "12.25", "on one node"):
         assert word in text
-    shown = json.loads(call(servers, "show", "--run", str(first), "--json").stdout)
+    shown = json.loads(call(servers, "show", "--run", str(first), "-o", "json").stdout)
     assert shown["benchmarks"][0]["labels"][LABEL] == 10.5
-    runs = json.loads(call(servers, "history", "--json").stdout)
+    runs = json.loads(call(servers, "history", "-o", "json").stdout)
     assert [run["id"] for run in runs] == [second, first]
-    values = json.loads(call(servers, "history", "--label", LABEL, "--json").stdout)
+    values = json.loads(call(servers, "history", "--label", LABEL, "-o", "json").stdout)
     assert [(row["run"], row["value"]) for row in values] == [(second, 12.25), (first, 10.5)]
 
 
-def test_output__is_what_was_printed(servers: tuple[Engine, dict[str, str]], benchmarks: Benchmarks) -> None:
+def test_output__is_what_was_printed(servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore) -> None:
     measured(benchmarks, 10.5)
     assert call(servers, "output", "hpl").stdout_bytes == b"\x1b[31mWR\xff"
     assert call(servers, "output", "hpl", "--script").stdout_bytes == b"xhpl"
@@ -96,7 +97,7 @@ def test_output__is_what_was_printed(servers: tuple[Engine, dict[str, str]], ben
 
 
 def test_plot__is_a_picture_that_loads_nothing(
-    servers: tuple[Engine, dict[str, str]], benchmarks: Benchmarks, tmp_path: Path
+    servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore, tmp_path: Path
 ) -> None:
     numbers = [measured(benchmarks, value) for value in (10.5, 12.25, 11.0)]
     file = tmp_path / "gflops.svg"

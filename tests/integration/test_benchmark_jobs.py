@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plan import Mode, Node, Plan
-from benchmarks.suite import SUITE
+from benchmarks.plan import Mode, Plan, PlannedNode
+from benchmarks.registry import SUITE
+from devgrid.cluster.linux_users import Users
+from devgrid.cluster.slurm import Slurm
 from devgrid.machine import deadline
-from devgrid.process import answers, free_port, tail, wait_until
-from devgrid.slurm import Slurm
-from devgrid.state import private_processes
-from devgrid.users import Users
+from devgrid.processes import answers, free_port, tail, wait_until
+from devgrid.state_folder import private_processes
 from tests.spooling import new_spool
 
 # Two slurmd of one machine: Open MPI's shared memory of the one would be taken for the other's, and there are more ranks
@@ -49,7 +49,7 @@ def a_plan(slurm: Slurm, iperf3_port: int) -> Plan:
     return Plan(
         mode=Mode.NATIVE,
         partition="main",
-        nodes=tuple(Node(name=f"node{number}", cpus=2, gpus=1, mem_mb=16_000) for number in (1, 2)),
+        nodes=tuple(PlannedNode(name=f"node{number}", cpus=2, gpus=1, mem_mb=16_000) for number in (1, 2)),
         nonce=NONCE,
         hpl_max_n=128,
         hpl_block_size=64,

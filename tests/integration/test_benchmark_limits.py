@@ -4,18 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.benchmarking import RUNNER, body_of, in_slurm, measuring, results, until_done, until_stage
-from tests.submitting import PATHS, World
+from tests.submitting import PATHS, SubmissionEnv
 
 ACCOUNTING = replace(PATHS, sacct="/usr/bin/sacct")
 LIMIT_S = 240.0  # a minute, what SLURM takes to notice and to end the job, and a busy machine
 
 
+@pytest.mark.chaos  # SLURM ends a job a minute after its begin at the earliest
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_time_limit__is_the_reason__the_output_is_kept_and_the_next_one_is_measured(forgotten: bool) -> None:
-    with World.running(accounting=forgotten, min_job_age_s=2 if forgotten else 300) as world:
+    with SubmissionEnv.running(accounting=forgotten, min_job_age_s=2 if forgotten else 300) as world:
         world.slurm.users.add(RUNNER)
         cluster = world.cluster(paths=ACCOUNTING if forgotten else PATHS)
         site = measuring(world.site(cluster), cluster, ["endless", "good"])

@@ -11,7 +11,7 @@ import pytest
 
 from grpc_callbacks.front import listening_sockets
 from grpc_callbacks.private_sockets import SocketFolder
-from supervisor_tasks.settings import SettingsError
+from supervisor_tasks.config.settings import SettingsError
 
 V4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
 V6_NOT_HERE = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0))

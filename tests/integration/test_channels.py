@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from devgrid.machine import deadline
 from devgrid.tls import Certificates, make_certificates
-from supervisor_tasks.channels import Channels, ServiceDownError
+from supervisor_tasks.grid.grpc_channels import Channels, ServiceDownError
 
 METHOD = "/grpc.health.v1.Health/Check"
 

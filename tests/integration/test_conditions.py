@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, text
 
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.ledger.ledger import Ledger
 from tests.ledgers import emptied, migrated
 
 AFTER_S = 60.0
-NAME = AlarmName.SCAN_STANDS_STILL
+NAME = AlarmName.CHAIN_SCAN_STALLED
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
         for change in (
             "facts SET since = since",
             "alarms SET seen_at = seen_at",
-            "ticks SET succeeded_at = succeeded_at",
+            "periodic_runs SET succeeded_at = succeeded_at",
         ):
             connection.execute(text(f"UPDATE {change} - :s * interval '1 second'"), {"s": seconds})
 
@@ -88,7 +88,7 @@ def test_condition__without_a_time__is_an_alarm_at_once(ledger: Ledger) -> None:
 
 
 def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
-    Condition(ledger, AlarmName.NODE_BEHIND, AFTER_S, name="scan_stands_still").update(True, "7")
+    Condition(ledger, AlarmName.NODE_BEHIND, AFTER_S, name="chain_scan_stalled").update(True, "7")
     pass_time(ledger, AFTER_S + 1)
     Condition(ledger, NAME, AFTER_S).update(True, "7")
     assert on(ledger) == [NAME]
@@ -96,7 +96,7 @@ def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
 
 def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) -> None:
     condition = Condition(ledger, NAME, AFTER_S, tick="chain")
-    ledger.ticks.leave("chain")
+    ledger.ticks.record("chain")
     condition.update(True)
     assert on(ledger) == []
     pass_time(ledger, AFTER_S + 1)

@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 from eth_utils.crypto import keccak
 
-from devgrid.chain import (
-    BLOCK_GAS,
-    BUILD,
-    CHAIN_ID,
-    REPOSITORY,
-    Account,
-    Chain,
-    ChainError,
-    JobDefinition,
-    Node,
-    Prices,
-)
-from devgrid.state import private_processes
-from supervisor_tasks.chain.codec import Revert, event
-from supervisor_tasks.job import ChainStatus
+from devgrid import REPOSITORY
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import BLOCK_GAS, BUILD, CHAIN_ID, start_chain
+from devgrid.chain.model import Account, ChainError, ChainNode, ChainPrices, JobDefinition
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import Revert, event
+from supervisor_tasks.jobs.model import ChainStatus
 
 CREDITS = 10**18
 DEFINITION = JobDefinition(
@@ -35,7 +27,7 @@ DEFINITION = JobDefinition(
     uses=(("network", "wireguard"),),
     affinity=(("os", "==", "debian"), ("zone", "in", "a,b")),
 )
-PER_MINUTE = Prices().of(DEFINITION)
+PER_MINUTE = ChainPrices().of(DEFINITION)
 
 
 def test_build__the_sources_compiled_again__give_what_is_committed(tmp_path: Path) -> None:
@@ -50,20 +42,22 @@ def test_build__the_sources_compiled_again__give_what_is_committed(tmp_path: Pat
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Chain]:
     with private_processes() as processes:
-        yield Chain.start(processes)
+        yield start_chain(processes)
 
 
 @pytest.fixture
 def customer(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.mint_credits(account.address, 10_000 * CREDITS)
+    chain.admin.mint_credits(account.address, 10_000 * CREDITS)
     return account
 
 
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 8, 16000), Node(0, 4, 8000)], Prices(), {"zone": "a", "os": "debian"})
+    chain.register_provider(
+        account, [ChainNode(2, 8, 16000), ChainNode(0, 4, 8000)], ChainPrices(), {"zone": "a", "os": "debian"}
+    )
     return account
 
 
@@ -95,12 +89,12 @@ def test_entry_point__its_getters__name_the_deployed_contracts(chain: Chain) -> 
 
 
 def test_provider__registered__reads_back(chain: Chain, provider: Account) -> None:
-    found = chain.provider(provider.address)
-    assert found.nodes == (Node(2, 8, 16000), Node(0, 4, 8000))
-    assert found.prices == Prices()
+    found = chain.providers.get(provider.address)
+    assert found.nodes == (ChainNode(2, 8, 16000), ChainNode(0, 4, 8000))
+    assert found.prices == ChainPrices()
     assert found.labels == (("os", "debian"), ("zone", "a"))
     with pytest.raises(ChainError, match=r"ProviderManager\.getWaitingForApprovalProvider: 0x\w+ is unknown"):
-        chain.waiting_provider(provider.address)
+        chain.providers.waiting(provider.address)
 
 
 @pytest.mark.parametrize("view", ["getProvider", "getWaitingForApprovalProvider"])
@@ -129,8 +123,8 @@ def test_withdraw_admin__what_was_earned__is_the_owners(chain: Chain, customer: 
     admin = chain.account("admin")
     chain.send(admin, "Constants", "setDeepsquareCut", 1000)
     try:
-        job_id = chain.request_job(customer, DEFINITION, 10 * PER_MINUTE)
-        chain.meta_schedule([job_id], provider.address)
+        job_id = chain.customers.request_job(customer, DEFINITION, 10 * PER_MINUTE)
+        chain.admin.meta_schedule([job_id], provider.address)
         chain.send(provider, "MetaScheduler", "claimNextJob")
         sets(chain, provider, job_id, ChainStatus.RUNNING)
         sets(chain, provider, job_id, ChainStatus.FINISHED, 10)
@@ -146,19 +140,19 @@ def test_withdraw_admin__what_was_earned__is_the_owners(chain: Chain, customer: 
 def test_journey__its_events_and_final_job__say_what_happened(
     chain: Chain, customer: Account, provider: Account
 ) -> None:
-    job_id = chain.request_job(customer, DEFINITION, 10 * PER_MINUTE + 1, name="hello", delegate=True)
+    job_id = chain.customers.request_job(customer, DEFINITION, 10 * PER_MINUTE + 1, name="hello", delegate=True)
     raw = bytes.fromhex(job_id[2:])
-    chain.meta_schedule([job_id], provider.address)
+    chain.admin.meta_schedule([job_id], provider.address)
     chain.send(provider, "MetaScheduler", "claimNextJob")
     owner, owned_by, claimed, minutes, definition = chain.events("MetaScheduler", "ClaimJobEvent")[-1]
     assert (owner, owned_by) == (customer.address, provider.address)
     assert (claimed, minutes) == (raw, 10)
     assert JobDefinition.from_abi(definition) == DEFINITION
     sets(chain, provider, job_id, ChainStatus.RUNNING)
-    chain.top_up_job(customer, job_id, 3 * PER_MINUTE)
+    chain.customers.top_up_job(customer, job_id, 3 * PER_MINUTE)
     chain.send(provider, "MetaScheduler", "claimNextTopUpJob")
     assert last(chain, "ClaimNextTopUpJobEvent") == (raw, provider.address, 3)
-    chain.cancel_job(customer, job_id)
+    chain.customers.cancel_job(customer, job_id)
     chain.send(provider, "MetaScheduler", "claimNextCancellingJob")
     assert last(chain, "ClaimNextCancellingJobEvent") == (customer.address, provider.address, raw)
     sets(chain, provider, job_id, ChainStatus.CANCELLED, 12)
@@ -169,7 +163,7 @@ def test_journey__its_events_and_final_job__say_what_happened(
     assert (job.max_cost_wei, job.final_cost_wei) == (13 * PER_MINUTE + 1, 12 * PER_MINUTE)
     assert (job.last_error, job.exit_code, job.has_cancel_request) == ("a reason", 256, True)
     assert job.definition == DEFINITION
-    assert chain.jobs_of(customer.address) == [job_id]
+    assert chain.customers.jobs_of(customer.address) == [job_id]
     assert chain.credit_balance(provider.address) == 12 * PER_MINUTE
     assert chain.credit_balance(customer.address) == 10_000 * CREDITS - 12 * PER_MINUTE
     path = [entry[1:] for entry in chain.events("JobRepository", "JobTransitionEvent") if entry[0] == raw]
@@ -179,18 +173,18 @@ def test_journey__its_events_and_final_job__say_what_happened(
 def test_top_up__that_makes_a_minute_of_a_remainder__announces_it(
     chain: Chain, customer: Account, provider: Account
 ) -> None:
-    job_id = chain.request_job(customer, DEFINITION, 2 * PER_MINUTE - 1)
-    chain.meta_schedule([job_id], provider.address)
+    job_id = chain.customers.request_job(customer, DEFINITION, 2 * PER_MINUTE - 1)
+    chain.admin.meta_schedule([job_id], provider.address)
     chain.send(provider, "MetaScheduler", "claimNextJob")
     assert last(chain, "ClaimJobEvent")[3] == 1
-    chain.top_up_job(customer, job_id, 1)
+    chain.customers.top_up_job(customer, job_id, 1)
     chain.send(provider, "MetaScheduler", "claimNextTopUpJob")
     assert last(chain, "ClaimNextTopUpJobEvent")[2] == 1
 
 
 def test_refused_and_overbilled__are_announced(chain: Chain, customer: Account, provider: Account) -> None:
-    refused, kept = chain.request_jobs(customer, DEFINITION, 2, 2 * PER_MINUTE)
-    chain.meta_schedule([refused, kept], provider.address)
+    refused, kept = chain.customers.request_jobs(customer, DEFINITION, 2, 2 * PER_MINUTE)
+    chain.admin.meta_schedule([refused, kept], provider.address)
     chain.send_many(provider, [("MetaScheduler", "claimNextJob", ())] * 2)
     raw = bytes.fromhex(refused[2:])
     chain.send(provider, "MetaScheduler", "refuseJob", raw)
@@ -202,28 +196,28 @@ def test_refused_and_overbilled__are_announced(chain: Chain, customer: Account, 
 
 
 def test_revert__of_any_call__is_told_by_name(chain: Chain, customer: Account, provider: Account) -> None:
-    job_id = chain.request_job(customer, DEFINITION, PER_MINUTE)
-    chain.cancel_job(customer, job_id)
+    job_id = chain.customers.request_job(customer, DEFINITION, PER_MINUTE)
+    chain.customers.cancel_job(customer, job_id)
     with pytest.raises(ChainError, match=r"MetaScheduler\.cancelJob reverts: JobHotStatusOnly\(4\)") as caught:
-        chain.cancel_job(customer, job_id)
+        chain.customers.cancel_job(customer, job_id)
     assert caught.value.revert == Revert("JobHotStatusOnly", (4,))
     with pytest.raises(ChainError, match="InvalidJob"):
         chain.job("0x" + "0" * 64)
     with pytest.raises(ChainError, match="InsufficientFunds"):
-        chain.request_job(provider, DEFINITION, PER_MINUTE)
+        chain.customers.request_job(provider, DEFINITION, PER_MINUTE)
 
 
 def test_revert__within_a_burst__is_told_by_name(chain: Chain, customer: Account, provider: Account) -> None:
-    job_id = chain.request_job(customer, DEFINITION, PER_MINUTE)
+    job_id = chain.customers.request_job(customer, DEFINITION, PER_MINUTE)
     with pytest.raises(ChainError, match=r"MetaScheduler\.metaSchedule reverts: SameStatusError"):
-        chain.meta_schedule([job_id, job_id], provider.address)
+        chain.admin.meta_schedule([job_id, job_id], provider.address)
 
 
 def test_burst__of_200_jobs__each_step_fits_a_block(chain: Chain, customer: Account, provider: Account) -> None:
-    job_ids = chain.request_jobs(customer, DEFINITION, 200, 2 * PER_MINUTE)
+    job_ids = chain.customers.request_jobs(customer, DEFINITION, 200, 2 * PER_MINUTE)
     assert len(set(job_ids)) == 200
-    assert chain.jobs_of(customer.address) == job_ids
-    chain.meta_schedule(job_ids, provider.address)
+    assert chain.customers.jobs_of(customer.address) == job_ids
+    chain.admin.meta_schedule(job_ids, provider.address)
     raw = [bytes.fromhex(job_id[2:]) for job_id in job_ids]
     steps: dict[str, list[tuple[str, str, tuple[object, ...]]]] = {
         "claim": [("MetaScheduler", "claimNextJob", ())] * 200,
@@ -239,8 +233,8 @@ def test_burst__of_200_jobs__each_step_fits_a_block(chain: Chain, customer: Acco
 
 
 def test_claims__of_a_burst__come_in_the_order_of_the_queue(chain: Chain, customer: Account, provider: Account) -> None:
-    job_ids = chain.request_jobs(customer, DEFINITION, 5, PER_MINUTE)
-    chain.meta_schedule(job_ids, provider.address)
+    job_ids = chain.customers.request_jobs(customer, DEFINITION, 5, PER_MINUTE)
+    chain.admin.meta_schedule(job_ids, provider.address)
     claimed = event("MetaScheduler", "ClaimJobEvent")
     receipts = chain.send_many(provider, [("MetaScheduler", "claimNextJob", ())] * 5)
     logs = [log for receipt in receipts for log in receipt["logs"] if log["topics"][0] == claimed.topic]
@@ -249,11 +243,11 @@ def test_claims__of_a_burst__come_in_the_order_of_the_queue(chain: Chain, custom
 
 def test_grant_metascheduler__lets_another_account_assign(chain: Chain, customer: Account, provider: Account) -> None:
     newcomer = chain.new_account()
-    job_id = chain.request_job(customer, DEFINITION, PER_MINUTE)
+    job_id = chain.customers.request_job(customer, DEFINITION, PER_MINUTE)
     arguments = (bytes.fromhex(job_id[2:]), provider.address)
     with pytest.raises(ChainError, match="missing the role"):
         chain.send(newcomer, "MetaScheduler", "metaSchedule", *arguments)
-    chain.grant_metascheduler(newcomer)
+    chain.admin.grant_metascheduler(newcomer)
     chain.send(newcomer, "MetaScheduler", "metaSchedule", *arguments)
     assert chain.job(job_id).status is ChainStatus.META_SCHEDULED
 
@@ -266,9 +260,9 @@ def test_mine__adds_blocks(chain: Chain) -> None:
 
 def test_chain__with_a_block_time__mines_by_the_clock() -> None:
     with private_processes() as processes:
-        chain = Chain.start(processes, block_time_s=0.1)
+        chain = start_chain(processes, block_time_s=0.1)
         customer = chain.new_account()
-        chain.mint_credits(customer.address, 100 * PER_MINUTE)
-        job_ids = chain.request_jobs(customer, DEFINITION, 20, PER_MINUTE)
-        assert chain.jobs_of(customer.address) == job_ids
+        chain.admin.mint_credits(customer.address, 100 * PER_MINUTE)
+        job_ids = chain.customers.request_jobs(customer, DEFINITION, 20, PER_MINUTE)
+        assert chain.customers.jobs_of(customer.address) == job_ids
         assert chain.rpc.call("anvil_getAutomine") is False

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from eth_utils.crypto import keccak
 
-from devgrid.chain import REPOSITORY, start_anvil
-from devgrid.process import wait_until
-from devgrid.state import private_processes
-from supervisor_tasks.chain.codec import decode_revert
-from supervisor_tasks.chain.rpc import Rpc, RpcError
+from devgrid import REPOSITORY
+from devgrid.chain.deployment import start_anvil
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import decode_revert
+from supervisor_tasks.chain.rpc.client import Rpc, RpcError
+
+pytestmark = pytest.mark.slow  # compiles all contracts
 
 CONTRACTS = REPOSITORY / "devgrid/contracts"
 CASES = [

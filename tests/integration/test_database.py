@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.process import wait_until
-from supervisor_tasks.ledger.database import RESTED_S, asking
+from devgrid.processes import wait_until
+from supervisor_tasks.ledger.database import RESTED_S, read_connection
 from tests.ledgers import migrated
 
 
@@ -18,7 +18,7 @@ def engine() -> Iterator[Engine]:
 
 
 def test_connection__ended_while_it_rested__is_made_anew_and_nobody_notices(engine: Engine) -> None:
-    with asking(engine) as connection:
+    with read_connection(engine) as connection:
         rested = connection.scalar(text("SELECT pg_backend_pid()"))
     rests_since_s = time.monotonic()
     somebody = create_engine(engine.url)
@@ -26,14 +26,14 @@ def test_connection__ended_while_it_rested__is_made_anew_and_nobody_notices(engi
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": rested})
     somebody.dispose()
     wait_until(lambda: time.monotonic() - rests_since_s > RESTED_S, "the connection to have rested", 60.0)
-    with asking(engine) as connection:
+    with read_connection(engine) as connection:
         assert connection.scalar(text("SELECT pg_backend_pid()")) != rested
 
 
 def test_asking__many_times__its_statement_stays_prepared(engine: Engine) -> None:
     for _ in range(20):
-        with asking(engine) as connection:
+        with read_connection(engine) as connection:
             connection.execute(text("SELECT count(*) FROM jobs WHERE job_id = :job_id"), {"job_id": "0x"})
-    with asking(engine) as connection:
+    with read_connection(engine) as connection:
         prepared = connection.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
     assert any("count(*) FROM jobs" in statement for statement in prepared)

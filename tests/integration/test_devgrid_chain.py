@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain import Chain, ChainError, JobDefinition, Prices
-from devgrid.process import Processes, wait_until
-from devgrid.state import private_processes
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import ChainError, ChainPrices, JobDefinition
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
 
 BLOCK_TIME_S = 0.001  # more than any machine can do
 
@@ -19,7 +21,7 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes, block_time_s=BLOCK_TIME_S)
+    return start_chain(processes, block_time_s=BLOCK_TIME_S)
 
 
 def test_block_time__blocks_come_by_themselves(chain: Chain) -> None:
@@ -39,8 +41,8 @@ def test_more_blocks_than_the_machine_can_do__a_transaction_is_mined_all_the_sam
 def test_jobs__many_at_once__as_one_by_one(chain: Chain) -> None:
     customer = chain.new_account()
     definition = JobDefinition(batch_location_hash="a" * 64)
-    chain.mint_credits(customer.address, 10**20)
-    job_ids = chain.request_jobs(customer, definition, 3, Prices().of(definition))
+    chain.admin.mint_credits(customer.address, 10**20)
+    job_ids = chain.customers.request_jobs(customer, definition, 3, ChainPrices().of(definition))
     assert chain.jobs(job_ids) == [chain.job(job_id) for job_id in job_ids]
     with pytest.raises(ChainError, match="InvalidJob"):
         chain.jobs([*job_ids, f"0x{7:064x}"])
@@ -49,7 +51,7 @@ def test_jobs__many_at_once__as_one_by_one(chain: Chain) -> None:
 def test_lose_from__a_block_that_is_empty__what_came_after_it_is_lost() -> None:
     """anvil puts the same block in the place of an empty one, of the same second and with the fee at its lowest."""
     with private_processes() as running:
-        chain = Chain.start(running)
+        chain = start_chain(running)
         customer = chain.new_account()
         chain.mine(300)
         empty = chain.block_number() - 3

@@ -12,13 +12,13 @@ from subprocess import PIPE
 import grpc
 import pytest
 
+from devgrid.cluster.linux_users import FIRST_UID, Users
+from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.machine import deadline
-from devgrid.process import Processes, wait_until
-from devgrid.slurm import Slurm
-from devgrid.sshd import Sshd, authorized_keys_command
-from devgrid.state import private_processes
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
-from devgrid.users import FIRST_UID, Users
 from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest, FetchAuthorizedKeysResponse
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIServicer, add_SshAPIServicer_to_server
 
@@ -56,7 +56,7 @@ def test_user_added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
 ADD_ALL = """
 import sys
 from pathlib import Path
-from devgrid.users import Users
+from devgrid.cluster.linux_users import Users
 sys.stdout.write("ready\\n")
 sys.stdout.flush()
 sys.stdin.readline()

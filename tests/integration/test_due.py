@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, event, text
 
-from supervisor_tasks.cli import main
-from supervisor_tasks.job import Kind
-from supervisor_tasks.ledger.due import CLOCK, Due, Look, not_woken
-from supervisor_tasks.ledger.leases import single_flight
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.due import Due, Look, not_dispatched
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.tick_names import CLOCK
+from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from tests.commands import supervisor
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 JOB = job_id(1)
@@ -43,8 +44,8 @@ def look(engine: Engine, cluster: str = "here") -> Look:
 
 def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
     found = look(engine)
-    assert found == Look(sweep=True)
-    assert (Ticks(engine, "here").age_s(CLOCK) or 99.0) < 10.0
+    assert found == Look(sweep=True, hour=found.hour)
+    assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < 10.0
 
 
 def test_look__is_one_statement(engine: Engine) -> None:
@@ -59,36 +60,39 @@ def test_look__is_one_statement(engine: Engine) -> None:
 def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
     engine: Engine, ledger: Ledger
 ) -> None:
-    ledger.record(Change(JOB, claim(1)))
+    ledger.record(JobChange(JOB, claim(1)))
     assert look(engine).under_way
-    assert not look(engine).unwoken  # its message may be under way
+    assert not look(engine).undispatched  # its message may be under way
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET woken_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+            text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
         )
-    assert look(engine).unwoken
-    assert not look(engine, "there").unwoken
+    assert look(engine).undispatched
+    assert not look(engine, "there").undispatched
 
 
 def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: Engine, ledger: Ledger) -> None:
-    ledger.record(Change(JOB, claim(1)))
-    assert ledger.effects.lease([Kind.FETCH])
-    assert (look(engine).unwoken, look(engine).abandoned) == (False, False)
+    ledger.record(JobChange(JOB, claim(1)))
+    assert ledger.effects.lease([EffectKind.FETCH])
+    assert (look(engine).undispatched, look(engine).abandoned) == (False, False)
     ledger.holder.close()
     assert look(engine).abandoned
 
 
 def test_look__who_is_at_work_under_a_guard__is_busy(engine: Engine) -> None:
-    with single_flight(engine, "here track") as mine, single_flight(engine, "there scan"):
+    with (
+        try_advisory_lock(engine, cluster_lock("here", "collect_receipts")) as mine,
+        try_advisory_lock(engine, cluster_lock("there", "scan")),
+    ):
         assert mine
-        assert look(engine).busy == {"track"}
+        assert look(engine).busy == {"collect_receipts"}
     assert look(engine).busy == frozenset()
 
 
-def test_not_woken__no_message_could_be_sent__is_due_at_once(engine: Engine, ledger: Ledger) -> None:
-    ledger.effects.wake = lambda effects: not_woken(engine, effects)
-    ledger.record(Change(JOB, claim(1)))
-    assert look(engine).unwoken
+def test_not_dispatched__no_message_could_be_sent__is_due_at_once(engine: Engine, ledger: Ledger) -> None:
+    ledger.effects.wake = lambda effects: not_dispatched(engine, effects)
+    ledger.record(JobChange(JOB, claim(1)))
+    assert look(engine).undispatched
 
 
 def test_settle__of_the_operator__is_due_with_the_next_question(
@@ -96,10 +100,10 @@ def test_settle__of_the_operator__is_due_with_the_next_question(
 ) -> None:
     """A command sends no message: nothing is to wait for one that was never sent."""
     bring_to_queued(ledger, 1)
-    words = ("settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
-    ended = CliRunner().invoke(main, words, env=postgres[1])
+    words = ("job", "settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    ended = supervisor(*words, env=postgres[1])
     assert ended.exit_code == 0, ended.output
     with engine.connect() as connection:
-        query = text("SELECT woken_at FROM effects WHERE kind = 'report' AND done_at IS NULL")
+        query = text("SELECT notified_at FROM effects WHERE kind = 'report' AND done_at IS NULL")
         assert list(connection.scalars(query)) == [None]
-    assert look(engine).unwoken
+    assert look(engine).undispatched

@@ -16,19 +16,21 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.state import new_state_folder
-from supervisor_tasks import embedded
+from devgrid.processes import wait_until
+from devgrid.state_folder import new_state_folder
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.config.embedded_servers import EmbeddedServerError
 from supervisor_tasks.config.private_files import StateFolderError
-from supervisor_tasks.embedded import EmbeddedServerError
-from supervisor_tasks.settings import load
+from supervisor_tasks.config.settings import load
+
+pytestmark = pytest.mark.slow  # starts and kills whole servers
 
 PROGRAM = """
 import sys
-from supervisor_tasks.embedded import broker_url, database_url
-from supervisor_tasks.settings import load_or_exit
+from supervisor_tasks.config.embedded_servers import broker_url, database_url
+from supervisor_tasks.config.settings import load_or_exit
 settings = load_or_exit()
 print(database_url(settings), broker_url(settings), flush=True)
 sys.stdin.read()
@@ -66,7 +68,7 @@ def prepared() -> Iterator[Path]:
     """A state folder whose Postgres has been initialised; tests take copies of it."""
     state = new_state_folder()
     (state / "postgres").mkdir()
-    embedded.postgres(state / "postgres")
+    embedded_servers.postgres(state / "postgres")
     yield state
     shutil.rmtree(state)
 
@@ -118,8 +120,8 @@ def value(state: Path, query: str) -> object:
 def test_urls__configured__are_used_as_they_are() -> None:
     given = {"DATABASE_URL": "postgresql://u:p@h:5/d?sslmode=require", "BROKER_URL": "redis://h/1"}
     settings = load(environment=given)
-    assert embedded.database_url(settings) == "postgresql+psycopg://u:p@h:5/d?sslmode=require"
-    assert embedded.broker_url(settings) == "redis://h/1"
+    assert embedded_servers.database_url(settings) == "postgresql+psycopg://u:p@h:5/d?sslmode=require"
+    assert embedded_servers.broker_url(settings) == "redis://h/1"
 
 
 def test_servers__several_users_at_once__share_one_of_each(state: Path, users: Callable[[], User]) -> None:
@@ -199,7 +201,8 @@ def both_answer(state: Path) -> bool:
 
 def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path) -> None:
     """Whoever looks after them is at it just when they are left."""
-    user = User(state, "from supervisor_tasks import embedded\nembedded.LOOK_EVERY_S = 0\n" + PROGRAM)
+    at_once = "from supervisor_tasks.config import embedded_servers\nembedded_servers.LOOK_EVERY_S = 0\n"
+    user = User(state, at_once + PROGRAM)
     user.urls()
     for server in servers(state):
         server.kill()
@@ -216,7 +219,7 @@ def test_server__asked_to_end_before_it_can_hear_it__ends(kind: str, state: Path
 import signal
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from supervisor_tasks import embedded
+from supervisor_tasks.config import embedded_servers as embedded
 folder = Path({str(folder)!r})
 server = embedded.{kind}(folder)
 embedded._start(server)
@@ -246,7 +249,8 @@ def test_postgres__initialising_killed__next_start_begins_anew() -> None:
     folder = state / "postgres"
     folder.mkdir()
     program = (
-        f"from pathlib import Path; from supervisor_tasks import embedded; embedded.postgres(Path({str(folder)!r}))"
+        "from pathlib import Path; from supervisor_tasks.config import embedded_servers; "
+        f"embedded_servers.postgres(Path({str(folder)!r}))"
     )
     try:
         child = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, start_new_session=True)
@@ -267,7 +271,7 @@ def test_postgres__initialising_killed__next_start_begins_anew() -> None:
 def test_postgres__as_root__runs_with_no_right_of_root(state: Path, users: Callable[[], User]) -> None:
     users().urls()
     (postgres,) = [server for server in servers(state) if server.username() != "root"]
-    assert postgres.username() == embedded.DATABASE_USER
+    assert postgres.username() == embedded_servers.DATABASE_USER
     assert 0 not in postgres.gids()
     status = Path(f"/proc/{postgres.pid}/status").read_text()
     (groups,) = [line.partition(":")[2].split() for line in status.splitlines() if line.startswith("Groups:")]
@@ -284,9 +288,9 @@ def test_state_folder__too_long_for_a_socket__says_so(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     settings = load(environment={"STATE_DIR": str(folder)})
     with pytest.raises(StateFolderError, match="a Unix socket may have 107: choose a shorter folder"):
-        embedded.database_url(settings)
+        embedded_servers.database_url(settings)
     with pytest.raises(StateFolderError, match="choose a shorter folder"):
-        embedded.broker_url(settings)
+        embedded_servers.broker_url(settings)
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as somebody else")
@@ -295,7 +299,7 @@ def test_state_folder__closed_to_postgres__says_so() -> None:
     state.chmod(0o700)
     try:
         with pytest.raises(StateFolderError, match=f"{state} is closed to other users"):
-            embedded.database_url(load(environment={"STATE_DIR": str(state / "s")}))
+            embedded_servers.database_url(load(environment={"STATE_DIR": str(state / "s")}))
     finally:
         shutil.rmtree(state)
 
@@ -303,14 +307,14 @@ def test_state_folder__closed_to_postgres__says_so() -> None:
 def test_server__cannot_start__error_names_the_log(state: Path) -> None:
     (state / "postgres" / "data" / "postgresql.conf").write_text("nonsense = yes\n")
     with pytest.raises(EmbeddedServerError, match=r"server\.log"):
-        embedded.database_url(load(environment={"STATE_DIR": str(state)}))
+        embedded_servers.database_url(load(environment={"STATE_DIR": str(state)}))
 
 
 def test_servers__asked_for_by_several_threads__are_one_of_each(state: Path) -> None:
     program = """
 from concurrent.futures import ThreadPoolExecutor
-from supervisor_tasks.embedded import broker_url
-from supervisor_tasks.settings import load_or_exit
+from supervisor_tasks.config.embedded_servers import broker_url
+from supervisor_tasks.config.settings import load_or_exit
 with ThreadPoolExecutor(4) as pool:
     print(len(set(pool.map(broker_url, [load_or_exit()] * 4))))
 """

@@ -14,8 +14,8 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 
 import supervisor_tasks
-from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
-from supervisor_tasks.journey.vain_claims import REVERTED
+from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
+from supervisor_tasks.jobs.claim_backoff import REVERTED
 from supervisor_tasks.ledger import facts as module
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.facts import (
@@ -34,9 +34,9 @@ from supervisor_tasks.ledger.facts import (
     Stored,
     dataclass_codec,
 )
-from supervisor_tasks.ledger.provider import WANTED, Registrations
+from supervisor_tasks.ledger.registrations import REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
-from supervisor_tasks.offer import Machine
+from supervisor_tasks.provider.offer import Machine
 from tests.ledgers import emptied, migrated
 
 
@@ -185,11 +185,11 @@ def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(facts: 
     command.upgrade(config, "head")
     assert facts.get(PROVIDER) == "0x33"
     assert facts.get(SLURM_START) == SlurmStart("1700000000", 20.0, 17)
-    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(OLD_BENCHMARKS)) == (3, True, True)
+    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (3, True, True)
     assert facts.read(REWIND) is not None
     assert facts.get(REVERTED["claim-top-up"]) == 4
     registrations = Registrations(facts)
-    assert registrations.asked(WANTED) == "the operator"
+    assert registrations.asked(REGISTRATION_REQUESTED) == "the operator"
     assert registrations.hardware()[0] == (Machine(0, 2, 16000),)
     command.downgrade(config, "0014")
     with engine.connect() as connection:

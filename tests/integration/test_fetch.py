@@ -8,22 +8,23 @@ import grpc
 import pytest
 from sqlalchemy import text
 
-from devgrid import scripts
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.grid import start_services
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.state import private_processes
+from devgrid.processes import wait_until
+from devgrid.services import script_store
+from devgrid.services.start import start_services
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest
 from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
-from supervisor_tasks.channels import Channels
-from supervisor_tasks.events import Claimed
-from supervisor_tasks.job import Address, ChainStatus, Definition, Job, JobId, Kind, State
-from supervisor_tasks.jobdefs import JobDefinitions
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_definitions import JobDefinitions
+from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, Job, JobId, State
+from supervisor_tasks.ledger.ledger import JobChange
 from tests.carrying import carry_out
 from tests.integration.wallets import Fleet, databases
 
@@ -34,7 +35,7 @@ SCRIPT = "#!/bin/bash\necho hello\n"
 class Fetching:
     """A claimed job, and a site that can fetch its script. `before_answer` happens between challenge and answer."""
 
-    site: Site
+    site: WorkerContext
     fleet: Fleet
     customer: Account
     provider: Account
@@ -47,8 +48,8 @@ class Fetching:
         """The ledger hears of a claim; the service's node has it as the contract has, or not, with another customer."""
         location = location or self.location
         mine = JobDefinition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location)
-        job_id = JobId(self.fleet.chain.request_job(self.customer, mine, 10**21))
-        self.fleet.chain.meta_schedule([job_id], self.provider.address)
+        job_id = JobId(self.fleet.chain.customers.request_job(self.customer, mine, 10**21))
+        self.fleet.chain.admin.meta_schedule([job_id], self.provider.address)
         claimed = Claimed(
             job_id=job_id,
             customer=Address(customer or self.customer.address),
@@ -58,7 +59,7 @@ class Fetching:
             time_limit_min=1,
             at=(7, 1),
         )
-        self.site.ledger.record(Change(job_id, claimed))
+        self.site.ledger.record(JobChange(job_id, claimed))
         return job_id
 
     def try_once(self, job_id: JobId) -> Job:
@@ -67,7 +68,7 @@ class Fetching:
             due = "UPDATE effects SET due_at = now() - interval '1 s' WHERE job_id = :id AND done_at IS NULL"
             connection.execute(text(due), {"id": job_id})
             fetch = "SELECT id FROM effects WHERE job_id = :id AND kind = :kind"
-            effect_id = connection.scalar(text(fetch), {"id": job_id, "kind": Kind.FETCH})
+            effect_id = connection.scalar(text(fetch), {"id": job_id, "kind": EffectKind.FETCH})
         carry_out(self.site, effect_id)
         return self.site.ledger.jobs([job_id])[job_id]
 
@@ -75,7 +76,7 @@ class Fetching:
         """What the last try came to."""
         with self.fleet.engine.connect() as connection:
             query = text("SELECT last_error FROM effects WHERE job_id = :id AND kind = :kind")
-            return str(connection.scalar(query, {"id": job_id, "kind": Kind.FETCH}))
+            return str(connection.scalar(query, {"id": job_id, "kind": EffectKind.FETCH}))
 
     def was_down(self, job_id: JobId) -> None:
         """The service, for more tries than a refusal must have had to count."""
@@ -93,14 +94,14 @@ class Fetching:
 @pytest.fixture(scope="module")
 def fetching() -> Iterator[Fetching]:
     with private_processes() as processes, databases(processes, "fetching") as (engine,):
-        chain = Chain.start(processes)
+        chain = start_chain(processes)
         certificates = make_certificates(processes.folder / "tls")
         address = start_services(processes, chain, certificates)
         processes.stop(processes.find("metascheduler"))
-        location = scripts.store_script(processes.folder / "scripts", SCRIPT)
+        location = script_store.store_script(processes.folder / "scripts", SCRIPT)
         provider, customer = chain.new_account(), chain.new_account()
-        chain.register_provider(provider, [Node(0, 8, 1000)], Prices())
-        chain.mint_credits(customer.address, 10**24)
+        chain.register_provider(provider, [ChainNode(0, 8, 1000)], ChainPrices())
+        chain.admin.mint_credits(customer.address, 10**24)
         channels = Channels(authority=certificates.ca)
 
         def answers() -> bool:
@@ -164,7 +165,7 @@ def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fet
 
 def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(fetching: Fetching) -> None:
     much = "#!/bin/sh\n" + "# much\n" * (5 * 2**20 // 7)
-    job_id = fetching.claim(location=scripts.store_script(fetching.scripts, much))
+    job_id = fetching.claim(location=script_store.store_script(fetching.scripts, much))
 
     def is_told() -> bool:  # a connection that has just broken may be told of first
         return fetching.try_once(job_id).state is State.ENDED

@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from tests.load.million import fill
 from tests.watching import ledger, rows, wait_for_end
 
@@ -31,15 +32,25 @@ LARGE = (
 )
 JOBS = 5
 PATIENCE_S = 120.0
-COMMANDS = ("status", "jobs", "parked", "alarms", "sweeps", "transactions", "transactions --open")
+COMMANDS = (
+    "status",
+    "job list",
+    "effect list",
+    "alarm list",
+    "sweep list",
+    "tx list",
+    "tx list --open",
+    "log",
+    "cluster list",
+)
 
 # What happened before the chain of the grid began: none of it is near a reorganisation.
 _OLD = (
-    "UPDATE jobs SET chain_block = -chain_block, heard_block = -heard_block",
+    "UPDATE jobs SET chain_block = -chain_block, last_event_block = -last_event_block",
     "UPDATE transactions SET block_number = -block_number",
     "DELETE FROM blocks",
     """
-    INSERT INTO benchmark_runs (cluster, why, state, token, ended_at, machines, terms)
+    INSERT INTO benchmark_runs (cluster, why, state, token, ended_at, hardware_digest, pricing_digest)
     SELECT :cluster, 'a measurement', 'DONE', n, now(), 'machines', 'terms' FROM generate_series(1, 5000) AS n
     """,
     """
@@ -58,7 +69,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
+    running = Grid.start(GridOptions(block_time_s=0.25))
     try:
         running.fleet.migrate()
         with ledger(running) as engine:
@@ -96,8 +107,8 @@ def sweeps_ended(grid: Grid) -> int:
 
 def all_have_ticked(grid: Grid) -> bool:
     """Whether what is done at intervals has succeeded since the fleet was started."""
-    ticked = {row.name for row in rows(grid, "SELECT name FROM ticks")}
-    return ticked >= {"claim", "scan", "watch", "sweep"}
+    ticked = {row.name for row in rows(grid, "SELECT name FROM periodic_runs")}
+    return ticked >= {"claim", "scan", "check_alarms", "sweep"}
 
 
 def suspects(grid: Grid, scanned: set[str]) -> list[str]:
@@ -130,13 +141,13 @@ def test_fleet_at_work__in_a_ledger_of_years__reads_no_large_table_as_a_whole(gr
     cancelled = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     for job_id in job_ids:
         wait_for_end(grid, job_id, PATIENCE_S)
-    grid.chain.cancel_job(customer, cancelled)
+    grid.chain.customers.cancel_job(customer, cancelled)
     wait_for_end(grid, cancelled, PATIENCE_S)
     for words in COMMANDS:
         supervisor(grid, *words.split())
-    supervisor(grid, "job", job_ids[0])
+    supervisor(grid, "job", "show", job_ids[0])
     swept = sweeps_ended(grid)
-    supervisor(grid, "sweep")
+    supervisor(grid, "sweep", "run", "--yes")
     wait_until(lambda: sweeps_ended(grid) > swept, "a sweep", PATIENCE_S)
     wait_until(lambda: all_have_ticked(grid), "each periodic task to succeed", PATIENCE_S)
     for name in ("beat", "worker", "callbacks"):  # what they have counted is there when their connections end

@@ -22,21 +22,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from redis import Redis
 from sqlalchemy import Engine, create_engine, insert, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
+from devgrid import REPOSITORY
+from devgrid.faults.network_proxy import Direction, Proxy
 from devgrid.machine import deadline
-from devgrid.process import Processes, answers, free_port, wait_until
-from devgrid.proxy import Proxy, Way
-from devgrid.state import private_processes
+from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from grpc_callbacks.inbox import Inbox, InboxClosedError, InboxFullError
-from grpc_callbacks.room import Kind
+from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError
+from grpc_callbacks.room import CallbackOrigin
 from grpc_callbacks.server import REPORTER_ASKS
-from grpc_callbacks.validation import StatusReport
+from grpc_callbacks.validation import CallbackPayload
 from plugins.reporter import HEARD_AS
-from supervisor_tasks import embedded
-from supervisor_tasks.ledger.models import Base
-from supervisor_tasks.ledger.tellers import CALLBACKS, REPORTER, unbroken_tick
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
+from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tick_names import CALLBACKS
 
 NAME = "0x" + "ab" * 32
 PUBLIC_LINE = (
@@ -48,7 +49,7 @@ PUBLIC_LINE = (
 
 
 @dataclass
-class Site:
+class WorkerContext:
     """A gRPC process with its database and broker."""
 
     processes: Processes
@@ -76,11 +77,11 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[WorkerContext]:
     with private_processes() as processes:
         folder = processes.folder
         servers = {}
-        for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+        for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
             (folder / name).mkdir()
             servers[name] = describe(folder / name)
             start_server(processes, name, servers[name])
@@ -100,12 +101,12 @@ def site() -> Iterator[Site]:
             "BROKER_URL": servers["redis"].url,
         }
         start_callbacks(processes, environment, "callbacks")
-        yield Site(processes, engine, environment, certificates.ca.read_bytes())
+        yield WorkerContext(processes, engine, environment, certificates.ca.read_bytes())
         engine.dispose()
 
 
 @pytest.fixture(autouse=True)
-def _empty_inbox(site: Site) -> None:
+def _empty_inbox(site: WorkerContext) -> None:
     site.forget()
 
 
@@ -177,13 +178,13 @@ def set_status(channel: grpc.Channel, timeout_s: float = 10.0, **fields: Any) ->
     call(MESSAGES["SetJobStatusRequest"](**fields), timeout=timeout_s)
 
 
-def test_set_job_status__client_from_independent_descriptors__leaves_the_row(site: Site) -> None:
+def test_set_job_status__client_from_independent_descriptors__leaves_the_row(site: WorkerContext) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=4242, duration=125, status=8, exit_code=768)
     assert site.rows() == [(NAME, 4242, 8, 125, 768, "here")]
 
 
-def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(site: Site) -> None:
+def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(site: WorkerContext) -> None:
     # field 1, 66 bytes | field 2 varint 300 | field 3 varint 61 | field 4 varint 7 | field 5 varint 256
     raw: Any = b"\x0a\x42" + NAME.encode() + b"\x10\xac\x02" + b"\x18\x3d" + b"\x20\x07" + b"\x28\x80\x02"
     with site.channel() as channel:
@@ -192,27 +193,27 @@ def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(site: Site) ->
     assert site.rows() == [(NAME, 300, 7, 61, 256, "here")]
 
 
-def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(site: Site) -> None:
+def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(site: WorkerContext) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=4)
     assert site.rows() == [(NAME, 7, 4, 0, 0, "here")]
 
 
-def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(site: Site) -> None:
+def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(site: WorkerContext) -> None:
     """By itself, gRPC's server ends a connection that is pinged more often than every five minutes (too_many_pings)."""
     eager = [("grpc.keepalive_time_ms", 1200), ("grpc.keepalive_permit_without_calls", 1)]
     options = [*eager, ("grpc.http2.max_pings_without_data", 0)]
     credentials = grpc.ssl_channel_credentials(site.ca)
     with Proxy.start(site.address) as network, grpc.secure_channel(network.address, credentials, options) as channel:
         set_status(channel, name=NAME, id=7, status=4)
-        before = network.passed[Way.THERE]
+        before = network.passed[Direction.TO_SERVER]
         six_pings = 6 * (17 + 22)  # bytes of HTTP/2's frame and of TLS's
-        wait_until(lambda: network.passed[Way.THERE] - before >= six_pings, "six pings", 60.0)
+        wait_until(lambda: network.passed[Direction.TO_SERVER] - before >= six_pings, "six pings", 60.0)
         set_status(channel, name=NAME, id=8, status=4)
         assert network.connections == 1
 
 
-def test_set_job_status__repeat__is_ok_and_one_row(site: Site) -> None:
+def test_set_job_status__repeat__is_ok_and_one_row(site: WorkerContext) -> None:
     with site.channel() as channel:
         for _ in range(3):
             set_status(channel, name=NAME, id=7, duration=1, status=7)
@@ -236,7 +237,7 @@ def test_set_job_status__repeat__is_ok_and_one_row(site: Site) -> None:
     ],
 )
 def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
-    site: Site, fields: dict[str, Any], said: str
+    site: WorkerContext, fields: dict[str, Any], said: str
 ) -> None:
     good: dict[str, Any] = {"name": NAME, "id": 7, "duration": 1, "status": 7, "exit_code": 0}
     with site.channel() as channel, pytest.raises(grpc.RpcError) as caught:
@@ -247,23 +248,25 @@ def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
 
 
 @pytest.mark.parametrize("status", [5, 11, 99])
-def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored(site: Site, status: int) -> None:
+def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored(
+    site: WorkerContext, status: int
+) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=status)
     assert site.rows() == []
 
 
-def test_set_job_status__stored__wakes_the_witness_of_the_cluster(site: Site) -> None:
+def test_set_job_status__stored__wakes_the_witness_of_the_cluster(site: WorkerContext) -> None:
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
         redis.flushall()
         with site.channel() as channel:
             set_status(channel, name=NAME, id=7, status=7)
         wait_until(lambda: bool(redis.llen("here.slurm")), "a message", 5.0)
         message = json.loads(redis.lindex("here.slurm", 0))
-    assert message["headers"]["task"] == "supervisor_tasks.tasks.witness"
+    assert message["headers"]["task"] == "supervisor_tasks.tasks.poll_jobs"
 
 
-def test_fetch_authorized_keys__is_the_public_line(site: Site) -> None:
+def test_fetch_authorized_keys__is_the_public_line(site: WorkerContext) -> None:
     with site.channel() as channel:
         call = channel.unary_unary(
             "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys",
@@ -275,7 +278,7 @@ def test_fetch_authorized_keys__is_the_public_line(site: Site) -> None:
         )
 
 
-def test_database_away__unavailable_and_not_serving__back_by_itself(site: Site) -> None:
+def test_database_away__unavailable_and_not_serving__back_by_itself(site: WorkerContext) -> None:
     serving, away = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
     with site.channel() as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -292,32 +295,32 @@ def test_database_away__unavailable_and_not_serving__back_by_itself(site: Site) 
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert time.monotonic() - began_s < deadline(5.0)
         wait_until(health_is(away), "NOT_SERVING", 10.0, 0.1)
-        start_server(site.processes, "postgres", embedded.postgres(site.processes.folder / "postgres"))
+        start_server(site.processes, "postgres", embedded_servers.postgres(site.processes.folder / "postgres"))
         wait_until(health_is(serving), "SERVING again", 10.0, 0.1)
         set_status(channel, name=NAME, id=7, status=7)
     assert len(site.rows()) == 1
 
 
-def know(site: Site, job_id: str, slurm_id: int) -> None:
+def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
     """The ledger has the job."""
     job: dict[str, Any] = {"cluster": "here", "job_id": job_id, "slurm_id": slurm_id, "state": "RUNNING"}
     job |= {"top_ups": [], "definition": {}, "cancel_requested": False}
-    job |= dict.fromkeys(("customer", "provider", "claim_key", "grid_logger_url", "message"), "")
-    job |= dict.fromkeys(("time_limit_min", "chain_status", "chain_block", "chain_log_index", "looks"), 0)
+    job |= dict.fromkeys(("customer", "provider", "claim_key", "grid_logger_url", "status_message"), "")
+    job |= dict.fromkeys(("time_limit_min", "chain_status", "chain_block", "chain_log_index", "poll_count"), 0)
     with site.engine.begin() as connection:
         connection.execute(insert(Base.metadata.tables["jobs"]).values(**job))
 
 
-def ticks(site: Site) -> dict[str, float]:
-    query = "SELECT name, extract(epoch FROM now() - succeeded_at)::float8 AS age_s FROM ticks WHERE cluster = 'here'"
+def ticks(site: WorkerContext) -> dict[str, float]:
+    query = "SELECT name, extract(epoch FROM now() - succeeded_at)::float8 AS age_s FROM periodic_runs WHERE cluster = 'here'"
     with site.engine.connect() as connection:
         return {row.name: row.age_s for row in connection.execute(text(query))}
 
 
-def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(site: Site) -> None:
+def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(site: WorkerContext) -> None:
     def forgotten() -> None:
         with site.engine.begin() as connection:
-            connection.execute(text("DELETE FROM ticks"))
+            connection.execute(text("DELETE FROM periodic_runs"))
 
     with site.channel() as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -325,7 +328,7 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(sit
             health.Check(health_pb2.HealthCheckRequest(service=service), timeout=deadline(10))
             forgotten()
             wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
-            assert set(ticks(site)) == {CALLBACKS, unbroken_tick(CALLBACKS)}
+            assert set(ticks(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
         assert REPORTER_ASKS == HEARD_AS
         health.Check(health_pb2.HealthCheckRequest(service=HEARD_AS), timeout=deadline(10))
         wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
@@ -334,7 +337,7 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(sit
         assert REPORTER not in ticks(site)
 
 
-def test_broker_hung__callback_is_stored_and_answered_at_once(site: Site) -> None:
+def test_broker_hung__callback_is_stored_and_answered_at_once(site: WorkerContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and never answers
         environment = site.environment | {
             "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
@@ -349,7 +352,7 @@ def test_broker_hung__callback_is_stored_and_answered_at_once(site: Site) -> Non
     site.processes.stop(site.processes.find("callbacks-mute"), patience_s=15.0)
 
 
-def test_sigterm__ends_with_status_0(site: Site) -> None:
+def test_sigterm__ends_with_status_0(site: WorkerContext) -> None:
     environment = site.environment | {"LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
     port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
     child = subprocess.Popen(
@@ -369,11 +372,11 @@ def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path:
 
 
 def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plugin_until_the_job_is_settled(
-    site: Site,
+    site: WorkerContext,
 ) -> None:
-    inbox = Inbox(site.environment["DATABASE_URL"], "here", most=dict.fromkeys(Kind, 3))
+    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3))
     know(site, NAME, 7)
-    said = [StatusReport(NAME, 7, 7, duration_s, 0) for duration_s in range(1, 6)]
+    said = [CallbackPayload(NAME, 7, 7, duration_s, 0) for duration_s in range(1, 6)]
     for report in said[:3]:
         asyncio.run(inbox.store(report, "test"))
     with pytest.raises(InboxFullError):
@@ -390,10 +393,10 @@ def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plug
     inbox.close()
 
 
-def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_on(site: Site) -> None:
-    inbox = Inbox(site.environment["DATABASE_URL"], "here")
-    report = StatusReport(NAME, 7, 7, 1, 0)
-    with pytest.raises(InboxClosedError):
+def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_on(site: WorkerContext) -> None:
+    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
+    report = CallbackPayload(NAME, 7, 7, 1, 0)
+    with pytest.raises(CallbackWriterClosedError):
         asyncio.run(
             inbox.store(report, "\ud800")
         )  # which has no bytes: the driver raises what is no error of a database
@@ -404,9 +407,9 @@ def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_o
 
 
 def test_inbox__the_question_whether_it_is_open_fails_as_nobody_foresaw__is_no(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox = Inbox(site.environment["DATABASE_URL"], "here")
+    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
     with monkeypatch.context() as broken:
         broken.setattr(inbox, "_execute", lambda *_: 1 / 0)
         assert not asyncio.run(inbox.is_open())

@@ -22,23 +22,25 @@ from cryptography.hazmat.primitives.serialization import (
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from devgrid.process import Processes, Running, answers, free_port, wait_until
-from devgrid.state import private_processes
+from devgrid.processes import Processes, Running, answers, free_port, wait_until
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from grpc_callbacks.bell import MOST_WAITING, PAUSE_S, Bell
+from grpc_callbacks.notifier import MOST_WAITING, PAUSE_S, PollNotifier
 from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
-from supervisor_tasks import embedded
+from supervisor_tasks.config import embedded_servers
 from tests.support.callback_servers import PUBLIC_LINE, start_servers
+
+pytestmark = pytest.mark.slow  # outages that last
 
 NAME = "0x" + "cd" * 32
 
 
 @dataclass
-class Site:
+class WorkerContext:
     """A database, a broker and a gRPC process in front of them."""
 
     processes: Processes
@@ -72,10 +74,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[WorkerContext]:
     with private_processes() as processes:
         engine, environment = start_servers(processes)
-        yield Site(processes, engine, environment)
+        yield WorkerContext(processes, engine, environment)
         engine.dispose()
 
 
@@ -92,7 +94,7 @@ def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, floa
 
 
 @pytest.mark.quiet_machine
-def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(site: Site) -> None:
+def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(site: WorkerContext) -> None:
     running, address = site.start("callbacks-hung")
     with grpc.insecure_channel(address) as channel:
         report(channel, 1)
@@ -123,7 +125,7 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
     site.processes.stop(running)
 
 
-def test_sigterm__while_the_database_hangs__ends(site: Site) -> None:
+def test_sigterm__while_the_database_hangs__ends(site: WorkerContext) -> None:
     running, address = site.start("callbacks-to-end")
     with site.database_hung():
         with grpc.insecure_channel(address) as channel:
@@ -133,7 +135,7 @@ def test_sigterm__while_the_database_hangs__ends(site: Site) -> None:
         assert time.monotonic() - began_s < deadline(10.0)
 
 
-def test_eight_callers__all_acknowledged__all_on_disk(site: Site) -> None:
+def test_eight_callers__all_acknowledged__all_on_disk(site: WorkerContext) -> None:
     running, address = site.start("callbacks-many")
     calls = 25
 
@@ -152,7 +154,7 @@ def test_eight_callers__all_acknowledged__all_on_disk(site: Site) -> None:
     site.processes.stop(running)
 
 
-def test_sigterm__the_moment_it_listens__ends_with_status_0(site: Site) -> None:
+def test_sigterm__the_moment_it_listens__ends_with_status_0(site: WorkerContext) -> None:
     for _ in range(3):
         port = free_port()
         environment = {**site.environment, "LISTEN_ADDRESS": f"127.0.0.1:{port}"}
@@ -163,7 +165,7 @@ def test_sigterm__the_moment_it_listens__ends_with_status_0(site: Site) -> None:
         assert child.wait(deadline(20)) == 0
 
 
-def test_tls_files_missing__a_line_each_and_status_2(site: Site, tmp_path: Path) -> None:
+def test_tls_files_missing__a_line_each_and_status_2(site: WorkerContext, tmp_path: Path) -> None:
     missing = str(tmp_path / "cert.pem")
     environment = {**site.environment, "TLS_ENABLE": "true", "TLS_CERT": missing}
     argv = [sys.executable, "-m", "grpc_callbacks"]
@@ -201,7 +203,7 @@ KEY, CERTIFICATE = (
     ],
 )
 def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
-    site: Site, tmp_path: Path, key: str, certificate: str, expected: list[str]
+    site: WorkerContext, tmp_path: Path, key: str, certificate: str, expected: list[str]
 ) -> None:
     locked = load_pem_private_key(make_certificates(tmp_path).key.read_bytes(), None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
@@ -221,7 +223,7 @@ def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
     assert ended.stderr.splitlines() == [line % tmp_path for line in expected]
 
 
-def test_listen_address_taken__a_line_and_status_2(site: Site) -> None:
+def test_listen_address_taken__a_line_and_status_2(site: WorkerContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         environment = {**site.environment, "LISTEN_ADDRESS": address}
@@ -236,39 +238,39 @@ def test_listen_address_taken__a_line_and_status_2(site: Site) -> None:
 # --- the bell ---------------------------------------------------------------------------------------------------------
 
 
-def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: Site) -> None:
-    bell = Bell(site.environment["BROKER_URL"], "flushed")
+def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: WorkerContext) -> None:
+    bell = PollNotifier(site.environment["BROKER_URL"], "flushed")
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
         for _ in range(2):
-            bell.ring()
+            bell.notify()
             wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
             redis.flushall()
     bell.close()
 
 
-def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(site: Site) -> None:
+def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(site: WorkerContext) -> None:
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
-        bell = Bell(site.environment["BROKER_URL"], "together", most_waiting=10_000)
-        bell.ring()
+        bell = PollNotifier(site.environment["BROKER_URL"], "together", most_waiting=10_000)
+        bell.notify()
         wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
         began_s = time.monotonic()
         for _ in range(3000):
-            bell.ring()
+            bell.notify()
             time.sleep(0.0001)  # the pace of a burst of callbacks
         lasted_s = time.monotonic() - began_s
         in_time = redis.llen("together.slurm")
         assert in_time <= 3 + lasted_s / PAUSE_S  # the first one, and one that was due when the last ring came
-        bell.ring()
+        bell.notify()
         bell.close()
         assert redis.llen("together.slurm") > in_time
 
 
-def test_bell__nobody_works_the_queue_off__falls_silent_and_rings_again_when_somebody_does(site: Site) -> None:
+def test_bell__nobody_works_the_queue_off__falls_silent_and_rings_again_when_somebody_does(site: WorkerContext) -> None:
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
-        bell = Bell(site.environment["BROKER_URL"], "full", most_waiting=3)
+        bell = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
 
         def rung_until(waiting: int) -> bool:
-            bell.ring()
+            bell.notify()
             return bool(redis.llen("full.slurm") == waiting)
 
         wait_until(lambda: rung_until(3), "the queue to be full", 30.0)
@@ -282,7 +284,7 @@ STORM = 10_000
 AT_ONCE = 500
 
 
-def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: Site) -> None:
+def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: WorkerContext) -> None:
     running, address = site.start("storm")
     ended = messages.JOB_STATUS_FINISHED
     with (
@@ -308,18 +310,18 @@ NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an error that nobody for
 @pytest.mark.parametrize("answer", [NO_REDIS, NO_HELLO])
 def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: Path, answer: bytes) -> None:
     port = free_port()
-    server = embedded.redis(tmp_path)
+    server = embedded_servers.redis(tmp_path)
     argv = [port_word(word, port) for word in server.argv]
-    bell = Bell(f"redis://127.0.0.1:{port}/0", "nonsense")
+    bell = PollNotifier(f"redis://127.0.0.1:{port}/0", "nonsense")
     with nonsense(port, answer) as heard:
-        bell.ring()
+        bell.notify()
         assert heard.wait(deadline(10))
     with private_processes() as processes:
         processes.start("redis", argv, env=server.environment, ready=lambda: answers(port))
         with Redis(port=port) as redis:
 
             def arrived() -> bool:
-                bell.ring()
+                bell.notify()
                 return bool(redis.llen("nonsense.slurm"))
 
             wait_until(arrived, "a message after the nonsense", 15.0, 0.2)

@@ -6,16 +6,18 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine
 
-from devgrid.chain import Account, Chain, Node, Prices
-from devgrid.state import private_processes
-from supervisor_tasks.chain.codec import event, function
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import event, function
 from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
-from supervisor_tasks.job import ChainStatus, JobId, Report, State
-from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.journey.heard import heard
-from supervisor_tasks.journey.report import report
-from supervisor_tasks.journey.scan import scan
-from supervisor_tasks.ledger.operator import AlarmName
+from supervisor_tasks.indexer.event_logs import decode_logs
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.alarms import AlarmName
 from tests.integration.test_wallet_remedies import settled
 from tests.integration.wallets import DEFINITION, Fleet, databases, empty, scheduled_jobs
 
@@ -36,7 +38,7 @@ def database() -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Chain]:
     with private_processes() as processes:
-        yield Chain.start(processes)
+        yield start_chain(processes)
 
 
 @pytest.fixture
@@ -49,15 +51,15 @@ def fleet(chain: Chain, database: Engine) -> Fleet:
 
 def provider_on(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
 def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") -> JobId:
     """A job of that provider whose definition has these bytes in its location hash, or in a label."""
     customer = chain.new_account()
-    chain.mint_credits(customer.address, 10**24)
-    chain._approve(customer, 10**20)
+    chain.admin.mint_credits(customer.address, 10**24)
+    chain.customers.approve(customer, 10**20)
     where = {
         "hash": replace(DEFINITION, batch_location_hash=PLACE),
         "key": replace(DEFINITION, uses=((PLACE, "v"),)),
@@ -67,11 +69,11 @@ def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") 
     data = request.encode(where.to_abi(), 10**20, bytes(32), False)
     assert data.count(PLACE.encode().hex()) == 1
     call = {"to": chain.addresses.metascheduler, "data": data.replace(PLACE.encode().hex(), words.hex())}
-    (receipt,) = chain._mined(chain._broadcast(customer, [{**call, "gas": 1_000_000}]))
+    (receipt,) = chain.receipts(chain.broadcast(customer, [{**call, "gas": 1_000_000}]))
     requested = event("MetaScheduler", "NewJobRequestEvent")
     (log,) = [log for log in receipt["logs"] if log["topics"][0] == requested.topic]
     job_id = JobId("0x" + requested.decode(log["data"])[0].hex())
-    chain.meta_schedule([job_id], provider)
+    chain.admin.meta_schedule([job_id], provider)
     return job_id
 
 
@@ -118,7 +120,7 @@ def test_job_that_costs_nothing__has_a_limit_beyond_all_numbers__and_ends_with_i
     chain: Chain, database: Engine
 ) -> None:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices(0, 0, 0))
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
     empty(database)
     fleet = Fleet.of(chain, account, database)
     scan(fleet.site)
@@ -136,8 +138,8 @@ def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_hea
     """After a long outage, or with a ledger that was restored."""
     (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
     chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
-    running = {"data": report_call(job_id, Report(ChainStatus.RUNNING)), "gas": 1_000_000}
-    chain._mined(chain._broadcast(account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]))
+    running = {"data": report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), "gas": 1_000_000}
+    chain.receipts(chain.broadcast(account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]))
     assert chain.job(job_id).status is ChainStatus.RUNNING
     scan(fleet.site)
     assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
@@ -166,10 +168,10 @@ def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(chain:
     method, params = contract.logs_call(0, chain.block_number())
     logs = contract.rpc.call(method, *params)
     claims = [log for log in logs if log["topics"][0] == CLAIMED.topic]
-    whole = len(contract.happened(logs)[0])
+    whole = len(contract.decode_events(logs)[0])
     for cut in (len("0x") + 3 * 64, len("0x") + 10):
         claims[-2]["data"] = claims[-1]["data"][:cut]
-        assert len(heard(fleet.site.ledger, contract, logs)) == whole - 1
+        assert len(decode_logs(fleet.site.ledger, contract, logs)) == whole - 1
         (alarm,) = fleet.site.ledger.alarms.all()
         assert alarm.name is AlarmName.CHAIN_LOG_UNREADABLE
         assert alarm.details["tx_hash"] == claims[-2]["transactionHash"]

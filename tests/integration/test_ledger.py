@@ -10,36 +10,37 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
-from devgrid.process import wait_until
-from devgrid.state import private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.events import (
-    CalledBack,
+from devgrid import REPOSITORY
+from devgrid.processes import wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
     CancelRequested,
-    ChainSaw,
+    ChainStatusObserved,
     Claimed,
     Event,
-    Recognised,
     ScriptFetched,
-    SlurmEnded,
-    SlurmStarted,
-    SlurmWaiting,
-    SubmitNotFound,
+    SlurmCompleted,
+    SlurmJobIdentified,
+    SlurmPendingObserved,
+    SlurmRunningObserved,
+    SubmissionNotFound,
+    SubmitOutcomeUnknown,
     SubmitRejected,
     SubmitStarted,
     Submitted,
-    SubmitUnclear,
     ToppedUp,
 )
-from supervisor_tasks.job import Address, ChainStatus, Definition, JobId, Kind, Outcome, SlurmId, State
-from supervisor_tasks.journey.drain import drain
-from supervisor_tasks.ledger import leases
-from supervisor_tasks.ledger.effects import WORKER_ENDED, LeaseLostError, OpenEffect
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, JobId, Outcome, SlurmId, State
+from supervisor_tasks.ledger import worker_sessions
 from supervisor_tasks.ledger.journal import CutOff
-from supervisor_tasks.ledger.leases import ALIVE_HOLDERS, Holder, single_flight
-from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.lock_names import LockName
+from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, WorkerSession, try_advisory_lock
 
 LONG = 2**20  # bytes of a script
 JOB = JobId("0x" + "5" * 64)
@@ -59,7 +60,7 @@ def engine() -> Iterator[Engine]:
     with private_processes() as processes:
         folder = processes.folder / "postgres"
         folder.mkdir()
-        server = embedded.postgres(folder)
+        server = embedded_servers.postgres(folder)
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
         for command in ("upgrade head", "check"):  # and the models are what the migrations make
@@ -79,7 +80,7 @@ class Woken:
     def __call__(self, effects: Sequence[OpenEffect]) -> None:
         self.effects += effects
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[EffectKind]:
         kinds = [effect.kind for effect in self.effects]
         self.effects.clear()
         return kinds
@@ -93,7 +94,9 @@ def woken() -> Woken:
 @pytest.fixture
 def ledger(engine: Engine, woken: Woken) -> Iterator[Ledger]:
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE jobs, events, effects, callbacks, cursors, ticks, transactions CASCADE"))
+        connection.execute(
+            text("TRUNCATE jobs, events, effects, callbacks, cursors, periodic_runs, transactions CASCADE")
+        )
     ledger = Ledger(engine, "here", woken)
     yield ledger
     ledger.holder.close()
@@ -111,21 +114,21 @@ def journal(engine: Engine) -> list[str]:
 
 def bring_to_queued(ledger: Ledger) -> None:
     events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), Submitted(SlurmId(7)))
-    ledger.record(*(Change(JOB, event) for event in events))
+    ledger.record(*(JobChange(JOB, event) for event in events))
 
 
 def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> None:
     bring_to_queued(ledger)
     changed = ledger.record(
-        Change(JOB, ToppedUp("tx:1", 5)),
-        Change(JOB, Recognised(SlurmId(7), 1795285056)),
-        Change(JOB, CancelRequested()),
-        Change(JOB, ChainSaw(ChainStatus.RUNNING, (9, 1))),
-        Change(JOB, SlurmEnded(Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"))),
+        JobChange(JOB, ToppedUp("tx:1", 5)),
+        JobChange(JOB, SlurmJobIdentified(SlurmId(7), 1795285056)),
+        JobChange(JOB, CancelRequested()),
+        JobChange(JOB, ChainStatusObserved(ChainStatus.RUNNING, (9, 1))),
+        JobChange(JOB, SlurmCompleted(Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"))),
     )
     assert ledger.jobs([JOB]) == changed
     assert changed[JOB].outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why")
-    assert changed[JOB].chain_at == (9, 1)
+    assert changed[JOB].chain_position == (9, 1)
     assert changed[JOB].slurm_submit_s == 1795285056
 
 
@@ -133,7 +136,7 @@ def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledge
     script = "x" * LONG
     jobs = [JobId(f"0x{number:064x}") for number in range(5)]
     begun = [
-        Change(job, event)
+        JobChange(job, event)
         for job in jobs
         for event in (replace(CLAIM, job_id=job), ScriptFetched(script, ""), SubmitStarted(10), Submitted(SlurmId(7)))
     ]
@@ -141,25 +144,25 @@ def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledge
     tracemalloc.start()
     try:
         read = ledger.jobs(jobs)
-        written = ledger.record(*(Change(job, SlurmWaiting("PENDING")) for job in jobs))
+        written = ledger.record(*(JobChange(job, SlurmPendingObserved("PENDING")) for job in jobs))
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most_bytes < LONG  # not one of them
-    assert {job.looks for job in read.values()} == {0}
-    assert {job.looks for job in written.values()} == {1}
+    assert {job.poll_count for job in read.values()} == {0}
+    assert {job.poll_count for job in written.values()} == {1}
     assert ledger.scripts(jobs) == dict.fromkeys(jobs, script)
 
 
 def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    ledger.record(Change(JOB, CLAIM))
+    ledger.record(JobChange(JOB, CLAIM))
+    ledger.record(JobChange(JOB, CLAIM))
     assert journal(engine) == ["Claimed"]
     assert open_kinds(engine) == {"fetch"}
 
 
 def test_record__event_of_an_unknown_job__leaves_nothing(ledger: Ledger, engine: Engine) -> None:
-    assert ledger.record(Change(JOB, CalledBack())) == {}
+    assert ledger.record(JobChange(JOB, CallbackReceived())) == {}
     assert journal(engine) == []
 
 
@@ -170,7 +173,7 @@ def test_record__fails_in_the_middle__leaves_nothing_and_wakes_nobody(
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):
-        ledger.record(Change(JOB, CLAIM), also=fail)
+        ledger.record(JobChange(JOB, CLAIM), also=fail)
     assert journal(engine) == []
     assert open_kinds(engine) == set()
     assert woken.kinds() == []
@@ -179,27 +182,27 @@ def test_record__fails_in_the_middle__leaves_nothing_and_wakes_nobody(
 def test_record__outcome_of_a_step__ends_its_effect_and_wakes_the_next(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    assert woken.kinds() == [Kind.FETCH]
-    (effect,) = ledger.effects.lease([Kind.FETCH])
-    ledger.record(Change(JOB, ScriptFetched("echo", ""), done=effect))
+    ledger.record(JobChange(JOB, CLAIM))
+    assert woken.kinds() == [EffectKind.FETCH]
+    (effect,) = ledger.effects.lease([EffectKind.FETCH])
+    ledger.record(JobChange(JOB, ScriptFetched("echo", ""), done=effect))
     assert open_kinds(engine) == {"submit"}
-    assert woken.kinds() == [Kind.SUBMIT]
+    assert woken.kinds() == [EffectKind.SUBMIT]
 
 
 def test_record__state_in_which_effects_have_no_purpose__closes_them(ledger: Ledger, engine: Engine) -> None:
     bring_to_queued(ledger)
-    ledger.record(Change(JOB, CancelRequested()), Change(JOB, ToppedUp("tx:1", 5)))
-    assert open_kinds(engine) == {"witness", "cancel", "top_up"}
-    ledger.record(Change(JOB, SlurmEnded(Outcome(status=ChainStatus.CANCELLED))))
+    ledger.record(JobChange(JOB, CancelRequested()), JobChange(JOB, ToppedUp("tx:1", 5)))
+    assert open_kinds(engine) == {"poll_slurm", "cancel", "top_up"}
+    ledger.record(JobChange(JOB, SlurmCompleted(Outcome(status=ChainStatus.CANCELLED))))
     assert open_kinds(engine) == {"report"}
 
 
 def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
-    ledger.record(Change(JOB, CLAIM))
-    assert len(ledger.effects.lease([Kind.FETCH])) == 1
-    assert other.effects.lease([Kind.FETCH]) == []
+    ledger.record(JobChange(JOB, CLAIM))
+    assert len(ledger.effects.lease([EffectKind.FETCH])) == 1
+    assert other.effects.lease([EffectKind.FETCH]) == []
     assert other.effects.forgotten() == []
     other.holder.close()
 
@@ -211,104 +214,104 @@ def test_cut_off__of_others_counts_what_was_begun_and_taken_between_the_first_an
     ours, before, between, after, not_taken = (JobId(f"0x{number:064x}") for number in range(1, 6))
     for number, job in enumerate((ours, before, between, after, not_taken)):
         claim = replace(CLAIM, job_id=job, customer=Address(f"0x{number:040x}"), claim_key=f"claim:{number}")
-        ledger.record(Change(job, claim))
-        ledger.record(Change(job, ScriptFetched("echo", "")))
+        ledger.record(JobChange(job, claim))
+        ledger.record(JobChange(job, ScriptFetched("echo", "")))
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET failing_since = now() WHERE kind = 'submit'"))
         find = text("SELECT id FROM effects WHERE kind = 'submit' AND job_id = :id")
         (effect_id,) = connection.execute(find, {"id": ours}).one()
-    cut, again = SubmitUnclear("cut"), (SubmitNotFound(), SubmitNotFound(), SubmitStarted(10))
+    cut, again = SubmitOutcomeUnknown("cut"), (SubmissionNotFound(), SubmissionNotFound(), SubmitStarted(10))
     happened: list[tuple[JobId, Event]] = [
         *((before, event) for event in (SubmitStarted(10), cut)),
         *((ours, event) for event in (SubmitStarted(10), cut)),
         (before, Submitted(SlurmId(1))),
         *((between, event) for event in (SubmitStarted(10), Submitted(SlurmId(2)))),
         *((not_taken, event) for event in (SubmitStarted(10), cut)),
-        *((ours, event) for event in (*again, SubmitUnclear("cut again"))),
+        *((ours, event) for event in (*again, SubmitOutcomeUnknown("cut again"))),
         *((after, event) for event in (SubmitStarted(10), Submitted(SlurmId(3)))),
     ]
     for job, event in happened:
-        ledger.record(Change(job, event))
+        ledger.record(JobChange(job, event))
     found = ledger.journal.cut_off(ledger.jobs([ours])[ours], effect_id)
     assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
 
 
 def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
-    ledger.record(Change(JOB, CLAIM))
-    assert len(other.effects.lease([Kind.FETCH])) == 1
+    ledger.record(JobChange(JOB, CLAIM))
+    assert len(other.effects.lease([EffectKind.FETCH])) == 1
     other.holder.close()
 
     def is_free() -> bool:
         ledger.effects.forgotten()
-        return len(ledger.effects.lease([Kind.FETCH])) == 1
+        return len(ledger.effects.lease([EffectKind.FETCH])) == 1
 
     wait_until(is_free, "Postgres to end its session", 30.0)
 
 
 def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "there", woken)
-    ledger.record(Change(JOB, CLAIM))
-    assert other.effects.lease([Kind.FETCH]) == []
+    ledger.record(JobChange(JOB, CLAIM))
+    assert other.effects.lease([EffectKind.FETCH]) == []
     assert other.jobs([JOB]) == {}
     other.holder.close()
 
 
 def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger: Ledger, woken: Woken) -> None:
     bring_to_queued(ledger)
-    ledger.record(Change(JOB, CalledBack()))  # due now
-    (effect,) = ledger.effects.lease([Kind.WITNESS])
-    ledger.record(Change(JOB, CalledBack()))  # meanwhile
+    ledger.record(JobChange(JOB, CallbackReceived()))  # due now
+    (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
+    ledger.record(JobChange(JOB, CallbackReceived()))  # meanwhile
     woken.kinds()
-    ledger.record(Change(JOB, SlurmWaiting("PENDING"), done=effect))
-    assert woken.kinds() == [Kind.WITNESS]
-    assert len(ledger.effects.lease([Kind.WITNESS])) == 1
+    ledger.record(JobChange(JOB, SlurmPendingObserved("PENDING"), done=effect))
+    assert woken.kinds() == [EffectKind.POLL_SLURM]
+    assert len(ledger.effects.lease([EffectKind.POLL_SLURM])) == 1
 
 
 def test_postponed__is_due_later_and_keeps_its_error(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    (effect,) = ledger.effects.lease([Kind.FETCH])
+    ledger.record(JobChange(JOB, CLAIM))
+    (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.effects.postpone([effect], 60.0, "nobody answers")
-    assert ledger.effects.lease([Kind.FETCH]) == []
+    assert ledger.effects.lease([EffectKind.FETCH]) == []
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT last_error FROM effects")) == "nobody answers"
 
 
 def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    (effect,) = ledger.effects.lease([Kind.FETCH])
+    ledger.record(JobChange(JOB, CLAIM))
+    (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.effects.park(effect, "a contradiction")
-    assert ledger.effects.lease([Kind.FETCH]) == []
+    assert ledger.effects.lease([EffectKind.FETCH]) == []
     assert ledger.effects.forgotten() == []
 
 
 def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM))
+    ledger.record(JobChange(JOB, CLAIM))
     assert ledger.effects.forgotten() == []  # its message has just been sent
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET woken_at = now() - interval '10 s', due_at = now() - interval '9 s'")
+            text("UPDATE effects SET notified_at = now() - interval '10 s', due_at = now() - interval '9 s'")
         )
     assert len(ledger.effects.forgotten()) == 1
     assert ledger.effects.forgotten() == []
 
 
 def test_forgotten__message_sent_since_it_is_due_or_not__is_told(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM))
-    ledger.effects.postpone(ledger.effects.lease([Kind.FETCH]), 0.0)
-    assert [effect.woken for effect in ledger.effects.forgotten()] == [False]
+    ledger.record(JobChange(JOB, CLAIM))
+    ledger.effects.postpone(ledger.effects.lease([EffectKind.FETCH]), 0.0)
+    assert [effect.notified for effect in ledger.effects.forgotten()] == [False]
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET woken_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+            text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
         )
-    assert [effect.woken for effect in ledger.effects.forgotten()] == [True]
+    assert [effect.notified for effect in ledger.effects.forgotten()] == [True]
 
 
 def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
     events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), SubmitRejected("full"))
-    ledger.record(*(Change(JOB, event) for event in events))
-    ledger.record(Change(JOB, ChainSaw(ChainStatus.PENDING, (8, 0))))
-    job = ledger.record(Change(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
+    ledger.record(*(JobChange(JOB, event) for event in events))
+    ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.PENDING, (8, 0))))
+    job = ledger.record(JobChange(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
     assert (job.state, job.slurm_id) == (State.CLAIMED, None)
     assert ledger.jobs([JOB]) == {JOB: job}
     assert ledger.scripts([JOB]) == {}
@@ -331,11 +334,11 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Led
         )
     about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
     assert ledger.inbox.heard(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
-    assert ledger.inbox.forget_strange() == 6
-    assert ledger.inbox.forget_strange() == 0  # not again within ten minutes
+    assert ledger.inbox.purge_unknown() == 6
+    assert ledger.inbox.purge_unknown() == 0  # not again within ten minutes
     with engine.begin() as connection:
-        connection.execute(text("DELETE FROM ticks; UPDATE callbacks SET read_at = now() - interval '2 days'"))
-    assert ledger.inbox.forget_strange() == 3  # those that were too young, behind those that were looked at
+        connection.execute(text("DELETE FROM periodic_runs; UPDATE callbacks SET read_at = now() - interval '2 days'"))
+    assert ledger.inbox.purge_unknown() == 3  # those that were too young, behind those that were looked at
     assert ledger.inbox.heard(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
 
 
@@ -343,20 +346,20 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Led
 def test_inbox__what_is_said_of_a_job_that_slurm_never_had__is_kept_until_it_is_settled(
     ledger: Ledger, engine: Engine, settled: bool, forgotten: int
 ) -> None:
-    ledger.record(Change(JOB, CLAIM))
+    ledger.record(JobChange(JOB, CLAIM))
     if settled:
-        ledger.record(Change(JOB, ChainSaw(ChainStatus.CANCELLED, (8, 0))))
+        ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.CANCELLED, (8, 0))))
     said = (
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)"
         " SELECT 'here', :job, number, 7, 0, 0, 'test', now() - interval '2 days' FROM generate_series(1, 3) AS number"
     )
     with engine.begin() as connection:
         connection.execute(text(said), {"job": JOB})
-    assert ledger.inbox.forget_strange() == forgotten
-    ledger.record(Change(JOB, ChainSaw(ChainStatus.CANCELLED, (9, 0))))
+    assert ledger.inbox.purge_unknown() == forgotten
+    ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
     with engine.begin() as connection:
-        connection.execute(text("DELETE FROM ticks"))
-    assert ledger.inbox.forget_strange() == 3 - forgotten
+        connection.execute(text("DELETE FROM periodic_runs"))
+    assert ledger.inbox.purge_unknown() == 3 - forgotten
 
 
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
@@ -372,14 +375,14 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, en
     assert ledger.inbox.has_unread()
     seen = ledger.inbox.unread()
     assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
-    ledger.record(Change(JOB, CalledBack()), also=lambda connection: ledger.inbox.mark_read(connection, seen))
+    ledger.record(JobChange(JOB, CallbackReceived()), also=lambda connection: ledger.inbox.mark_read(connection, seen))
     assert not ledger.inbox.has_unread()
     assert ledger.inbox.about({JOB: SlurmId(7)}) == {JOB: seen}
 
 
 def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
     assert ledger.ticks.age_s("slurm") is None
-    ledger.ticks.leave("slurm")
+    ledger.ticks.record("slurm")
     age_s = ledger.ticks.age_s("slurm")
     assert age_s is not None
     assert age_s < 5
@@ -388,9 +391,9 @@ def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
 
 
 def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
-    with single_flight(engine, "work") as first, single_flight(engine, "work") as second:
+    with try_advisory_lock(engine, LockName("work")) as first, try_advisory_lock(engine, LockName("work")) as second:
         assert (first, second) == (True, False)
-    with single_flight(engine, "work") as third:
+    with try_advisory_lock(engine, LockName("work")) as third:
         assert third
 
 
@@ -404,69 +407,70 @@ def test_held__lease_passed_on__nothing_begins(
     ledger: Ledger, engine: Engine, woken: Woken, same_process: bool
 ) -> None:
     other = ledger if same_process else Ledger(engine, "here", woken)
-    ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.effects.lease([Kind.SUBMIT])
+    ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
+    (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     expire(engine)
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])  # run out, though nobody has taken it yet
+        ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])  # run out, though nobody has taken it yet
     other.effects.forgotten()
-    (fresh,) = other.effects.lease([Kind.SUBMIT])
+    (fresh,) = other.effects.lease([EffectKind.SUBMIT])
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])
+        ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
     assert ledger.jobs([JOB])[JOB].state is State.READY
     assert journal(engine) == ["Claimed", "ScriptFetched"]
-    assert other.record(Change(JOB, SubmitStarted(10)), held=[fresh])[JOB].state is State.SUBMITTING
+    assert other.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])[JOB].state is State.SUBMITTING
     other.holder.close()
 
 
 def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
-    ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.effects.lease([Kind.SUBMIT])
+    ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
+    (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     expire(engine)
     ledger.effects.forgotten()
-    (fresh,) = ledger.effects.lease([Kind.SUBMIT])
+    (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
     assert (fresh.holder, fresh.attempts) == (stale.holder, stale.attempts + 1)
     ledger.effects.postpone([stale], 60.0, "nobody answers")
     assert not ledger.effects.park(stale, "a contradiction")
-    ledger.record(Change(JOB, CalledBack(), done=stale))
+    ledger.record(JobChange(JOB, CallbackReceived(), done=stale))
     with engine.connect() as connection:
         (row,) = connection.execute(text("SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"))
     assert tuple(row) == (fresh.holder, None, WORKER_ENDED)
-    ledger.record(Change(JOB, SubmitStarted(10)), held=[fresh])
+    ledger.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])
 
 
 def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM), Change(JOB, ScriptFetched("echo", "")))
-    (stale,) = ledger.effects.lease([Kind.SUBMIT])
-    ledger.record(Change(JOB, SubmitStarted(10)), held=[stale])
+    ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
+    (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
+    ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
     expire(engine)
     ledger.effects.forgotten()
-    (fresh,) = ledger.effects.lease([Kind.SUBMIT])
-    ledger.record(Change(JOB, Submitted(SlurmId(7)), done=stale))
+    (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
+    ledger.record(JobChange(JOB, Submitted(SlurmId(7)), done=stale))
     assert ledger.jobs([JOB])[JOB].slurm_id == 7
-    assert open_kinds(engine) == {"witness"}
+    assert open_kinds(engine) == {"poll_slurm"}
     with pytest.raises(LeaseLostError):
-        ledger.record(Change(JOB, SubmitStarted(10)), held=[fresh])
+        ledger.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])
 
 
 STAND_STILL = """
 import sys, time
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.leases import single_flight
-from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.job import Kind
-from supervisor_tasks.settings import load
+from supervisor_tasks.ledger.lock_names import LockName
+from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.config.settings import load
 ledger = Ledger(open_engine(load()), "here", lambda _: None)
-with single_flight(ledger.engine, "work"):
-    print(len(ledger.effects.lease([Kind.FETCH])), flush=True)
+with try_advisory_lock(ledger.engine, LockName("work")):
+    print(len(ledger.effects.lease([EffectKind.FETCH])), flush=True)
     time.sleep(600)
 """
 
 
 def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger, engine: Engine) -> None:
-    ledger.record(Change(JOB, CLAIM))
+    ledger.record(JobChange(JOB, CLAIM))
     environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": engine.url.render_as_string(hide_password=False)}
     argv = [sys.executable, "-c", STAND_STILL]
     with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as other:
@@ -475,15 +479,15 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger
             assert other.stdout.readline() == "1\n"
             ledger.holder.number()  # which begins to watch
             ledger.effects.forgotten()
-            assert ledger.effects.lease([Kind.FETCH]) == []
+            assert ledger.effects.lease([EffectKind.FETCH]) == []
             other.send_signal(signal.SIGSTOP)
 
             def is_free() -> bool:
                 ledger.effects.forgotten()
-                return len(ledger.effects.lease([Kind.FETCH])) == 1
+                return len(ledger.effects.lease([EffectKind.FETCH])) == 1
 
             wait_until(is_free, "the lease to be free", 60.0, 0.5)
-            with single_flight(engine, "work") as mine:
+            with try_advisory_lock(engine, LockName("work")) as mine:
                 assert mine
         finally:
             other.kill()
@@ -498,23 +502,23 @@ def test_who_holds_a_guard__is_a_holder_too(ledger: Ledger) -> None:
     seen: list[int] = []
     with ledger.engine.connect() as connection:
         before = len(list(connection.scalars(ALIVE_HOLDERS)))
-    drain(ledger, "work", alive)  # without a lease before
+    run_exclusive(ledger, "work", alive)  # without a lease before
     assert seen == [before + 1]
 
 
 def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connection(
     ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "STANDS_STILL_S", 0.0)
+    monkeypatch.setattr(worker_sessions, "STANDS_STILL_S", 0.0)
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS watcher"))
         connection.execute(text("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"))
     # A session of the tests' role that says nothing, as that of a holder would.
     with engine.connect() as silent:
-        silent.execute(text(f"SELECT pg_advisory_lock({leases.HOLDERS}, 7)"))
+        silent.execute(text(f"SELECT pg_advisory_lock({worker_sessions.HOLDERS}, 7)"))
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
             watcher.execute(text("SET ROLE watcher"))
-            holder = Holder(engine)
+            holder = WorkerSession(engine)
             assert holder._beat(watcher)
             assert holder._beat(watcher)
             assert watcher.scalar(text("SELECT current_user")) == "watcher"
@@ -526,7 +530,7 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
 
 def test_ever_suspended__as_the_looks_saw_it(ledger: Ledger) -> None:
     bring_to_queued(ledger)
-    ledger.record(Change(JOB, SlurmStarted("RUNNING")))
+    ledger.record(JobChange(JOB, SlurmRunningObserved("RUNNING")))
     assert ledger.journal.ever_suspended([JOB]) == set()
-    ledger.record(Change(JOB, SlurmStarted("SUSPENDED")), Change(JOB, SlurmStarted("RUNNING")))
+    ledger.record(JobChange(JOB, SlurmRunningObserved("SUSPENDED")), JobChange(JOB, SlurmRunningObserved("RUNNING")))
     assert ledger.journal.ever_suspended([JOB]) == {JOB}

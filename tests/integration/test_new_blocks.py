@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
-from devgrid.chain import ANVIL, Account, Chain, Node, Prices
-from devgrid.process import Processes, answers, free_port, wait_until
-from devgrid.proxy import Fault, Proxy
-from devgrid.state import private_processes
-from supervisor_tasks.chain.rpc import Rpc
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import ANVIL, start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import NewBlocks
-from supervisor_tasks.ledger.operator import finished_tick
+from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.tick_names import finished_key
 from tests.integration.wallets import Fleet, databases, empty, scheduled_jobs
 
 PATIENCE_S = 10.0
@@ -44,13 +48,13 @@ def engine(database: Engine) -> Engine:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
@@ -118,10 +122,26 @@ def relied_on(fleet: Fleet, chain: Chain) -> None:
 
 def test_no_subscription__a_poll_finds_what_is_to_be_claimed(fleet: Fleet, chain: Chain, provider: Account) -> None:
     with watching(fleet, OFTEN_S, None) as (_, woken):
-        until(lambda: fleet.site.ledger.ticks.age_s(finished_tick("claim")) is not None, "a look")
+        until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
         assert woken.tasks == []
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
+
+
+def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: Fleet, engine: Engine) -> None:
+    look(fleet.site)  # leaves its ticks, and what the contract permits
+    statements = list[str]()
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    assert not look(fleet.site)
+    asked = [statement for statement in statements if "INTO periodic_runs" not in statement]  # a tick a second
+    assert len(asked) == 3, asked  # for the alarms, what is open, the facts
+
+
+def test_alarm_that_is_on__is_over_at_the_next_look(fleet: Fleet) -> None:
+    look(fleet.site)
+    fleet.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
+    look(fleet.site)
+    assert fleet.site.ledger.alarms.all() == []
 
 
 def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
@@ -137,7 +157,7 @@ def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
     fleet: Fleet, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     other = chain.new_account()
-    chain.register_provider(other, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(other, [ChainNode(2, 32, 64_000)], ChainPrices())
     with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
         relied_on(fleet, chain)
         scheduled_jobs(chain, other, 1)
@@ -149,7 +169,7 @@ def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
         until(lambda: "scan" in woken.tasks, "the scan to be woken")
 
 
-@pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_BACK])
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_TO_CLIENT])
 def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_way(
     fleet: Fleet, chain: Chain, provider: Account, proxy: Proxy, fault: Fault, logged: Entries
 ) -> None:
@@ -167,7 +187,7 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
 
         until(polled, "the log to say so")
         proxy.fault(None)
-        if fault is Fault.LOSE_BACK:
+        if fault is Fault.LOSE_TO_CLIENT:
             proxy.fault(Fault.CUT)  # what was lost leaves a stream that cannot be read
         relied_on(fleet, chain)
         assert told(logged) == ["new_blocks_announced", "new_blocks_polled", "new_blocks_announced"]

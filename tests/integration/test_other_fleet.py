@@ -5,15 +5,17 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.chain import Account, Chain, Node, Prices
-from devgrid.process import Processes, free_port
-from devgrid.state import private_processes
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes, free_port
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.blocks import seconds_since
-from supervisor_tasks.chain.book import Book
-from supervisor_tasks.chain.rpc import Rpc
-from supervisor_tasks.journey.other_fleet import WROTE_WITHIN_S, signs_of_life
-from supervisor_tasks.ledger.operator import finished_tick
-from supervisor_tasks.ledger.store import Ledger
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.transactions import TransactionStore
+from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
 from tests.integration.wallets import Fleet, claims, databases, scheduled_jobs
 
 UNKNOWN = b"\x07" * 8
@@ -27,7 +29,7 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,12 @@ def engines(processes: Processes) -> Iterator[list[Engine]]:
 @pytest.fixture(scope="module")
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
 def signs(chain: Chain, engine: Engine, address: str, mark: bytes) -> list[str]:
-    return signs_of_life(engine, "here", Rpc.at(chain.rpc_url), address, mark)
+    return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, mark)
 
 
 def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
@@ -54,7 +56,7 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     scheduled_jobs(chain, provider, 1)
     other = Fleet.of(chain, provider, one)
     other.wallet.send(claims(1))
-    mark, address = Book(one, "here", chain.chain_id).mark(), other.wallet.address
+    mark, address = TransactionStore(one, "here", chain.chain_id).mark(), other.wallet.address
     (sign,) = signs(chain, two, address, mark)
     assert sign.startswith("it wrote on chain ")
     assert signs(chain, two, address, UNKNOWN) == []
@@ -68,19 +70,19 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
 
 def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> None:
     nowhere = Rpc.at(f"http://127.0.0.1:{free_port()}")
-    (sign,) = signs_of_life(engines[1], "here", nowhere, "0x1", UNKNOWN)
+    (sign,) = liveness_evidence(engines[1], "here", nowhere, "0x1", UNKNOWN)
     assert sign.startswith("the chain cannot be looked at")
 
 
 def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(chain: Chain, engines: list[Engine]) -> None:
     two = engines[1]
-    mark = Book(two, "there", chain.chain_id).mark()
+    mark = TransactionStore(two, "there", chain.chain_id).mark()
     assert signs(chain, two, "0x1", mark) == []
-    Ledger(two, "there", lambda _: None).ticks.leave(finished_tick("nudge"))
+    Ledger(two, "there", lambda _: None).ticks.record(finished_key("dispatch_due_effects"))
     (sign,) = signs(chain, two, "0x1", mark)
     assert "the cluster 'there' of this database" in sign
     with two.begin() as connection:
-        connection.execute(text("UPDATE ticks SET succeeded_at = now() - interval '2 minutes'"))
+        connection.execute(text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"))
     assert signs(chain, two, "0x1", mark) == []
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
-from devgrid.process import Processes, wait_until
-from devgrid.state import private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.ledger.ticks import Ticks
+from devgrid import REPOSITORY
+from devgrid.processes import Processes, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")
 NEWEST = max((REPOSITORY / "supervisor_tasks/ledger/migrations/versions").glob("*.py")).name.partition("_")[0]
 WITHIN_S = 60.0
 
-pytestmark = pytest.mark.timeout(600)  # a first installation downloads 100 MB
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # a first installation downloads 100 MB
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def installed(wheel: Path, processes: Processes) -> Path:
 def environment(processes: Processes) -> dict[str, str]:
     """A site's: an empty database, a broker, and nothing that leads to the clone."""
     servers = []
-    for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
         folder = processes.folder / name
         folder.mkdir()
         servers.append(describe(folder))
@@ -110,7 +110,7 @@ def test_wheel__holds_every_file_of_its_packages_and_no_other(wheel: Path, track
 
 def test_installed__tells_its_version(installed: Path, wheel: Path, processes: Processes) -> None:
     said = run(installed, processes.folder, {"PATH": "/usr/bin:/bin"}, "supervisor", "--version")
-    assert said == f"supervisor, version {wheel.name.split('-')[1]}\n"
+    assert said == f"supervisor {wheel.name.split('-')[1]}\n"
 
 
 def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
@@ -125,7 +125,11 @@ def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
         processes.start(name, [*celery, *words], env=environment, cwd=processes.folder)
     engine = create_engine(environment["DATABASE_URL"])
     try:
-        wait_until(lambda: Ticks(engine, "main").age_s("nudge") is not None, "the worker to do a task", WITHIN_S)
+        wait_until(
+            lambda: PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None,
+            "the worker to do a task",
+            WITHIN_S,
+        )
     finally:
         engine.dispose()
         for name in ("worker", "beat"):

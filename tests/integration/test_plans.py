@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
-from devgrid.fleet import REPOSITORY
-from devgrid.grid import start_server
-from devgrid.state import private_processes
-from grpc_callbacks import inbox as callbacks_inbox
-from supervisor_tasks import embedded
-from supervisor_tasks.chain.rpc import Rpc
-from supervisor_tasks.chain.wallet import Wallet
-from supervisor_tasks.events import CalledBack, SlurmWaiting, SubmitStarted
-from supervisor_tasks.job import JobId, Kind, SlurmId
-from supervisor_tasks.journey.claim import WAITING
-from supervisor_tasks.journey.hearsay import ENDED
+from devgrid import REPOSITORY
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from grpc_callbacks import callback_writer as callbacks_inbox
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.jobs.callback_fallback import ENDED
+from supervisor_tasks.jobs.claim import WAITING
+from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
+from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
-from supervisor_tasks.ledger.inbox import STRANGE_LOOKED_AT
-from supervisor_tasks.ledger.overview import Overview
-from supervisor_tasks.ledger.store import Change, Ledger
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from supervisor_tasks.wallet.wallet import Wallet
 from tests.load.million import HOT, SETTLED, fill
 
 CLUSTER = "old"
@@ -37,7 +37,7 @@ BATCH = 1000
 FORK = SETTLED - 10  # each settled job was mined in a block of its own
 KEY = "0x" + "1" * 64
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # fills the tables with a million jobs
+pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]  # fills the tables with a million jobs
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def engine() -> Iterator[Engine]:
     with private_processes() as processes:
         folder = processes.folder / "postgres"
         folder.mkdir()
-        server = embedded.postgres(folder)
+        server = embedded_servers.postgres(folder)
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
@@ -160,32 +160,40 @@ def free_leases(ledger: Ledger) -> None:
     leased = "UPDATE effects SET lease = 7, lease_until = now() + interval '1 hour' WHERE done_at IS NULL"
     execute(ledger, leased, "ANALYZE effects")
     ledger.effects.forgotten()
-    left = "UPDATE effects SET lease = NULL, lease_until = NULL, unforeseen = 0, failing_since = NULL WHERE done_at IS NULL"
+    left = (
+        "UPDATE effects SET lease = NULL, lease_until = NULL, unexpected_failures = 0, failing_since = NULL"
+        " WHERE done_at IS NULL"
+    )
     execute(ledger, left, "ANALYZE effects")
 
 
 def lease_suspect(ledger: Ledger) -> None:
     """Where nothing else is due."""
-    suspects = "UPDATE effects SET unforeseen = 2, failing_since = now() WHERE done_at IS NULL"
+    suspects = "UPDATE effects SET unexpected_failures = 2, failing_since = now() WHERE done_at IS NULL"
     execute(ledger, suspects, "ANALYZE effects")
-    ledger.effects.lease([Kind.WITNESS])
-    left = "UPDATE effects SET unforeseen = 0, failing_since = NULL, lease = NULL, lease_until = NULL WHERE done_at IS NULL"
+    ledger.effects.lease([EffectKind.POLL_SLURM])
+    left = (
+        "UPDATE effects SET unexpected_failures = 0, failing_since = NULL, lease = NULL, lease_until = NULL"
+        " WHERE done_at IS NULL"
+    )
     execute(ledger, left, "ANALYZE effects")
 
 
-def forget_strange(ledger: Ledger) -> None:
+def purge_unknown(ledger: Ledger) -> None:
     """An hour after the last time, with a million callbacks that were looked at then."""
     old = "UPDATE callbacks SET read_at = now() - interval '2 days' WHERE id > :looked_at AND id <= :looked_at + 500"
     looked_at = "INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, CAST(:looked_at AS text))"
-    execute(ledger, old, looked_at, cluster=CLUSTER, name=STRANGE_LOOKED_AT.name, looked_at=SETTLED - BATCH)
-    ledger.inbox.forget_strange()
+    execute(ledger, old, looked_at, cluster=CLUSTER, name=UNKNOWN_CHECKED_TO.name, looked_at=SETTLED - BATCH)
+    ledger.inbox.purge_unknown()
 
 
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
-    "lease": lambda ledger, _: ledger.effects.lease([Kind.WITNESS]),
+    "lease": lambda ledger, _: ledger.effects.lease([EffectKind.POLL_SLURM]),
     "forgotten": lambda ledger, _: ledger.effects.forgotten(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
-    "record": lambda ledger, _: ledger.record(Change(RUNNING, CalledBack()), Change(RUNNING, SlurmWaiting("RUNNING"))),
+    "record": lambda ledger, _: ledger.record(
+        JobChange(RUNNING, CallbackReceived()), JobChange(RUNNING, SlurmPendingObserved("RUNNING"))
+    ),
     "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
     "unread_callbacks": lambda ledger, _: ledger.inbox.unread(),
     "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
@@ -196,7 +204,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
     "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
-    "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).matching(RUNNING),
+    "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).named(RUNNING),
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).story(RUNNING),
     "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
     "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
@@ -218,7 +226,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
     "before_submission": lambda ledger, _: ledger.journal.before_submission([f"0x{n:064x}" for n in range(1, BATCH)]),
     "scripts": lambda ledger, _: ledger.scripts([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "forget_strange": lambda ledger, _: forget_strange(ledger),
+    "purge_unknown": lambda ledger, _: purge_unknown(ledger),
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
@@ -232,7 +240,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
     "broadcast": lambda _, wallet: wallet.book.broadcast([(RUNNING, None)]),
     "reverted": lambda _, wallet: wallet.book.reverted({"claim:7": RUNNING}),
-    "oldest_open": lambda _, wallet: wallet.book.oldest_open(),
+    "outstanding": lambda _, wallet: wallet.outstanding(),
     "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
     "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
     "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
@@ -253,7 +261,8 @@ def test_costly__nested_loop_over_many_and_many__is_found(engine: Engine) -> Non
     with plans(engine) as found, engine.connect() as connection:
         connection.exec_driver_sql("SET enable_hashjoin = off; SET enable_mergejoin = off")
         connection.exec_driver_sql(
-            "SELECT * FROM jobs AS a, jobs AS b WHERE a.state = 'RUNNING' AND b.state = 'RUNNING' AND a.looks + b.looks = 1"
+            "SELECT * FROM jobs AS a, jobs AS b WHERE a.state = 'RUNNING' AND b.state = 'RUNNING'"
+            " AND a.poll_count + b.poll_count = 1"
         )
     assert costly(found)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.process import free_port, wait_until
-from devgrid.slurm import Slurm
-from devgrid.state import private_processes
-from devgrid.users import Users
+from devgrid.cluster.linux_users import Users
+from devgrid.cluster.slurm import Slurm
+from devgrid.processes import free_port, wait_until
+from devgrid.state_folder import private_processes
 from plugins.spool import SpooledEvent, read
 from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_CANCELLED,

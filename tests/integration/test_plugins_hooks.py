@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devgrid import hooks
+from devgrid.cluster import slurm_hooks
 from devgrid.machine import deadline
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from plugins import spool as reading
 
 JOB_ID = "0x" + "ab" * 32
@@ -30,8 +30,8 @@ def spool(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def programs(tmp_path: Path, spool: Path) -> Path:
-    hooks.install(tmp_path / "programs", spool)
-    hooks.configure(tmp_path / "programs", spool, **PATIENT)
+    slurm_hooks.install(tmp_path / "programs", spool)
+    slurm_hooks.configure(tmp_path / "programs", spool, **PATIENT)
     return tmp_path / "programs"
 
 
@@ -158,7 +158,7 @@ def test_settings__mistake_and_a_syslog_that_hangs__lose_no_event(hook: str, pro
 
 @pytest.mark.parametrize(("hook", "status"), [("supervisor-ended", 1), ("supervisor-started", 0)])
 def test_spool_is_full__is_told_and_noted_with_the_job(hook: str, status: int, programs: Path, spool: Path) -> None:
-    hooks.configure(programs, spool, max_events=2, **PATIENT)
+    slurm_hooks.configure(programs, spool, max_events=2, **PATIENT)
     for number in ("1", "2"):
         assert run(programs / "supervisor-ended", JOBID=number).returncode == 0
     done = run(programs / hook)
@@ -204,7 +204,7 @@ def test_spool_is_missing__is_told(hook: str, status: int, programs: Path, spool
 
 @pytest.mark.quiet_machine
 def test_disk_hangs__slurm_goes_on_and_the_event_follows(programs: Path, spool: Path, tmp_path: Path) -> None:
-    hooks.configure(programs, spool, timeout_ms=200)
+    slurm_hooks.configure(programs, spool, timeout_ms=200)
     hanging = strace(f"fsync:delay_enter={HANGS_S * 1_000_000}:when=1", detached=True)
     begun_s = time.monotonic()
     for hook, status in (("supervisor-started", 0), ("supervisor-ended", 1)):
@@ -269,7 +269,7 @@ def test_waiting_for_slurms_process_group_to_end__ends_the_hook_alone(programs: 
 
 
 def test_built__twice__is_built_once() -> None:
-    folder = hooks.built()
+    folder = slurm_hooks.built()
     made_ns = folder.stat().st_ctime_ns
-    assert hooks.built() == folder
+    assert slurm_hooks.built() == folder
     assert folder.stat().st_ctime_ns == made_ns

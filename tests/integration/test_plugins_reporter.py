@@ -13,12 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devgrid import hooks
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
+from devgrid.cluster import slurm_hooks
+from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.process import Processes, free_port, tail, wait_until
-from devgrid.proxy import Fault, Proxy
-from devgrid.state import private_processes
+from devgrid.processes import Processes, free_port, tail, wait_until
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from plugins.reporter import HEARD_AS
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
@@ -350,8 +350,8 @@ def test_reporter__spoiled_files__block_nobody(processes: Processes, spool: Path
 def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly(
     processes: Processes, spool: Path
 ) -> None:
-    hooks.install(processes.folder / "programs", spool)
-    hooks.configure(processes.folder / "programs", spool, max_events=1, timeout_ms=30_000)
+    slurm_hooks.install(processes.folder / "programs", spool)
+    slurm_hooks.configure(processes.folder / "programs", spool, max_events=1, timeout_ms=30_000)
     run = processes.folder / "programs" / "supervisor-ended"
     ended = {"JOBSTATE": "FAILED", "EXITCODE": "3:0", "START": "100", "END": "187"}
     for job in (1, 2, 3, 3):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from devgrid.machine import deadline
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from supervisor_tasks.monitoring.http import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
 
 

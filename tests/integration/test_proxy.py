@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.proxy import Fault, Proxy, Way
+from devgrid.processes import wait_until
 
 PATIENCE_S = 10.0
 
@@ -73,7 +73,7 @@ def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
     with connect(proxy) as client:
         threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
         assert receive(client, len(data)) == data
-    both = {Way.THERE: len(data), Way.BACK: len(data)}
+    both = {Direction.TO_SERVER: len(data), Direction.TO_CLIENT: len(data)}
     wait_until(lambda: proxy.passed == both, "the last piece to be counted, which is when it has been sent", PATIENCE_S)
     assert proxy.connections == 1
 
@@ -85,15 +85,15 @@ def test_client_sends_no_more__the_answer_still_comes(proxy: Proxy) -> None:
         assert receive(client, 10) == b"all"
 
 
-@pytest.mark.parametrize("way", Way)
-def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, way: Way) -> None:
-    proxy.at(way, 5, Fault.CUT)
+@pytest.mark.parametrize("direction", Direction)
+def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, direction: Direction) -> None:
+    proxy.inject(direction, 5, Fault.CUT)
     with connect(proxy) as client:
         client.sendall(b"0123456789")
         proxy.wait_for_fault()
         with pytest.raises(ConnectionResetError):
             receive(client, 10)
-    assert proxy.passed[way] == 5
+    assert proxy.passed[direction] == 5
     with connect(proxy) as client:
         client.sendall(b"again")
         assert receive(client, 5) == b"again"
@@ -101,7 +101,7 @@ def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, way: Way) -> None:
 
 def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        proxy.at(Way.BACK, 3, Fault.HANG)
+        proxy.inject(Direction.TO_CLIENT, 3, Fault.HANG)
         client.sendall(b"012345")
         assert receive(client, 3) == b"012"
         assert is_silent(client)
@@ -130,10 +130,10 @@ def test_forget__is_silent_for_good__and_newcomers_pass(proxy: Proxy) -> None:
 
 def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        proxy.at(Way.THERE, 3, Fault.LOSE_THERE)
+        proxy.inject(Direction.TO_SERVER, 3, Fault.LOSE_TO_SERVER)
         client.sendall(b"012345")
         assert receive(client, 3) == b"012"
-        wait_until(lambda: proxy.passed[Way.THERE] == 6, "all bytes to be taken", PATIENCE_S)
+        wait_until(lambda: proxy.passed[Direction.TO_SERVER] == 6, "all bytes to be taken", PATIENCE_S)
         assert is_silent(client)
 
 
@@ -154,7 +154,7 @@ def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
 
 def test_delay__holds_every_piece_back(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        proxy.delay_s = 1.5  # each way: a client that is woken late still finds it silent
+        proxy.delay_s = 1.5  # each direction: a client that is woken late still finds it silent
         client.sendall(b"x")
         assert is_silent(client)
         assert receive(client, 1) == b"x"

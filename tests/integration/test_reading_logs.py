@@ -12,22 +12,24 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from devgrid.chain import Account, Chain, Node, Prices
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.state import private_processes
-from supervisor_tasks.chain.endpoints import Endpoints
-from supervisor_tasks.chain.http import MOST_BYTES
-from supervisor_tasks.chain.rpc import RpcUnavailableError
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
+from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.chain.rpc.bounded_http import MOST_BYTES
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.errors import DirectoryUnavailableError
-from supervisor_tasks.identity import AccountForm, Directory, Member
-from supervisor_tasks.job import State
-from supervisor_tasks.journey import history
-from supervisor_tasks.journey.accounts import make_accounts
-from supervisor_tasks.journey.scan import STREAM, scan
+from supervisor_tasks.indexer.scan import STREAM, scan
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.site import Site, SweepSide
+from supervisor_tasks.reconciliation import backfill
 from tests.integration.wallets import CUSTOMERS, Fleet, databases, empty, scheduled_jobs
 
 BLOCKS = 100  # more than such a node shows at once
@@ -95,7 +97,7 @@ def serving(node: Picky) -> Iterator[Picky]:
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Chain]:
     with private_processes() as processes:
-        yield Chain.start(processes)
+        yield start_chain(processes)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +115,7 @@ def engine(database: Engine) -> Engine:
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
@@ -123,11 +125,11 @@ def node(chain: Chain) -> Iterator[Picky]:
         yield found
 
 
-def site_of(node: Picky, chain: Chain, provider: Account, engine: Engine) -> Site:
+def site_of(node: Picky, chain: Chain, provider: Account, engine: Engine) -> WorkerContext:
     return Fleet.of(chain, provider, engine, Endpoints([node.url], chain.chain_id)).site
 
 
-def is_read(site: Site) -> bool:
+def is_read(site: WorkerContext) -> bool:
     """Whether a scan has read all there is; as often as the clock asks for one, it is tried again."""
     with suppress(RpcUnavailableError):
         scan(site)
@@ -135,7 +137,7 @@ def is_read(site: Site) -> bool:
     return cursor is not None and cursor[0] == int(site.chain.contract.rpc.call("eth_blockNumber"), 16)
 
 
-def alarms(site: Site) -> list[AlarmName]:
+def alarms(site: WorkerContext) -> list[AlarmName]:
     return [alarm.name for alarm in site.ledger.alarms.all()]
 
 
@@ -183,7 +185,7 @@ def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answere
         connection.execute(text("UPDATE facts SET since = now() - interval '4 minutes'"))
     assert not is_read(site)
     (alarm,) = site.ledger.alarms.all()
-    assert alarm.name is AlarmName.SCAN_STANDS_STILL
+    assert alarm.name is AlarmName.CHAIN_SCAN_STALLED
     assert TOO_MANY["message"] in alarm.details["error"]
     node.most = 1
     assert is_read(site)
@@ -235,13 +237,15 @@ def test_history__node_refuses_long_ranges__older_claims_are_read(
     chain.mine(BLOCKS)
     scan(site)
     contract = site.chain.contract
-    site = replace(site, sweep_side=SweepSide(lambda _: contract, lambda _: None, 900.0, 60.0, start_block))
+    site = replace(
+        site, sweep_side=ReconciliationServices(lambda _: contract, lambda _: None, 900.0, 60.0, start_block)
+    )
     site.ledger.facts.set(PROVIDER, provider.address)
     found, left = set[str](), True
     while left:
-        claims, _, first = history.read(site, contract)
+        claims, _, first = backfill.read(site, contract)
         found |= claims.keys()
         assert first is not None
-        history.keep(site.ledger, first)
-        left = history.is_left(site)
+        backfill.save_progress(site.ledger, first)
+        left = backfill.has_pending_blocks(site)
     assert found == {job_id}

@@ -7,29 +7,30 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from click.testing import CliRunner
 from sqlalchemy import Engine, text
 
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.state import private_processes
-from supervisor_tasks.benchmark_run import Planned, Stage
-from supervisor_tasks.cli import main
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.state_folder import private_processes
+from supervisor_tasks.benchmarking.model import BenchmarkState, Planned
+from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.provider import NODES as NODES_SEEN
-from supervisor_tasks.ledger.provider import Registrations
-from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.offer import Machine
-from supervisor_tasks.queues import Queue
-from supervisor_tasks.registration import Standing
-from supervisor_tasks.settings import Need, load
-from supervisor_tasks.wiring import Work, build
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
+from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from tests.commands import supervisor
 from tests.integration.wallets import gas_limit, held
 from tests.ledgers import emptied, migrated
 
 DEFINITION = JobDefinition(batch_location_hash="hash")
 MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))
-NODES = tuple(Node(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
+NODES = tuple(ChainNode(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
 BLOCK_GAS = 8_000_000
 LABELS = {"METASCHEDULER_LABELS": "zone=ch,name=Here & now", "BENCHMARK_DISABLE": "true"}
 
@@ -43,7 +44,7 @@ def database() -> Iterator[tuple[Engine, dict[str, str]]]:
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Chain]:
     with private_processes() as processes:
-        yield Chain.start(processes)
+        yield start_chain(processes)
 
 
 @dataclass(slots=True)
@@ -64,18 +65,18 @@ class Play:
 
     def restart(self, **settings: str) -> None:
         self.work.close()
-        self.ledger.ticks.leave("slurm", NODES_SEEN)
+        self.ledger.ticks.record("slurm", NODES_SEEN)
         self.environment |= settings
         self.work = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
 
     def look(self) -> None:
         """The registration is looked at, what was sent is followed, and looked at again."""
-        self.ledger.ticks.leave("slurm", NODES_SEEN)
+        self.ledger.ticks.record("slurm", NODES_SEEN)
         self.work.register()
-        self.work.track()
+        self.work.collect_receipts()
         self.work.register()
 
-    def standing(self) -> Standing:
+    def standing(self) -> RegistrationStatus:
         known = self.facts.standing()
         assert known is not None
         return known[0]
@@ -90,29 +91,29 @@ class Play:
 
     def claims(self) -> int:
         """How many claims are written for a job that waits."""
-        self.ledger.ticks.leave("slurm", NODES_SEEN)
+        self.ledger.ticks.record("slurm", NODES_SEEN)
         count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
         with self.engine.connect() as connection:
             before = int(connection.scalar(text(count)) or 0)
             connection.rollback()
             self.work.claim()
-            self.work.track()
+            self.work.collect_receipts()
             return int(connection.scalar(text(count)) or 0) - before
 
     def assign(self) -> None:
         customer = self.chain.new_account()
-        self.chain.mint_credits(customer.address, 10**24)
-        (job_id,) = self.chain.request_jobs(customer, DEFINITION, 1, 10**20)
-        self.chain.meta_schedule([job_id], self.provider.address)
+        self.chain.admin.mint_credits(customer.address, 10**24)
+        (job_id,) = self.chain.customers.request_jobs(customer, DEFINITION, 1, 10**20)
+        self.chain.admin.meta_schedule([job_id], self.provider.address)
 
     def supervisor(self, *words: str) -> str:
         environment = {name: value for name, value in self.environment.items() if "PRIVATE_KEY" not in name}
-        result = CliRunner().invoke(main, ["provider", *words], env=environment)
+        result = supervisor("provider", *words, env=environment)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def told(self) -> Any:
-        return json.loads(self.supervisor("--json"))
+        return json.loads(self.supervisor("show", "-o", "json"))
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
     work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.facts).learn_hardware(MACHINES)
-    ledger.ticks.leave("slurm", NODES_SEEN)
+    ledger.ticks.record("slurm", NODES_SEEN)
     found = Play(chain, provider, ledger, settings, app, work, engine)
     found.work.scan()
     try:
@@ -149,66 +150,66 @@ def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_
 ) -> None:
     chain, address = play.chain, play.provider.address
     play.look()
-    waiting = chain.waiting_provider(address)
+    waiting = chain.providers.waiting(address)
     assert waiting.nodes == NODES
-    assert waiting.prices == Prices()
+    assert waiting.prices == ChainPrices()
     assert waiting.labels == (("name", "here-now"), ("zone", "ch"))
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     play.look()
     assert play.sent() == 1, "it does not nag"
 
-    chain.approve_provider(address)
+    chain.admin.approve_provider(address)
     play.look()
-    assert play.standing() is Standing.APPROVED
+    assert play.standing() is RegistrationStatus.APPROVED
     play.assign()
     assert play.claims() == 1
     assert play.alarms() == set()
 
     play.assign()
-    chain.ban_provider(address)
+    chain.admin.ban_provider(address)
     assert play.claims() == 0
     assert "not_claiming" in caplog.text
     assert "claim_would_revert" not in caplog.text, "it is not even tried"
     play.look()
-    assert play.standing() is Standing.BANNED
+    assert play.standing() is RegistrationStatus.BANNED
     assert play.alarms() == {AlarmName.PROVIDER_BANNED}
-    chain.ban_provider(address, banned=False)
+    chain.admin.ban_provider(address, banned=False)
     assert play.claims() == 1
     play.look()
-    assert play.standing() is Standing.APPROVED
+    assert play.standing() is RegistrationStatus.APPROVED
     assert play.alarms() == set()
 
     play.assign()
-    chain.remove_provider(address)
+    chain.admin.remove_provider(address)
     assert play.claims() == 0
     play.look()
-    assert play.standing() is Standing.REMOVED
+    assert play.standing() is RegistrationStatus.REMOVED
     assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
     assert play.sent() == 1, "what was turned down is not offered again"
 
     play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
     play.look()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     assert play.alarms() == set()
-    chain.remove_provider(address)
+    chain.admin.remove_provider(address)
     play.look()
-    assert play.standing() is Standing.REJECTED
+    assert play.standing() is RegistrationStatus.REJECTED
     assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
     play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
     play.look()
     assert play.sent() == 2, "nor the one before"
     assert "turned this offer down" in play.told()["why"]
 
-    assert "asked" in play.supervisor("register")
+    assert "asked" in play.supervisor("register", "--yes")
     play.look()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     assert play.sent() == 3
     assert play.told()["asked"] == {}
 
 
 def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: Play) -> None:
     benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
-    play.chain.register_provider(play.provider, NODES, Prices(), benchmark | {"zone": "ch", "name": "here-now"})
+    play.chain.register_provider(play.provider, NODES, ChainPrices(), benchmark | {"zone": "ch", "name": "here-now"})
     play.look()
     assert play.sent() == 0
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
@@ -216,16 +217,16 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
     play.work.register()
     assert play.chain.block_number() == block + 1
     play.look()
-    waiting = play.chain.waiting_provider(play.provider.address)
+    waiting = play.chain.providers.waiting(play.provider.address)
     assert waiting.prices.gpu_wei_per_min == 9 * 10**18
     assert dict(waiting.labels) == benchmark | {"zone": "ch", "name": "here-now"}
-    assert play.standing() is Standing.CHANGING
+    assert play.standing() is RegistrationStatus.CHANGING
     told = play.told()
     assert told["registered"]["prices"]["gpu_credits_per_min"] == "8.5"
     assert told["waiting"]["prices"]["gpu_credits_per_min"] == "9"
     play.assign()
     assert play.claims() == 1, "the old registration is in force"
-    shown = play.supervisor()
+    shown = play.supervisor("show")
     for words in ("changing for", "are claimed", "gpu_credits_per_min", "label zone"):
         assert words in shown
 
@@ -241,10 +242,10 @@ def test_register__not_mined_yet__no_second_one_whatever_changes(play: Play) -> 
     finally:
         play.chain.rpc.call("evm_setAutomine", True)
         play.chain.mine()
-    play.work.track()
+    play.work.collect_receipts()
     play.look()
     assert play.sent() == 2
-    assert play.chain.waiting_provider(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
 
 
 def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: Play) -> None:
@@ -254,8 +255,8 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: 
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(85 * 10**17))
     play.look()
     assert play.sent() == 3
-    assert play.chain.waiting_provider(play.provider.address).prices == Prices()
-    assert play.standing() is Standing.WAITING
+    assert play.chain.providers.waiting(play.provider.address).prices == ChainPrices()
+    assert play.standing() is RegistrationStatus.WAITING
 
 
 def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_is_called(play: Play) -> None:
@@ -267,15 +268,15 @@ def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_
     play.facts.learn_hardware(MACHINES)
     play.look()
     assert play.alarms() == set()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
 
 
 def test_register__more_machines_than_the_usual_margin_leaves_room_for__fits_into_a_block(play: Play) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
-        assert play.standing() is Standing.WAITING
-    assert len(play.chain.waiting_provider(play.provider.address).nodes) == 400
+        assert play.standing() is RegistrationStatus.WAITING
+    assert len(play.chain.providers.waiting(play.provider.address).nodes) == 400
     assert (play.sent(), play.alarms()) == (1, set())
 
 
@@ -288,7 +289,7 @@ def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_o
             assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
             assert f"more gas than a block holds, which is {BLOCK_GAS}" in play.told()["why"]
     play.look()
-    assert (play.standing(), play.alarms()) == (Standing.WAITING, set())
+    assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
 
 
 def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_written_anew(play: Play) -> None:
@@ -300,9 +301,9 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_writt
     with play.engine.begin() as connection:
         connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
     with gas_limit(play.chain, BLOCK_GAS):
-        play.work.track()
+        play.work.collect_receipts()
         play.look()
-        assert play.standing() is Standing.WAITING
+        assert play.standing() is RegistrationStatus.WAITING
     assert (play.sent(), play.alarms()) == (2, set())
 
 
@@ -311,11 +312,11 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     play.work.register()
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
-    play.chain.register_provider(play.provider, NODES[:1], Prices(), {"zone": "ch", "name": "here-now"})
+    play.chain.register_provider(play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"})
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.ledger.ticks.remove("slurm")
     play.work.register()
-    waiting = play.chain.waiting_provider(play.provider.address)
+    waiting = play.chain.providers.waiting(play.provider.address)
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
@@ -342,9 +343,9 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play
     assert play.told()["decision"] == "measure first"
     runs.finish(run)
     play.look()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     assert runs.under_way() is None
-    play.supervisor("measure", "--reason", "new cooling")
+    play.supervisor("measure", "--yes", "--reason", "new cooling")
     play.work.register()
     run = runs.under_way()
     assert run is not None
@@ -352,16 +353,16 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play
 
 
 def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
-    play.chain.register_provider(play.provider, NODES, Prices(), {"cpu": "epyc"})
+    play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18), METASCHEDULER_LABELS="cpu=fast")
     play.look()
     odd = play.told()["odd"]
     assert "the gpu price is 8500 credits a minute; usual are 8.5" in odd[0]
     assert "LABELS_OVERRIDE=cpu" in odd[1]
-    assert play.chain.waiting_provider(play.provider.address).labels == (("cpu", "epyc"),)
+    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "epyc"),)
     play.restart(LABELS_OVERRIDE="cpu")
     play.look()
-    assert play.chain.waiting_provider(play.provider.address).labels == (("cpu", "fast"),)
+    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "fast"),)
 
 
 def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: Play) -> None:
@@ -369,22 +370,22 @@ def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(pl
     play.work.scan()
     above = play.chain.block_number()
     play.look()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     play.chain.lose_from(above + 1)
     play.work.register()
     assert play.alarms() == set()
     assert "does not show it yet" in play.told()["why"]
     play.work.scan()
     play.look()
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING
     assert play.sent() == 1
-    assert play.chain.waits_for_approval(play.provider.address)
+    assert play.chain.providers.waits_for_approval(play.provider.address)
 
 
 # --- what was measured, and of which machines ---------------------------------------------------------------------------
 
 FEWER = MACHINES[:1]
-MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_SETTLED_S": "0"}
+MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
 
 
 def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
@@ -396,13 +397,13 @@ def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
         run, [Planned(benchmark="hpl", script="xhpl")], "benchmark-", {"nodes": [asdict(one) for one in machines]}
     )
     (hpl,) = runs.measurements(run)
-    assert runs.decided(hpl, Verdict(stage=Stage.MEASURED, labels={"compute.gflops": gflops}))
+    assert runs.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))
     runs.finish(run)
     return run.id
 
 
 def gflops_waiting(play: Play) -> str | None:
-    return dict(play.chain.waiting_provider(play.provider.address).labels).get("compute.gflops")
+    return dict(play.chain.providers.waiting(play.provider.address).labels).get("compute.gflops")
 
 
 @pytest.fixture
@@ -456,7 +457,7 @@ def test_node_that_comes_and_goes__is_measured_once_each_and_each_has_its_own_nu
     numbers = run_numbers(measured)
     for machines, gflops in ((MACHINES, "100.00"), (FEWER, "50.00"), (MACHINES, "100.00")):
         show(measured, machines)
-        waiting = measured.chain.waiting_provider(measured.provider.address)
+        waiting = measured.chain.providers.waiting(measured.provider.address)
         assert (len(waiting.nodes), gflops_waiting(measured)) == (len(machines), gflops)
     assert run_numbers(measured) == numbers
     make_older(measured, 8)
@@ -470,9 +471,9 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     measured.ledger.ticks.remove("slurm")
     measured.work.register()
-    measured.work.track()
+    measured.work.collect_receipts()
     measured.work.register()
-    assert measured.chain.waiting_provider(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert measured.chain.providers.waiting(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
     assert measured.ledger.benchmarks.under_way() is None
     measured.look()
     run = measured.ledger.benchmarks.under_way()
@@ -495,9 +496,9 @@ def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured:
 
 
 def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: Play) -> None:
-    measured.supervisor("measure", "--reason", "new cooling")
+    measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
-    measured.supervisor("measure", "--reason", "new switches")
+    measured.supervisor("measure", "--yes", "--reason", "new switches")
     measured.look()
     assert measured.told()["asked"] == {"measure": "new switches"}
     measure_on(measured, MACHINES, 101.0)
@@ -510,7 +511,7 @@ def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: 
 
 def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: Play) -> None:
     """What was measured before the operator asked counts no more."""
-    measured.supervisor("measure", "--reason", "new cooling")
+    measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
     measure_on(measured, FEWER, 60.0)
     measured.look()
@@ -530,4 +531,4 @@ def test_run_cancelled_before_it_began__is_not_asked_for_again(play: Play) -> No
     runs.finish(run)
     play.look()
     assert runs.under_way() is None
-    assert play.standing() is Standing.WAITING
+    assert play.standing() is RegistrationStatus.WAITING

@@ -8,31 +8,33 @@ import pytest
 from celery import Celery
 from sqlalchemy import Engine, text
 
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.state import private_processes
-from supervisor_tasks.events import (
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.state_folder import private_processes
+from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.jobs.events import (
     Event,
     ScriptFetched,
-    SlurmEnded,
-    SlurmStarted,
+    SlurmCompleted,
+    SlurmRunningObserved,
     SubmitRejected,
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.job import ChainStatus, Job, JobId, Kind, Outcome, SlurmId, State
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, Outcome, SlurmId, State
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import REWIND
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Need, load
-from supervisor_tasks.wiring import Work, build
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.messaging.queues import Queue
 from tests.ledgers import emptied, migrated
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CONFIRMATIONS = 40  # ten seconds of this chain
-MINUTE_WEI = Prices().of(DEFINITION)
-STARTED = (ScriptFetched("echo", ""), SubmitStarted(60), Submitted(SlurmId(7)), SlurmStarted())
-ENDED = SlurmEnded(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
+MINUTE_WEI = ChainPrices().of(DEFINITION)
+STARTED = (ScriptFetched("echo", ""), SubmitStarted(60), Submitted(SlurmId(7)), SlurmRunningObserved())
+ENDED = SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def database() -> Iterator[tuple[Engine, dict[str, str]]]:
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Chain]:
     with private_processes() as processes:
-        yield Chain.start(processes, block_time_s=0.25)
+        yield start_chain(processes, block_time_s=0.25)
 
 
 @dataclass(slots=True)
@@ -59,10 +61,13 @@ class Play:
     engine: Engine
 
     def request(self, number: int = 1) -> list[JobId]:
-        return [JobId(found) for found in self.chain.request_jobs(self.customer, DEFINITION, number, 60 * MINUTE_WEI)]
+        return [
+            JobId(found)
+            for found in self.chain.customers.request_jobs(self.customer, DEFINITION, number, 60 * MINUTE_WEI)
+        ]
 
     def assign(self, job_id: JobId) -> None:
-        self.chain.meta_schedule([job_id], self.provider.address)
+        self.chain.admin.meta_schedule([job_id], self.provider.address)
 
     def claimed(self, *events: Event) -> JobId:
         """A job that is claimed, with what SLURM said of it."""
@@ -73,16 +78,16 @@ class Play:
         return job_id
 
     def claim(self) -> None:
-        self.ledger.ticks.leave("slurm")
+        self.ledger.ticks.record("slurm")
         self.work.claim()
-        self.work.track()
+        self.work.collect_receipts()
 
     def happens(self, job_id: JobId, *events: Event) -> None:
-        self.ledger.record(*(Change(job_id, event) for event in events))
+        self.ledger.record(*(JobChange(job_id, event) for event in events))
 
     def report(self) -> None:
         self.work.report()
-        self.work.track()
+        self.work.collect_receipts()
 
     def lose(self, above: int) -> None:
         """All blocks above this one are replaced by empty ones."""
@@ -91,7 +96,7 @@ class Play:
     def follow(self) -> None:
         """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""
         self.work.scan()
-        self.work.track()
+        self.work.collect_receipts()
         self.work.scan()
 
     def job(self, job_id: JobId) -> Job:
@@ -119,7 +124,7 @@ class Play:
 
     def ends_right(self, job_id: JobId, elapsed_s: int = 125) -> None:
         """The job ends in SLURM; the contract says so, with the right minutes, and the ledger agrees."""
-        self.happens(job_id, SlurmEnded(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)))
+        self.happens(job_id, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)))
         self.report()
         self.work.scan()
         assert self.on_chain(job_id) == (ChainStatus.FINISHED, elapsed_s // 60)
@@ -135,8 +140,8 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE blocks"))
     provider, customer = chain.new_account(), chain.new_account()
-    chain.mint_credits(customer.address, 10**24)
-    chain.register_provider(provider, [Node(2, 32, 64_000)], Prices())
+    chain.admin.mint_credits(customer.address, 10**24)
+    chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
     for_chain = {
         "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
         "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
@@ -182,10 +187,10 @@ def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> No
     play.lose(above)
     play.work.scan()
     assert play.chain.job(job_id).status is ChainStatus.META_SCHEDULED
-    assert (play.job(job_id).state, play.job(job_id).claim_in_doubt) == (State.RUNNING, True)
+    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
     assert "report" not in play.open_kinds(job_id)
     play.follow()
-    assert not play.job(job_id).claim_in_doubt
+    assert not play.job(job_id).claim_reverted_by_reorg
     assert play.chain.job(job_id).status is ChainStatus.RUNNING
     play.ends_right(job_id)
 
@@ -264,9 +269,9 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> 
     play.lose(above)
     play.chain.mine(20)
     play.work.scan()
-    assert (play.job(job_id).state, play.job(job_id).claim_in_doubt) == (State.RUNNING, True)
+    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
     play.follow()
-    assert not play.job(job_id).claim_in_doubt
+    assert not play.job(job_id).claim_reverted_by_reorg
     play.report()
     play.ends_right(job_id)
 
@@ -313,7 +318,7 @@ def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_
 
 def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> None:
     job_id = play.claimed(*STARTED)
-    play.chain.cancel_job(play.customer, job_id)
+    play.chain.customers.cancel_job(play.customer, job_id)
     above = play.chain.block_number()
     play.claim()
     assert "cancel" in play.open_kinds(job_id)
@@ -329,7 +334,7 @@ def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> N
 def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
-    play.chain.cancel_job(play.customer, job_id)
+    play.chain.customers.cancel_job(play.customer, job_id)
     play.claim()
     play.work.scan()
     play.lose(above)
@@ -341,7 +346,7 @@ def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
 
 def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
     job_id = play.claimed(*STARTED)
-    play.chain.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
+    play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     above = play.chain.block_number()
     play.claim()
     play.work.scan()
@@ -354,14 +359,14 @@ def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
     play.chain.mine(2 * CONFIRMATIONS)
     play.work.scan()
     job = play.job(job_id)
-    assert (job.limit_min, len(job.top_ups), job.doubt_until) == (65, 1, None)
+    assert (job.limit_min, len(job.top_ups), job.reorg_deadline_block) == (65, 1, None)
     play.ends_right(job_id)
 
 
 def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: Play) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
-    play.chain.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
+    play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     play.claim()
     play.work.scan()
     play.lose(above)
@@ -383,7 +388,7 @@ def test_refusal_lost__is_sent_again(play: Play) -> None:
     play.lose(above)
     play.follow()
     assert (play.job(job_id).state, play.chain.job(job_id).status) == (State.REFUSED, ChainStatus.PENDING)
-    assert "refuse" not in play.open_kinds(job_id)
+    assert "return_job" not in play.open_kinds(job_id)
 
 
 def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> None:
@@ -392,7 +397,7 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> 
     for job_id, slurm_id in ((first, 7), (second, 8)):
         play.assign(job_id)
         play.claim()
-        play.happens(job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmStarted())
+        play.happens(job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved())
     play.report()
     play.work.scan()
     keys = play.job(first).claim_key, play.job(second).claim_key
@@ -422,7 +427,7 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
     play.chain.mine(2 * CONFIRMATIONS)
     play.work.scan()
     job = play.job(job_id)
-    assert (job.state, job.chain_status, job.doubt_until) == (State.REFUSED, ChainStatus.PENDING, None)
+    assert (job.state, job.chain_status, job.reorg_deadline_block) == (State.REFUSED, ChainStatus.PENDING, None)
     assert play.open_kinds(job_id) == {"cancel"}
     assert play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
 
@@ -495,4 +500,4 @@ def test_long_downtime__all_blocks_are_read(play: Play) -> None:
     play.work.scan()
     assert play.job(job_id).state is State.CLAIMED
     assert play.rows("SELECT block_number FROM cursors")[0].block_number >= head
-    assert Kind.FETCH.value in play.open_kinds(job_id)
+    assert EffectKind.FETCH.value in play.open_kinds(job_id)

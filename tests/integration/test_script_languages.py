@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.process import wait_until
-from supervisor_tasks.job import JobId, State
-from supervisor_tasks.site import Site
-from tests.submitting import CUSTOMER, PATIENCE_S, World
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import JobId, State
+from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n"
 PYTHON = (
@@ -31,22 +31,22 @@ SCRIPTS = {
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as running:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def site(world: World) -> Site:
+def site(world: SubmissionEnv) -> WorkerContext:
     return world.site(world.cluster())
 
 
-def run(world: World, site: Site, script: str) -> int:
+def run(world: SubmissionEnv, site: WorkerContext, script: str) -> int:
     job = world.new_job(site, script)
     return ended(world, site, job)
 
 
-def ended(world: World, site: Site, job: JobId) -> int:
+def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
     assert world.carry_out(site, job).state is State.QUEUED
     slurm_id = site.ledger.jobs([job])[job].slurm_id
     assert slurm_id is not None
@@ -56,7 +56,7 @@ def ended(world: World, site: Site, job: JobId) -> int:
 
 @pytest.mark.parametrize(("first", "body", "printed", "status"), SCRIPTS.values(), ids=SCRIPTS)
 def test_script__runs_as_it_is_and_asks_for_nothing(
-    world: World, site: Site, first: str, body: str, printed: str, status: str | None
+    world: SubmissionEnv, site: WorkerContext, first: str, body: str, printed: str, status: str | None
 ) -> None:
     job = world.new_job(site, first + ASKS + body)
     slurm_id = ended(world, site, job)
@@ -78,7 +78,7 @@ time.sleep(600)
 """
 
 
-def test_signal__reaches_the_script_itself(world: World, site: Site) -> None:
+def test_signal__reaches_the_script_itself(world: SubmissionEnv, site: WorkerContext) -> None:
     job = world.new_job(site, WAITS)
     assert world.carry_out(site, job).state is State.QUEUED
     log, slurm_id = world.slurm.users.home(CUSTOMER) / f"{job}.log", site.ledger.jobs([job])[job].slurm_id
@@ -89,7 +89,7 @@ def test_signal__reaches_the_script_itself(world: World, site: Site) -> None:
     assert "ExitCode=7:0 " in world.slurm.run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
 
 
-def test_long_script__arrives_whole(world: World, site: Site) -> None:
+def test_long_script__arrives_whole(world: SubmissionEnv, site: WorkerContext) -> None:
     filler = "# \u00e4\u00f6\u00fc supervisor EOF ' \" $(exit 1) `exit 1`\n" * 60_000
     job = world.new_job(site, f"#!/usr/bin/python3\n{filler}print('the end', len(open(__file__).read()))\n")
     slurm_id = ended(world, site, job)

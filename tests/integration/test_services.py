@@ -11,20 +11,28 @@ import pytest
 from eth_account import Account as Keys
 from eth_account.messages import encode_defunct
 
-from devgrid import scripts
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.grid import start_services
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.machine import deadline
-from devgrid.process import Processes
-from devgrid.services import Challenges, RefusedError, logged_lines
-from devgrid.state import private_processes
+from devgrid.processes import Processes
+from devgrid.services import script_store
+from devgrid.services.grid_logger import logged_lines
+from devgrid.services.job_definitions import Challenges, RefusedError
+from devgrid.services.start import start_services
+from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest, GetSBatchRequest
 from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub, SBatchAPIStub
-from supervisor_tasks.channels import Channels
-from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.job import Address, Definition, Job, JobId
-from supervisor_tasks.jobdefs import JobDefinitions, JobDefinitionsDownError, ScriptRefusedError, ScriptUnavailableError
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_definitions import (
+    JobDefinitions,
+    JobDefinitionsDownError,
+    ScriptRefusedError,
+    ScriptUnavailableError,
+)
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.model import Address, Definition, Job, JobId
 
 SCRIPT = "#!/bin/bash\necho \N{SNOWMAN}\n"
 
@@ -43,8 +51,8 @@ class Services:
         definition = JobDefinition(
             gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location or self.location
         )
-        job_id = self.chain.request_job(self.customer, definition, 10**21)
-        self.chain.meta_schedule([job_id], self.provider.address)
+        job_id = self.chain.customers.request_job(self.customer, definition, 10**21)
+        self.chain.admin.meta_schedule([job_id], self.provider.address)
         return Job(
             job_id=JobId(job_id),
             customer=Address(self.customer.address),
@@ -67,14 +75,14 @@ def signer(key: str) -> Callable[[bytes], bytes]:
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
     with private_processes() as processes:
-        chain = Chain.start(processes)
+        chain = start_chain(processes)
         certificates = make_certificates(processes.folder / "tls")
-        location = scripts.store_script(processes.folder / "scripts", SCRIPT)
+        location = script_store.store_script(processes.folder / "scripts", SCRIPT)
         address = start_services(processes, chain, certificates)
         processes.stop(processes.find("metascheduler"))
         provider, customer = chain.new_account(), chain.new_account()
-        chain.register_provider(provider, [Node(0, 8, 1000)], Prices())
-        chain.mint_credits(customer.address, 10**24)
+        chain.register_provider(provider, [ChainNode(0, 8, 1000)], ChainPrices())
+        chain.admin.mint_credits(customer.address, 10**24)
         yield Services(processes, chain, Channels(authority=certificates.ca), address, provider, customer, location)
 
 
@@ -104,7 +112,7 @@ def test_fetch__no_such_script__is_not_found(services: Services) -> None:
 
 def test_fetch__ended_job__is_denied(services: Services) -> None:
     job = services.job()
-    services.chain.cancel_job(services.customer, job.job_id)
+    services.chain.customers.cancel_job(services.customer, job.job_id)
     with pytest.raises(ScriptRefusedError, match="the job has ended"):
         services.client().fetch(job)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from devgrid.process import wait_until
-from supervisor_tasks.job import State
-from supervisor_tasks.ledger.operator import AlarmName
-from tests.submitting import PATHS, PATIENCE_S, World
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.alarms import AlarmName
+from tests.submitting import PATHS, PATIENCE_S, SubmissionEnv
 
 WITHOUT_JSON = """#!/bin/sh
 case "$*" in *--json*) [ -e {works} ] || {{ echo "squeue: error: no serializer/json plugin" >&2; exit 1; }} ;; esac
@@ -19,12 +19,12 @@ exec /usr/bin/squeue "$@"
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         yield world
 
 
-def test_requests_are_not_told__calls_the_operator_until_they_are(world: World, tmp_path: Path) -> None:
+def test_requests_are_not_told__calls_the_operator_until_they_are(world: SubmissionEnv, tmp_path: Path) -> None:
     works, squeue = tmp_path / "works", tmp_path / "squeue"
     squeue.write_text(WITHOUT_JSON.format(works=works))
     squeue.chmod(0o755)

@@ -7,28 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import text
 
-from devgrid.process import wait_until
-from supervisor_tasks.benchmark_run import Planned, job_name, name_beginning
+from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.model import Planned, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
-from supervisor_tasks.cli import main
-from supervisor_tasks.job import Address
-from supervisor_tasks.journey.check_slurm import check_slurm, count_anew, slurm_works
-from supervisor_tasks.journey.look_at_nodes import look_at_nodes
-from supervisor_tasks.ledger.benchmarks import Benchmarks
+from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.provider import NODES, Registrations
+from supervisor_tasks.ledger.registrations import NODES, Registrations
+from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count, slurm_is_healthy
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, TRIES
-from supervisor_tasks.registration import Standing
-from supervisor_tasks.site import Site, SweepSide
-from supervisor_tasks.slurm.nodes import Nodes
-from supervisor_tasks.slurm.output import SlurmUnavailableError
-from supervisor_tasks.slurm.specs import Node, Specs
+from supervisor_tasks.provider.inventory import refresh_inventory
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
+from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from tests.commands import supervisor
 from tests.ledgers import emptied
-from tests.submitting import CUSTOMER, LIVE, PATIENCE_S, World
+from tests.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
 
 SLURM_CONF = (
     "MessageTimeout=2",  # who finds no slurmctld tries for half of it
@@ -36,14 +35,14 @@ SLURM_CONF = (
     "PartitionName=mai Nodes=node1 Hidden=YES",
 )
 # Without accounting CfgTRES has no GPUs.
-NODE1, NODE2 = (Node(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
+NODE1, NODE2 = (SlurmNode(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
 OURS = name_beginning("0x" + "3" * 40, "here")
 FORMER = "former"  # whom benchmarks ran as before BENCHMARK_RUN_AS was changed
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running(*SLURM_CONF) as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(*SLURM_CONF) as world:
         yield world
 
 
@@ -54,12 +53,12 @@ def woken() -> list[str]:
 
 
 @pytest.fixture
-def site(world: World, woken: list[str]) -> Iterator[Site]:
+def site(world: SubmissionEnv, woken: list[str]) -> Iterator[WorkerContext]:
     """A worker of the slurm queue that is soon done with waiting."""
     emptied(world.engine)
     site = world.site(world.cluster())
     assert site.slurm_side is not None
-    sweep = SweepSide(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
+    sweep = ReconciliationServices(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
     yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep)
     site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
@@ -70,16 +69,16 @@ def nobody(provider: Address) -> Contract:
 
 
 @pytest.fixture
-def nodes(site: Site) -> Nodes:
+def nodes(site: WorkerContext) -> Nodes:
     return site.slurm.nodes
 
 
-def update(world: World, node: str, *changes: str) -> None:
+def update(world: SubmissionEnv, node: str, *changes: str) -> None:
     done = world.slurm.run("scontrol", "update", f"NodeName={node}", *changes)
     assert done.returncode == 0, done.stderr
 
 
-def state(world: World, slurm_id: int) -> str:
+def state(world: SubmissionEnv, slurm_id: int) -> str:
     return world.field(slurm_id, "state")
 
 
@@ -89,8 +88,8 @@ def state(world: World, slurm_id: int) -> str:
 @pytest.mark.parametrize(
     ("partition", "expected"), [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))]
 )
-def test_specs__each_partition_has_its_own_nodes(nodes: Nodes, partition: str, expected: tuple[Node, ...]) -> None:
-    assert replace(nodes, partition=partition).specs() == Specs(expected)
+def test_specs__each_partition_has_its_own_nodes(nodes: Nodes, partition: str, expected: tuple[SlurmNode, ...]) -> None:
+    assert replace(nodes, partition=partition).specs() == PartitionHardware(expected)
 
 
 def test_specs__no_such_partition__says_so(nodes: Nodes) -> None:
@@ -98,22 +97,22 @@ def test_specs__no_such_partition__says_so(nodes: Nodes) -> None:
         replace(nodes, partition="ma").specs()
 
 
-def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(world: World, nodes: Nodes) -> None:
+def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(world: SubmissionEnv, nodes: Nodes) -> None:
     update(
         world, "node1", "State=DRAIN", "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main"
     )
     update(world, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
     try:
         specs = nodes.specs()
-        assert (specs, specs.left_out) == (Specs((NODE2,)), (NODE1,))
+        assert (specs, specs.left_out) == (PartitionHardware((NODE2,)), (NODE1,))
         assert specs.left_out[0].state == "IDLE+DRAIN"
-        assert replace(nodes, unresponsive=True).specs() == Specs((NODE1, NODE2))
+        assert replace(nodes, unresponsive=True).specs() == PartitionHardware((NODE1, NODE2))
     finally:
         update(world, "node1", "State=RESUME")
-    wait_until(lambda: nodes.specs() == Specs((NODE1, NODE2)), "node1 to count again", PATIENCE_S, 0.2)
+    wait_until(lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)), "node1 to count again", PATIENCE_S, 0.2)
 
 
-def test_specs__nodes_work__are_the_same(world: World, nodes: Nodes) -> None:
+def test_specs__nodes_work__are_the_same(world: SubmissionEnv, nodes: Nodes) -> None:
     before = nodes.specs()
     slurm_id = sbatch(world, "busy", "--nodes=2", "--mem-per-cpu=10")
     wait_until(lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2)
@@ -122,8 +121,10 @@ def test_specs__nodes_work__are_the_same(world: World, nodes: Nodes) -> None:
     world.slurm.run("scancel", str(slurm_id))
 
 
-def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(world: World, nodes: Nodes) -> None:
-    before, found = nodes.specs(), list[Specs | None]()
+def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(
+    world: SubmissionEnv, nodes: Nodes
+) -> None:
+    before, found = nodes.specs(), list[PartitionHardware | None]()
     world.processes.stop(world.processes.find("slurmctld"))
     found.append(specs_or_none(nodes))
     world.slurm.start_controller()
@@ -137,7 +138,7 @@ def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(
     assert {specs for specs in found if specs is not None} == {before}
 
 
-def specs_or_none(nodes: Nodes) -> Specs | None:
+def specs_or_none(nodes: Nodes) -> PartitionHardware | None:
     try:
         return nodes.specs()
     except SlurmUnavailableError:
@@ -148,14 +149,14 @@ def specs_or_none(nodes: Nodes) -> Specs | None:
 
 
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
-    world: World, site: Site, woken: list[str]
+    world: SubmissionEnv, site: WorkerContext, woken: list[str]
 ) -> None:
     book = Registrations(site.ledger.facts)
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     assert site.ledger.ticks.age_s(NODES) is not None
     assert book.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
-    count_anew(site.ledger)
+    reset_failure_count(site.ledger)
     failures, alarmed_after = 0, 0
 
     def tried() -> bool:
@@ -171,7 +172,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
     assert alarmed_after == TRIES
     assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
-    assert not slurm_works(site.ledger)
+    assert not slurm_is_healthy(site.ledger)
     assert site.ledger.ticks.age_s(NODES) is None
     since_s = book.hardware()[1]
     woken.clear()
@@ -179,52 +180,52 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
 
     def works() -> bool:
         check_slurm(site)
-        return slurm_works(site.ledger)
+        return slurm_is_healthy(site.ledger)
 
     wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
     assert not alarms(site)
     assert site.ledger.facts.get(FAILED_TRIES) == 0
-    assert woken[-1] == "look_at_nodes"
+    assert woken[-1] == "refresh_inventory"
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     assert book.hardware()[1] < since_s, "how long the nodes have been these begins anew"
 
 
-def has_looked(site: Site) -> bool:
+def has_looked(site: WorkerContext) -> bool:
     try:
-        look_at_nodes(site)
+        refresh_inventory(site)
     except SlurmUnavailableError:
         return False
     return True
 
 
-def alarms(site: Site) -> bool:
+def alarms(site: WorkerContext) -> bool:
     return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
 
 
 # --- nodes that nobody sees ---------------------------------------------------------------------------------------------
 
 
-def six_minutes_pass(world: World) -> None:
+def six_minutes_pass(world: SubmissionEnv) -> None:
     with world.engine.begin() as connection:
         connection.execute(text("UPDATE facts SET since = since - interval '6 min'"))
 
 
-def calls_for_nodes(site: Site) -> Any:
-    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(AlarmName.NODES_NOT_SEEN)
+def calls_for_nodes(site: WorkerContext) -> Any:
+    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(AlarmName.NO_USABLE_NODES)
 
 
-def provider(world: World, *words: str) -> str:
-    result = CliRunner().invoke(main, ["provider", *words], env=world.environment)
+def provider(world: SubmissionEnv, *words: str) -> str:
+    result = supervisor("provider", "show", *words, env=world.environment)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_is_right(
-    world: World, site: Site
+    world: SubmissionEnv, site: WorkerContext
 ) -> None:
     offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
     book = Registrations(site.ledger.facts)
-    book.learn_standing(Standing.UNREGISTERED)
+    book.learn_standing(RegistrationStatus.UNREGISTERED)
     book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
     check_slurm(site)
     misspelt = replace(site.slurm.nodes, partition="mian")
@@ -237,27 +238,29 @@ def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_i
     assert called["partition"] == "mian"
     assert "Partition mian not found" in called["error"]
     assert "Partition mian not found" in provider(world)
-    assert json.loads(provider(world, "--json"))["nodes_not_seen"]["for_s"] > 300
+    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"]["for_s"] > 300
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     assert calls_for_nodes(site) is None
-    assert json.loads(provider(world, "--json"))["nodes_not_seen"] is None
+    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"] is None
 
 
-def test_look_at_nodes__none_works__the_operator_hears_of_their_states(world: World, site: Site) -> None:
+def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
     update(world, "node[1-2]", "State=DRAIN", "Reason=test")
     try:
         check_slurm(site)
-        look_at_nodes(site)
+        refresh_inventory(site)
         six_minutes_pass(world)
-        look_at_nodes(site)
+        refresh_inventory(site)
         assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
-        site.ledger.alarms.off(AlarmName.NODES_NOT_SEEN)
+        site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
         site.ledger.ticks.remove(ANSWERED)
-        look_at_nodes(site)
+        refresh_inventory(site)
         assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
         check_slurm(site)
-        look_at_nodes(site)
+        refresh_inventory(site)
         assert calls_for_nodes(site) is None, "the time begins anew"
     finally:
         update(world, "node[1-2]", "State=RESUME")
@@ -266,8 +269,10 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(world: Wo
 # --- old benchmarks -------------------------------------------------------------------------------------------------
 
 
-def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(world: World, site: Site) -> None:
-    benchmarks = Benchmarks(world.engine, "here")
+def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    benchmarks = BenchmarkStore(world.engine, "here")
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
@@ -285,11 +290,11 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     ]
     running = {*old, *others}
     wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
-    count_anew(site.ledger)
+    reset_failure_count(site.ledger)
     check_slurm(site)
     assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
     site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
-    count_anew(site.ledger)
+    reset_failure_count(site.ledger)
     check_slurm(site)
     gone = {*old, held}
     wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
@@ -301,7 +306,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(wo
     world.slurm.run("scancel", *(str(one) for one in (*others, late)))
 
 
-def sbatch(world: World, name: str, *options: str, user: str | None = None) -> int:
+def sbatch(world: SubmissionEnv, name: str, *options: str, user: str | None = None) -> int:
     """A job of root's, or of another user."""
     uid = None if user is None else world.slurm.users.add(user)
     done = subprocess.run(

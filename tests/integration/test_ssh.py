@@ -15,14 +15,14 @@ import paramiko
 import psutil
 import pytest
 
+from devgrid.cluster.sshd import Sshd
+from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.proxy import Fault, Proxy
-from devgrid.sshd import Sshd
+from devgrid.processes import wait_until
 from supervisor_tasks.slurm import login_silence, ssh_command
 from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.login_silence import FIRST_S
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, SshBusyError, SshCutError, SshUnavailableError, our_clock_s
 from tests.submitting import CUSTOMER, PATIENCE_S, Login
 
@@ -143,7 +143,7 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
     sshd = login.processes.find("sshd")
 
     def frozen(
-        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.Listener
+        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.OutputListener
     ) -> int:
         login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
         return run(channel, command, stdin, timeout_s, listener)
@@ -187,7 +187,7 @@ def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
 def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(login: Login) -> None:
     ssh = login.ssh(login.sshd)
     answer = ssh.run(CUSTOMER, ["/bin/sh", "-c", "sha256sum; exit 3"], SOME_INPUT)
-    assert answer == Answer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
+    assert answer == CommandAnswer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
     assert ssh.run(CUSTOMER, ["cat"]).stdout == ""
     ssh.close()
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from devgrid.process import wait_until
-from devgrid.sshd import Sshd
-from supervisor_tasks.events import ScriptFetched
-from supervisor_tasks.job import Address, JobId, State
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site
+from devgrid.cluster.sshd import Sshd
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import ScriptFetched
+from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.ledger.ledger import JobChange
 from tests.ledgers import claim
-from tests.submitting import World, lets_in
+from tests.submitting import SubmissionEnv, lets_in
 
 CUSTOMERS = 6
 JOBS_EACH = 3
@@ -30,13 +30,13 @@ SETTLES_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         yield world
 
 
 @pytest.fixture(scope="module")
-def crowded(world: World) -> Sshd:
+def crowded(world: SubmissionEnv) -> Sshd:
     options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
     return Sshd.start(world.processes, world.slurm.env(), lets_in(world.key), name="crowded", options=options)
 
@@ -58,36 +58,36 @@ def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]
     return waiting
 
 
-def new_jobs(world: World, site: Site) -> list[JobId]:
+def new_jobs(world: SubmissionEnv, site: WorkerContext) -> list[JobId]:
     """Ready to be submitted: some of each customer."""
     customers = [Address("0x" + f"{number:x}" * 40) for number in range(3, 3 + CUSTOMERS)]
     for customer in customers:
         world.slurm.users.add(customer)
     claims = [replace(claim(number), customer=customers[number % CUSTOMERS]) for number in range(CUSTOMERS * JOBS_EACH)]
     script = ScriptFetched("#!/bin/bash\nsleep 600\n", "")
-    site.ledger.record(*(Change(job.job_id, event) for job in claims for event in (job, script)))
+    site.ledger.record(*(JobChange(job.job_id, event) for job in claims for event in (job, script)))
     return [job.job_id for job in claims]
 
 
-def states(site: Site, jobs: Sequence[JobId]) -> Counter[State]:
+def states(site: WorkerContext, jobs: Sequence[JobId]) -> Counter[State]:
     return Counter(job.state for job in site.ledger.jobs(jobs).values())
 
 
-def try_all(world: World, site: Site, jobs: Sequence[JobId]) -> None:
+def try_all(world: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]) -> None:
     """As many workers at once do what is due."""
     left = [job for job, known in site.ledger.jobs(jobs).items() if known.state is not State.QUEUED]
     with ThreadPoolExecutor(WORKERS) as workers:
         list(workers.map(lambda job: world.carry_out(site, job), left))
 
 
-def refusals(world: World) -> list[str]:
+def refusals(world: SubmissionEnv) -> list[str]:
     query = text("SELECT last_error FROM effects WHERE last_error IS NOT NULL")
     with world.engine.connect() as connection:
         return list(connection.scalars(query))
 
 
 def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_settles(
-    world: World, crowded: Sshd
+    world: SubmissionEnv, crowded: Sshd
 ) -> None:
     site = world.site(world.cluster(sshd=crowded))
     jobs = new_jobs(world, site)

@@ -10,24 +10,29 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from eth_account import Account
 from redis import Redis
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, make_url, text
 
-from devgrid.fleet import CELERY, REPOSITORY, Fleet
-from devgrid.grid import start_server
+from devgrid import REPOSITORY
+from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.fleet import CELERY, Fleet
 from devgrid.machine import deadline
-from devgrid.process import Processes, wait_until
-from devgrid.state import new_state_folder, private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.journey.old_benchmarks import OLD_BENCHMARKS
+from devgrid.processes import Processes, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import new_state_folder, private_processes
+from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
+from supervisor_tasks.bootstrap import AT_START
+from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.facts import Facts
-from supervisor_tasks.ledger.sweeps import WANTED
-from supervisor_tasks.ledger.ticks import Ticks
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
+from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
-from supervisor_tasks.wiring import AT_START
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 PATIENCE_S = 60.0
+CHAIN_ID = 179188  # by default
 pytestmark = pytest.mark.slow  # starts whole workers
 
 
@@ -40,7 +45,7 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture(scope="module")
 def fleet(processes: Processes) -> Fleet:
     """A broker, a ledger that is up to date, and nobody at work."""
-    servers = {"postgres": embedded.postgres, "redis": embedded.redis}
+    servers = {"postgres": embedded_servers.postgres, "redis": embedded_servers.redis}
     for name in servers:
         (processes.folder / name).mkdir()
     described = {name: describe(processes.folder / name) for name, describe in servers.items()}
@@ -93,7 +98,7 @@ def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> N
         [*CELERY, "beat"],
         [*CELERY, "flower"],
         [sys.executable, "-m", "grpc_callbacks"],
-        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"],
+        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"],
     ],
 )
 def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence[str], tmp_path: Path) -> None:
@@ -107,7 +112,7 @@ def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
 def test_user__without_an_entry_in_passwd__is_told_in_a_line_with_status_2() -> None:
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"]
     try:
         outer.chmod(0o1777)
         done = ended(["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *program], outer / "state")
@@ -126,7 +131,7 @@ def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) ->
     if os.geteuid() != 0 and mode == 0o2775:
         pytest.skip("a user's folders may be open to the user's own group")
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"]
     try:
         outer.chmod(mode)
         done = ended(program, outer)
@@ -141,7 +146,12 @@ def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) ->
 def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(fleet: Fleet, engine: Engine) -> None:
     fleet.start_worker("worker", "-Q", "main.chain")
     try:
-        wait_until(lambda: Ticks(engine, "main").age_s("nudge") is not None, "a nudge", PATIENCE_S, 0.1)
+        wait_until(
+            lambda: PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None,
+            "a dispatch_due_effects",
+            PATIENCE_S,
+            0.1,
+        )
     finally:
         fleet.processes.kill(fleet.find("worker"))
 
@@ -158,19 +168,47 @@ def test_worker__broker_takes_no_message_at_its_start__the_ledger_knows_what_the
         another.start_worker("another", "-Q", "another.chain")
         try:
             wait_until(lambda: lost_wake_ups(processes) == AT_START, "all messages to be lost", PATIENCE_S, 0.1)
-            assert facts.get(WANTED) is None
+            assert facts.get(SWEEP_REQUESTED) is None
             broker.acl_setuser("default", enabled=True, commands=["+lpush"])
             another.start_beat("clock")
             wait_until(
-                lambda: "a worker has started" in (facts.get(WANTED) or ""), "a sweep to be asked for", PATIENCE_S, 0.1
+                lambda: "a worker has started" in (facts.get(SWEEP_REQUESTED) or ""),
+                "a sweep to be asked for",
+                PATIENCE_S,
+                0.1,
             )
         finally:
             for name in ("another", "clock"):
                 processes.kill(processes.find(name))
-    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(OLD_BENCHMARKS)) == (0, False, True)
+    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (0, False, True)
 
 
 def lost_wake_ups(processes: Processes) -> tuple[str, ...]:
     lines = (processes.logs / "another.log").read_text().splitlines()
     entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-    return tuple(entry["task"] for entry in entries if entry["event"] == "wake_up_lost")
+    return tuple(entry["task"] for entry in entries if entry["event"] == "task_publish_failed")
+
+
+def test_worker__its_wallet_is_another_clusters_and_the_ledger_comes_late__ends_with_2_before_any_task(
+    fleet: Fleet, engine: Engine, processes: Processes
+) -> None:
+    """The ledger does not answer when the worker starts; so its first task is the first that can ask."""
+    address = Account.from_key(fleet.environment["ETH_PRIVATE_KEY"]).address.lower()
+    WalletHolders(engine, "other").hold(CHAIN_ID, address, shared=False)
+    postgres = processes.folder / "postgres"
+    with Proxy.start(next(str(path) for path in postgres.rglob(".s.PGSQL.*") if path.is_socket())) as network:
+        host, _, port = network.address.partition(":")
+        url = make_url(fleet.environment["DATABASE_URL"]).set(host=host, port=int(port), query={})
+        network.fault(Fault.REFUSE)
+        late = Fleet(processes, fleet.environment | {"DATABASE_URL": url.render_as_string(hide_password=False)})
+        late.environment["CLUSTER_NAME"] = "late"
+        worker = late.start_worker("late-worker", "-Q", "late.chain")
+        log = processes.logs / "late-worker.log"
+        wait_until(lambda: "wallet_not_checked_yet" in log.read_text(), "the worker to start", PATIENCE_S)
+        network.fault(None)
+        wait_until(lambda: worker.process() is None, "the worker to end", PATIENCE_S)
+    told = log.read_text()
+    assert '"event": "wallet_taken"' in told
+    assert "the cluster 'other' of this ledger works" in told
+    with engine.connect() as connection:
+        assert list(connection.scalars(text("SELECT name FROM periodic_runs WHERE cluster = 'late'"))) == []

@@ -13,53 +13,54 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.process import wait_until
-from devgrid.proxy import Fault, Proxy, Way
-from supervisor_tasks.effects import IN_TIME_S
-from supervisor_tasks.events import (
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.events import (
     CancelRequested,
-    ChainSaw,
+    ChainStatusObserved,
     Claimed,
     ScriptFetched,
-    SubmitNotFound,
+    SubmissionNotFound,
     SubmitRejected,
     SubmitStarted,
 )
-from supervisor_tasks.job import Address, ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.jobs.batch import WAYS, Batch
-from supervisor_tasks.jobs.cancel import cancel
-from supervisor_tasks.jobs.extend_time_limit import top_up
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
-from supervisor_tasks.journey.witness import witness
-from supervisor_tasks.ledger.effects import LEASE_S, OpenEffect, Trouble
-from supervisor_tasks.ledger.operator import Switch
-from supervisor_tasks.ledger.store import Change
-from supervisor_tasks.site import Site
+from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
 from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
 from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
 from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, World
+from tests.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.marks import in_chaos
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         yield world
 
 
 @pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
+def proxy(world: SubmissionEnv) -> Iterator[Proxy]:
     with Proxy.start(world.sshd.address) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def site(world: World, proxy: Proxy) -> Iterator[Site]:
+def site(world: SubmissionEnv, proxy: Proxy) -> Iterator[WorkerContext]:
     """A worker behind the proxy, with a connection that stands already."""
     site = world.site(world.cluster(proxy.address))
     site.slurm.cluster.clock(CUSTOMER)
@@ -70,12 +71,12 @@ def site(world: World, proxy: Proxy) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def _room_for_the_next(world: World) -> Iterator[None]:
+def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
     yield
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
-def assert_submitted_once(world: World, site: Site, job: JobId, script: str = LONG) -> int:
+def assert_submitted_once(world: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG) -> int:
     found = world.until_queued(site, job)
     assert world.in_slurm(job) == [found.slurm_id]
     assert found.slurm_id is not None
@@ -84,7 +85,7 @@ def assert_submitted_once(world: World, site: Site, job: JobId, script: str = LO
     return found.slurm_id
 
 
-def test_no_fault__is_submitted_at_once(world: World, site: Site, proxy: Proxy) -> None:
+def test_no_fault__is_submitted_at_once(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
     job = world.new_job(site, LONG)
     assert world.carry_out(site, job).state is State.QUEUED
     assert world.journal(job) == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
@@ -92,40 +93,58 @@ def test_no_fault__is_submitted_at_once(world: World, site: Site, proxy: Proxy) 
 
 
 SEEDED = random.Random(22_05)
-THERE = [0, 60, 900, 1500, 100_000, 199_000, *(SEEDED.randrange(200_000) for _ in range(2))]
-BACK = [0, 40, 150, 250, SEEDED.randrange(300)]
+THERE = [0, 900, 100_000, 199_000]
+BACK = [0, 150]
+MORE = [(Direction.TO_SERVER, at) for at in (60, 1500, *(SEEDED.randrange(200_000) for _ in range(2)))]
+MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
 
 
-@pytest.mark.parametrize(("way", "at"), [*((Way.THERE, at) for at in THERE), *((Way.BACK, at) for at in BACK)])
+@pytest.mark.parametrize(
+    ("direction", "at"),
+    [
+        *((Direction.TO_SERVER, at) for at in THERE),
+        *((Direction.TO_CLIENT, at) for at in BACK),
+        *(in_chaos(*cut) for cut in MORE),
+    ],
+)
 def test_connection_cut_at_a_byte__one_job_and_its_whole_script(
-    world: World, site: Site, proxy: Proxy, way: Way, at: int
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, direction: Direction, at: int
 ) -> None:
     job = world.new_job(site, LONG)
-    proxy.at(way, at, Fault.CUT)
+    proxy.inject(direction, at, Fault.CUT)
     world.carry_out(site, job)
     assert_submitted_once(world, site, job)
 
 
-def all_in_slurm(world: World, jobs: Sequence[JobId]) -> dict[JobId, list[int]]:
-    """The SLURM jobs of each of these, by their scripts."""
+def slurm_ids(world: SubmissionEnv) -> set[int]:
+    shown = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    return {int(slurm_id) for slurm_id in shown.split()}
+
+
+def by_script(world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]) -> dict[JobId, list[int]]:
+    """Which of these SLURM jobs are each job's, by their scripts."""
     found = {job: list[int]() for job in jobs}
-    for slurm_id in world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split():
-        script = world.script(int(slurm_id))
+    for slurm_id in sorted(slurm_ids):
+        script = world.script(slurm_id)
         for job in jobs:
             if f"# supervisor job {job}\n" in script:
-                found[job].append(int(slurm_id))
+                found[job].append(slurm_id)
     return found
 
 
-@pytest.mark.parametrize("number", [1, 2, 50])
-@pytest.mark.parametrize(("way", "share"), [(Way.THERE, 0.6), (Way.BACK, 0.5)], ids=["on its way", "between answers"])
+@pytest.mark.parametrize("number", [in_chaos(1), 2, 50])
+@pytest.mark.parametrize(
+    ("direction", "share"),
+    [(Direction.TO_SERVER, 0.6), (Direction.TO_CLIENT, 0.5)],
+    ids=["on its way", "between answers"],
+)
 def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
-    world: World, site: Site, proxy: Proxy, number: int, way: Way, share: float
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, number: int, direction: Direction, share: float
 ) -> None:
     """Those without an answer, and they alone, are looked for and submitted again."""
-    jobs = [world.new_job(site) for _ in range(number)]
-    a_job_has_bytes = {Way.THERE: 700, Way.BACK: 100}
-    proxy.at(way, int(share * number * a_job_has_bytes[way]), Fault.CUT)
+    jobs, others = [world.new_job(site) for _ in range(number)], slurm_ids(world)
+    a_job_has_bytes = {Direction.TO_SERVER: 700, Direction.TO_CLIENT: 100}
+    proxy.inject(direction, int(share * number * a_job_has_bytes[direction]), Fault.CUT)
     carry_out(site, *(world.effect_id(job) for job in jobs))
     known = site.ledger.jobs(jobs)
     assert {job.state for job in known.values()} <= {State.QUEUED, State.SUBMITTING, State.READY}
@@ -141,10 +160,11 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
     wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
     answered = [job for job in jobs if known[job].state is State.QUEUED]
     assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
-    assert all_in_slurm(world, jobs) == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
+    in_slurm = by_script(world, jobs, slurm_ids(world) - others)
+    assert in_slurm == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
 
 
-def test_slow_network__is_only_slow(world: World, site: Site, proxy: Proxy) -> None:
+def test_slow_network__is_only_slow(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
     proxy.delay_s = 0.2
     job = world.new_job(site, LONG)
     assert world.carry_out(site, job).state is State.QUEUED
@@ -164,7 +184,7 @@ SUBMISSIONS = {
 }
 
 
-def with_sbatch(world: World, text: str) -> Cluster:
+def with_sbatch(world: SubmissionEnv, text: str) -> Cluster:
     file = world.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
@@ -172,7 +192,7 @@ def with_sbatch(world: World, text: str) -> Cluster:
 
 
 @pytest.mark.parametrize("text", SUBMISSIONS.values(), ids=SUBMISSIONS)
-def test_sbatch__one_job(world: World, site: Site, text: str) -> None:
+def test_sbatch__one_job(world: SubmissionEnv, site: WorkerContext, text: str) -> None:
     wrapped = world.site(with_sbatch(world, text))
     job = world.new_job(site)
     world.carry_out(wrapped, job)
@@ -180,17 +200,17 @@ def test_sbatch__one_job(world: World, site: Site, text: str) -> None:
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
-def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: World, site: Site) -> None:
+def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: SubmissionEnv, site: WorkerContext) -> None:
     broken = world.site(world.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch")))
     job = world.new_job(site)
     assert world.carry_out(broken, job).state is State.READY
     broken.ledger.holder.close()
-    assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotRun"]
+    assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotExecuted"]
     world.a_minute_passes(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
-def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: World, site: Site) -> None:
+def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: SubmissionEnv, site: WorkerContext) -> None:
     plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
     plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
     try:
@@ -202,7 +222,7 @@ def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: World
         plugstack.unlink()
     assert trouble.late == 1  # the operator is called
     assert "Failed to initialize plugin stack" in str(trouble.last_error)
-    assert "SubmitUnclear" not in world.journal(job)
+    assert "SubmitOutcomeUnknown" not in world.journal(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
@@ -210,13 +230,13 @@ def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: World
 
 
 @pytest.fixture
-def slurmctlds_network(world: World) -> Iterator[Proxy]:
+def slurmctlds_network(world: SubmissionEnv) -> Iterator[Proxy]:
     """In front of slurmctld, for one sbatch alone."""
     with Proxy.start(f"127.0.0.1:{world.slurm.layout.controller_port}") as network:
         yield network
 
 
-def behind(world: World, network: Proxy) -> Site:
+def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
     """A worker whose sbatch reaches slurmctld that way."""
     own, port = world.slurm.layout.folder / "slurm.conf", network.address.rpartition(":")[2]
     conf = world.processes.folder / "behind-a-proxy.conf"
@@ -224,17 +244,17 @@ def behind(world: World, network: Proxy) -> Site:
     return world.site(with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"'))
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_BACK])
-@pytest.mark.parametrize("at", [0, 4, 20, 100])
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_TO_CLIENT])
+@pytest.mark.parametrize("at", [0, in_chaos(4), 20, in_chaos(100)])
 def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
-    world: World, site: Site, slurmctlds_network: Proxy, at: int, fault: Fault
+    world: SubmissionEnv, site: WorkerContext, slurmctlds_network: Proxy, at: int, fault: Fault
 ) -> None:
     job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
-    slurmctlds_network.at(Way.BACK, at, fault, on_arrival=True)
+    slurmctlds_network.inject(Direction.TO_CLIENT, at, fault, on_arrival=True)
     world.carry_out(wrapped, job)
     wrapped.slurm.cluster.ssh.close()
     wrapped.ledger.holder.close()
-    assert slurmctlds_network.passed[Way.BACK] >= at
+    assert slurmctlds_network.passed[Direction.TO_CLIENT] >= at
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
     assert "SubmitRejected" not in world.journal(job)
 
@@ -242,14 +262,18 @@ def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
 STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2; exit 1'
 
 
-def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(world: World, site: Site) -> None:
+def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     wrapped, job = world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")), world.new_job(site)
     assert world.carry_out(wrapped, job).state is State.SUBMITTING
     wrapped.ledger.holder.close()
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
-def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(world: World, site: Site) -> None:
+def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     wrapped, job = world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")), world.new_job(site)
 
     def state() -> State:
@@ -258,12 +282,14 @@ def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(w
 
     wait_until(lambda: state() is State.REFUSED, "the job to be refused", PATIENCE_S)
     wrapped.ledger.holder.close()
-    assert "Something new" in site.ledger.jobs([job])[job].message
+    assert "Something new" in site.ledger.jobs([job])[job].status_message
     assert world.journal(job).count("SubmitStarted") == STRANGE_ANSWERS
     assert world.in_slurm(job) == []
 
 
-def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(world: World, site: Site) -> None:
+def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job, slurm_id = unclear(world, site, LONG)
     first = site.ledger.jobs([job])[job]
     again = Claimed(
@@ -275,13 +301,13 @@ def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(worl
         time_limit_min=first.time_limit_min,
         at=(901, 0),
     )
-    pending = ChainSaw(ChainStatus.PENDING, (900, 0))
+    pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     fetched = ScriptFetched(LONG, "")
-    site.ledger.record(*(Change(job, event) for event in (SubmitRejected("no"), pending, again, fetched)))
+    site.ledger.record(*(JobChange(job, event) for event in (SubmitRejected("no"), pending, again, fetched)))
     assert world.carry_out(site, job).state is State.READY  # what was begun may still arrive
     world.a_minute_passes(job)
     assert world.carry_out(site, job).slurm_id == slurm_id
-    assert world.journal(job)[-1] == "Adopted"
+    assert world.journal(job)[-1] == "ExistingSlurmJobAdopted"
     assert_submitted_once(world, site, job)
 
 
@@ -303,7 +329,7 @@ PATH=$HOME/bin:$PATH
 
 
 @pytest.fixture
-def with_bashrc(world: World) -> Iterator[Site]:
+def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker whose connection leads to a shell that reads the customer's start-up file."""
     home = world.slurm.users.home(CUSTOMER)
     (home / "bin").mkdir(mode=0o777)
@@ -319,7 +345,7 @@ def with_bashrc(world: World) -> Iterator[Site]:
 
 
 def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid_for(
-    world: World, site: Site, with_bashrc: Site
+    world: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
 ) -> None:
     usual, job = world.new_job(site), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
     usual_id = world.carry_out(site, usual).slurm_id
@@ -336,7 +362,7 @@ def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid
 
 
 @pytest.fixture
-def start_up(world: World) -> Iterator[Path]:
+def start_up(world: SubmissionEnv) -> Iterator[Path]:
     """The file that the shell of the customer's next connection reads."""
     file = world.slurm.users.home(CUSTOMER) / ".bashrc"
     file.touch()
@@ -347,7 +373,7 @@ def start_up(world: World) -> Iterator[Path]:
 
 
 def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
-    world: World, site: Site, start_up: Path
+    world: SubmissionEnv, site: WorkerContext, start_up: Path
 ) -> None:
     start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
     direct, job = world.site(world.cluster()), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
@@ -360,7 +386,7 @@ def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
     direct.ledger.holder.close()
 
 
-def others_are_taken(world: World, site: Site) -> None:
+def others_are_taken(world: SubmissionEnv, site: WorkerContext) -> None:
     """Another customer's job."""
     other = Address("0x" + "3" * 40)
     world.slurm.users.add(other)
@@ -369,7 +395,7 @@ def others_are_taken(world: World, site: Site) -> None:
     world.slurm.run("scancel", f"--user={other}")
 
 
-def next_submission(world: World, site: Site, job: JobId) -> str:
+def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> str:
     """Until one more was cut off and looked for in vain, or the effect is parked; why it is."""
     begun, why = world.journal(job).count("SubmitStarted"), ""
 
@@ -384,7 +410,7 @@ def next_submission(world: World, site: Site, job: JobId) -> str:
     return why
 
 
-def test_submissions_that_are_cut_off_again_and_again(world: World, start_up: Path) -> None:
+def test_submissions_that_are_cut_off_again_and_again(world: SubmissionEnv, start_up: Path) -> None:
     """A token that slurmctld does not take: sbatch gets no answer each time."""
     start_up.write_text("export SLURM_JWT=expired\n")
     site = world.site(world.cluster())
@@ -401,7 +427,7 @@ def test_submissions_that_are_cut_off_again_and_again(world: World, start_up: Pa
     site.slurm.cluster.ssh.close()
     assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
-    assert site.ledger.effects.trouble() == Trouble(0, 0, 0, 0.0, None)
+    assert site.ledger.effects.trouble() == EffectAlarmSummary(0, 0, 0, 0.0, None)
     site.ledger.holder.close()
 
 
@@ -410,16 +436,16 @@ THREADS = 16  # of a worker
 
 
 @contextmanager
-def at_work(site: Site) -> Iterator[None]:
+def at_work(site: WorkerContext) -> Iterator[None]:
     """A worker, which does what is due as messages and the clock tell."""
     stop = threading.Event()
-    batches = {kind: Batch(site, kind) for kind in WAYS}
+    batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
     with ThreadPoolExecutor(THREADS) as threads, ThreadPoolExecutor(1) as clock:
 
         def begin(effects: Sequence[OpenEffect]) -> None:
             for kind in {effect.kind for effect in effects}:
-                if kind is Kind.WITNESS:
-                    threads.submit(witness, site)
+                if kind is EffectKind.POLL_SLURM:
+                    threads.submit(poll_jobs, site)
                 elif kind in batches:
                     threads.submit(batches[kind].run, lambda: not stop.is_set())
 
@@ -438,7 +464,9 @@ def at_work(site: Site) -> Iterator[None]:
             threads.shutdown(cancel_futures=True)
 
 
-def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed_meanwhile(world: World) -> None:
+def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed_meanwhile(
+    world: SubmissionEnv,
+) -> None:
     world.slurm.users.add(HANGING)
     home = world.slurm.users.home(HANGING)
     (home / "hangs").touch()
@@ -461,7 +489,7 @@ def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed
         wait_until(lambda: state(job) is State.RUNNING, "another customer's job to be seen running", PATIENCE_S)
         assert {state(one) for one in hang} == {State.READY}
         (home / "hangs").unlink()
-    site.ledger.record(*(Change(one, CancelRequested()) for one in hang))
+    site.ledger.record(*(JobChange(one, CancelRequested()) for one in hang))
     site.slurm.cluster.ssh.close()
     site.ledger.holder.close()
 
@@ -469,7 +497,7 @@ def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed
 # --- what its owner calls a job -------------------------------------------------------------------------------------------
 
 
-def unclear(world: World, site: Site, script: str, options: str = "") -> tuple[JobId, int]:
+def unclear(world: SubmissionEnv, site: WorkerContext, script: str, options: str = "") -> tuple[JobId, int]:
     """A job that SLURM has and of which we were not told."""
     text = f'/usr/bin/sbatch {options} "$@" >/dev/null; {TIMED_OUT}'
     wrapped = world.site(with_sbatch(world, text))
@@ -480,25 +508,27 @@ def unclear(world: World, site: Site, script: str, options: str = "") -> tuple[J
     return job, slurm_id
 
 
-def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(world: World, site: Site) -> None:
+def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job, slurm_id = unclear(world, site, LONG)
     unknown = world.new_job(site)
-    site.ledger.record(Change(unknown, SubmitStarted(60)))
-    site.ledger.switches.set(Switch.SUBMISSIONS_HELD, "a test")
+    site.ledger.record(JobChange(unknown, SubmitStarted(60)))
+    site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "a test")
     try:
         world.a_minute_passes(job)  # else no look is due yet
         assert world.carry_out(site, job).slurm_id == slurm_id
         for _ in range(2):
             world.a_minute_passes(unknown)
-            assert world.carry_out(site, unknown).looks == 0
-        assert "SubmitNotFound" not in world.journal(unknown)
+            assert world.carry_out(site, unknown).poll_count == 0
+        assert "SubmissionNotFound" not in world.journal(unknown)
     finally:
-        site.ledger.switches.unset(Switch.SUBMISSIONS_HELD)
+        site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
     world.a_minute_passes(unknown)
     assert_submitted_once(world, site, unknown, "#!/bin/bash\nsleep 600\n")
 
 
-def test_job_that_renames_itself__is_found_all_the_same(world: World, site: Site) -> None:
+def test_job_that_renames_itself__is_found_all_the_same(world: SubmissionEnv, site: WorkerContext) -> None:
     job, slurm_id = unclear(world, site, "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Name=another\nsleep 600\n")
     wait_until(lambda: world.field(slurm_id, "Name") == "another", "the job to be renamed", PATIENCE_S)
     found = world.until_queued(site, job)
@@ -506,7 +536,9 @@ def test_job_that_renames_itself__is_found_all_the_same(world: World, site: Site
     assert world.in_slurm(job) == [slurm_id]
 
 
-def test_job_whose_name_and_output_were_changed__is_known_by_its_script(world: World, site: Site) -> None:
+def test_job_whose_name_and_output_were_changed__is_known_by_its_script(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
     world.set(slurm_id, Name="another\nline", StdOut="elsewhere.log", Comment="none of yours")
     found = world.until_queued(site, job)
@@ -514,7 +546,7 @@ def test_job_whose_name_and_output_were_changed__is_known_by_its_script(world: W
     assert world.in_slurm(job) == [slurm_id]
 
 
-def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: World, site: Site) -> None:
+def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: SubmissionEnv, site: WorkerContext) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
     other, other_id = unclear(world, site, LONG, "--begin=now+1hour")
     world.set(slurm_id, Name=other, StdOut=f"{other}.log")
@@ -523,7 +555,7 @@ def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: World, site
     assert world.until_queued(site, other).slurm_id == other_id
 
 
-def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: World, site: Site) -> None:
+def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
     twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
     text = f"{twice}; {TIMED_OUT}"
     wrapped = world.site(with_sbatch(world, text))
@@ -537,7 +569,7 @@ def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: World, 
 
 
 def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_is(
-    world: World, site: Site, monkeypatch: pytest.MonkeyPatch
+    world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command may take as long as its time-out: who is only slow is not parked."""
     sacct = world.processes.folder / "sacct"
@@ -546,7 +578,7 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     cluster = site.slurm.cluster
     searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
     job = world.new_job(searching)
-    searching.ledger.record(Change(job, SubmitStarted(10)), Change(job, SubmitNotFound()))
+    searching.ledger.record(JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound()))
     suspect = world.new_job(searching, LONG)
     slurm_id = world.carry_out(searching, suspect).slurm_id
     assert slurm_id is not None
@@ -558,7 +590,7 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
 
     def timed(
         ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
-    ) -> Answer:
+    ) -> CommandAnswer:
         asked.append(timeout_s + CUT_LATER_S)
         return run(ssh, user, argv, stdin, timeout_s)
 
@@ -571,7 +603,7 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     assert logins_s + besides_s + sum(asked) < LEASE_S
 
 
-def test_list_all__hostile_names__forge_nothing(world: World, site: Site) -> None:
+def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: WorkerContext) -> None:
     names = ["a\n7|b", "\n".join(["9|x|RUNNING|0:00|0|None|1|1"] * 3), "n" * 1000, "é ü 日本 \x01\t'\";$(id)", "%s|%n"]
     ids = []
     for name in names:
@@ -596,17 +628,17 @@ def test_list_all__hostile_names__forge_nothing(world: World, site: Site) -> Non
 
 
 @pytest.mark.parametrize(
-    ("way", "at"),
-    [(Way.BACK, 0), (Way.THERE, 150_000)],
+    ("direction", "at"),
+    [(Direction.TO_CLIENT, 0), (Direction.TO_SERVER, 150_000)],
     ids=["before it is let in", "while it sends"],
 )
 def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
-    world: World, site: Site, way: Way, at: int
+    world: SubmissionEnv, site: WorkerContext, direction: Direction, at: int
 ) -> None:
     direct = world.site(world.cluster())
     job = world.new_job(site, LONG)
     with Proxy.start(world.sshd.address) as proxy:
-        proxy.at(way, at, Fault.HANG)
+        proxy.inject(direction, at, Fault.HANG)
         worker = world.start_worker("slow-worker", proxy.address, job)
         try:
             proxy.wait_for_fault(PATIENCE_S)
@@ -616,7 +648,7 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
             world.lease_runs_out(job)
             world.until_queued(direct, job)
             # Only now would the guard refuse, if the worker had just begun: what it still sends is late.
-            wait_until(lambda: time.monotonic() > begun + IN_TIME_S + 1, "the time to be over", PATIENCE_S)
+            wait_until(lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 1, "the time to be over", PATIENCE_S)
             proxy.fault(None)
             worker.send_signal(signal.SIGCONT)
             assert worker.wait(deadline(PATIENCE_S)) == 0
@@ -628,11 +660,11 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
     direct.ledger.holder.close()
 
 
-def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: World, site: Site) -> None:
+def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: SubmissionEnv, site: WorkerContext) -> None:
     direct = world.site(world.cluster())
     job = world.new_job(site, LONG)
     with Proxy.start(world.sshd.address) as proxy:
-        proxy.at(Way.THERE, 200_000, Fault.LOSE_BACK)
+        proxy.inject(Direction.TO_SERVER, 200_000, Fault.LOSE_TO_CLIENT)
         worker = world.start_worker("slow-worker", proxy.address, job)
         try:
             wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
@@ -650,7 +682,7 @@ def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: World,
     direct.ledger.holder.close()
 
 
-def test_slurmctld_restarted_in_the_middle__one_job(world: World, site: Site) -> None:
+def test_slurmctld_restarted_in_the_middle__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
     job = world.new_job(site)
     wait_until(lambda: not world.slurm.run("squeue", "--noheader", "--states=completing").stdout, "rest", PATIENCE_S)
     slurmctld = world.slurm.processes.find("slurmctld")
@@ -668,7 +700,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(world: World, site: Site) ->
 
 
 def test_job_of_which_nothing_can_be_told__is_left_to_the_operator_and_not_submitted_again(
-    world: World, site: Site
+    world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
     world.set(slurm_id, Name="another", StdOut="elsewhere.log")
@@ -680,17 +712,19 @@ def test_job_of_which_nothing_can_be_told__is_left_to_the_operator_and_not_submi
     world.slurm.run("scancel", str(slurm_id))
 
 
-def strangers_job(world: World) -> int:
+def strangers_job(world: SubmissionEnv) -> int:
     done = world.slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=9", "--mem=10", "--wrap=sleep 600")
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
-def shown(world: World, slurm_id: int) -> str:
+def shown(world: SubmissionEnv, slurm_id: int) -> str:
     return world.slurm.run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l").stdout.strip()
 
 
-def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(world: World, site: Site) -> None:
+def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = world.new_job(site)
     world.until_queued(site, job)
     stranger = strangers_job(world)
@@ -700,7 +734,7 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(world
             lost = "UPDATE jobs SET slurm_id = :id, slurm_submit_s = NULL WHERE job_id = :job"
             connection.execute(text(lost), {"id": stranger, "job": job})
         confused = site.ledger.jobs([job])[job]
-        top_up(site, replace(confused, time_limit_min=77))
+        extend_time_limit(site, replace(confused, time_limit_min=77))
         cancel(site, confused)
         site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)  # nor would scancel do it
         site.slurm.cluster.cancel(SlurmId(999_999), CUSTOMER)
@@ -710,7 +744,7 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(world
         world.slurm.run("scancel", str(stranger))
 
 
-def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: World, site: Site) -> None:
+def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: SubmissionEnv, site: WorkerContext) -> None:
     lost, new = world.new_job(site), world.new_job(site)
     found = world.until_queued(site, new)
     assert found.slurm_id is not None

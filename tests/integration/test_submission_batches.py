@@ -12,17 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devgrid.process import wait_until
-from devgrid.proxy import Fault, Proxy, Way
-from supervisor_tasks.effects import IN_TIME_S, KILLED_AFTER_S, MARGIN_S
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
+from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.job import Definition, JobId, SlurmId
+from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, MARGIN_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
 from supervisor_tasks.slurm.cluster import Cluster, Request
 from supervisor_tasks.slurm.guarded_command import TooLateError
-from supervisor_tasks.slurm.output import SlurmRejectedError
+from supervisor_tasks.slurm.parsers import SlurmRejectedError
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.ledgers import job_id
-from tests.submitting import CUSTOMER, PATHS, PATIENCE_S, World
+from tests.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.marks import in_chaos
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 BATCHES = [1, 2, 50]
@@ -31,20 +32,20 @@ NUMBERS = iter(range(1, 1_000_000))
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.running() as world:
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # jobs are taken and do not begin
         yield world
 
 
 @pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
+def proxy(world: SubmissionEnv) -> Iterator[Proxy]:
     with Proxy.start(world.sshd.address) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def cluster(world: World, proxy: Proxy) -> Iterator[Cluster]:
+def cluster(world: SubmissionEnv, proxy: Proxy) -> Iterator[Cluster]:
     """A worker's, behind the proxy, with connections that stand already."""
     cluster = world.cluster(proxy.address)
     cluster.clock(CUSTOMER)
@@ -82,7 +83,7 @@ def submit(cluster: Cluster, batch: list[tuple[JobId, Request]]) -> Told:
     return told
 
 
-def in_slurm(world: World) -> dict[JobId, list[int]]:
+def in_slurm(world: SubmissionEnv) -> dict[JobId, list[int]]:
     """The customer's jobs by their names."""
     found = dict[JobId, list[int]]()
     for line in world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A %j").stdout.splitlines():
@@ -91,16 +92,18 @@ def in_slurm(world: World) -> dict[JobId, list[int]]:
     return found
 
 
-def guard_runs(world: World) -> bool:
+def guard_runs(world: SubmissionEnv) -> bool:
     """Whether one of this login node does: what it may submit, it may submit yet."""
     home = str(world.slurm.users.home(CUSTOMER).resolve())
     found = psutil.process_iter(["cmdline", "cwd"])
     return any("guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home for process in found)
 
 
-def assert_each_outcome_is_true(world: World, batch: list[tuple[JobId, Request]], told: Told) -> None:
+def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told) -> None:
     """Once nothing can come any more."""
-    wait_until(lambda: not guard_runs(world), "the guard to end", IN_TIME_S + KILLED_AFTER_S + MARGIN_S + PATIENCE_S)
+    wait_until(
+        lambda: not guard_runs(world), "the guard to end", SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S + PATIENCE_S
+    )
     there = in_slurm(world)
     for job, _ in batch:
         outcome, ids = told.outcomes[job], there.get(job, [])
@@ -115,7 +118,7 @@ def assert_each_outcome_is_true(world: World, batch: list[tuple[JobId, Request]]
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_no_fault__each_job_is_in_slurm_with_its_own_script_and_is_told_as_soon_as_it_is(
-    world: World, cluster: Cluster, number: int
+    world: SubmissionEnv, cluster: Cluster, number: int
 ) -> None:
     batch = requests(number)
     batch = [(job, replace(request, script=f"#!/bin/bash\necho {job} é\n")) for job, request in batch]
@@ -132,7 +135,7 @@ def test_no_fault__each_job_is_in_slurm_with_its_own_script_and_is_told_as_soon_
         )  # one after the other, not all at the end
 
 
-def test_one_that_slurm_refuses__the_others_are_taken(world: World, cluster: Cluster) -> None:
+def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, cluster: Cluster) -> None:
     batch = requests(3)
     batch[1] = (batch[1][0], replace(batch[1][1], definition=replace(DEFINITION, cpus_per_task=5000)))
     told = submit(cluster, batch)
@@ -148,27 +151,29 @@ def test_one_that_slurm_refuses__the_others_are_taken(world: World, cluster: Clu
 BYTES = {1: 1200, 2: 1800, 50: 40_000}  # about what goes there
 BACK = {1: 500, 2: 700, 50: 12_000}
 CUTS = [
-    (number, way, at)
+    (number, direction, at)
     for number in BATCHES
-    for way, most in ((Way.THERE, BYTES[number]), (Way.BACK, BACK[number]))
+    for direction, most in ((Direction.TO_SERVER, BYTES[number]), (Direction.TO_CLIENT, BACK[number]))
     for at in (0, *sorted(SEEDED.sample(range(most), 4)))
 ]
 
 
-@pytest.mark.parametrize(("number", "way", "at"), CUTS)
+@pytest.mark.parametrize(("number", "direction", "at"), [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS])
 def test_connection_cut_at_a_byte__no_outcome_is_false(
-    world: World, cluster: Cluster, proxy: Proxy, number: int, way: Way, at: int
+    world: SubmissionEnv, cluster: Cluster, proxy: Proxy, number: int, direction: Direction, at: int
 ) -> None:
     batch = requests(number)
-    proxy.at(way, at, Fault.CUT)
+    proxy.inject(direction, at, Fault.CUT)
     assert_each_outcome_is_true(world, batch, submit(cluster, batch))
 
 
 @pytest.mark.parametrize("number", BATCHES)
-def test_cut_off_and_submitted_again__one_job_each(world: World, cluster: Cluster, proxy: Proxy, number: int) -> None:
+def test_cut_off_and_submitted_again__one_job_each(
+    world: SubmissionEnv, cluster: Cluster, proxy: Proxy, number: int
+) -> None:
     """As a worker does: what is not known is looked for, what was not run is submitted again."""
     batch = requests(number)
-    proxy.at(Way.BACK, BACK[number] // 2, Fault.CUT)
+    proxy.inject(Direction.TO_CLIENT, BACK[number] // 2, Fault.CUT)
     left = dict(batch)
     told = submit(cluster, batch)
     while left:
@@ -179,9 +184,11 @@ def test_cut_off_and_submitted_again__one_job_each(world: World, cluster: Cluste
     assert all(len(ids) == 1 for ids in in_slurm(world).values())
 
 
-def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(world: World, cluster: Cluster, proxy: Proxy) -> None:
+def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(
+    world: SubmissionEnv, cluster: Cluster, proxy: Proxy
+) -> None:
     batch, clock = requests(2), cluster.clock(CUSTOMER)
-    proxy.fault(Fault.LOSE_BACK)
+    proxy.fault(Fault.LOSE_TO_CLIENT)
     told = Told()
     cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s(), told.answered)
     proxy.fault(None)
@@ -192,7 +199,7 @@ def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(world: World, cl
 # --- sbatch -------------------------------------------------------------------------------------------------------------------
 
 
-def with_sbatch(world: World, cluster: Cluster, text: str) -> Cluster:
+def with_sbatch(world: SubmissionEnv, cluster: Cluster, text: str) -> Cluster:
     file = world.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
@@ -200,7 +207,7 @@ def with_sbatch(world: World, cluster: Cluster, text: str) -> Cluster:
 
 
 def test_one_that_hangs__those_before_it_are_told_at_once_and_those_behind_it_are_not_run(
-    world: World, cluster: Cluster, tmp_path: Path
+    world: SubmissionEnv, cluster: Cluster, tmp_path: Path
 ) -> None:
     batch = requests(4)
     hangs = batch[2][0]
@@ -213,19 +220,19 @@ def test_one_that_hangs__those_before_it_are_told_at_once_and_those_behind_it_ar
     told = submit(wrapped, batch)
     outcomes = [told.outcomes[job] for job, _ in batch]
     assert [type(outcome) for outcome in outcomes] == [int, int, OutcomeUnknownError, TooLateError]
-    assert told.at_s[1] - begun_s < IN_TIME_S / 2
-    assert told.at_s[3] - begun_s < IN_TIME_S + KILLED_AFTER_S + MARGIN_S
+    assert told.at_s[1] - begun_s < SUBMIT_TIMEOUT_S / 2
+    assert told.at_s[3] - begun_s < SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_worker_that_stood_still__nothing_is_sent(world: World, cluster: Cluster) -> None:
+def test_worker_that_stood_still__nothing_is_sent(world: SubmissionEnv, cluster: Cluster) -> None:
     batch, told, clock = requests(2), Told(), cluster.clock(CUSTOMER)
-    cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s() - IN_TIME_S, told.answered)
+    cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s() - SUBMIT_TIMEOUT_S, told.answered)
     assert [type(outcome) for outcome in told.outcomes.values()] == [TooLateError] * 2
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: World, cluster: Cluster) -> None:
+def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: SubmissionEnv, cluster: Cluster) -> None:
     class ForgottenError(Exception):
         pass
 

@@ -1,11 +1,12 @@
-"""What a sweep and the witness ask of SLURM and of the chain does not grow with the number of jobs."""
+"""What a sweep and the monitor ask of SLURM and of the chain does not grow with the number of jobs."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from devgrid.grid import Grid
-from supervisor_tasks.journey.sight import CUSTOMERS_AT_ONCE
+from devgrid.options import GridOptions
+from supervisor_tasks.reconciliation.collect import CUSTOMERS_AT_ONCE
 from tests.load.sweep import forget_waiting_jobs, measure, prepare
 
 JOBS, MISSING, CALLBACKS = 700, 50, 200
@@ -15,7 +16,7 @@ WHATEVER_THE_JOBS = 6
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(block_time_s=0.25)
+    running = Grid.start(GridOptions(block_time_s=0.25))
     try:
         prepare(running)
         yield running
@@ -24,14 +25,14 @@ def grid() -> Iterator[Grid]:
 
 
 def test_many_jobs__few_commands_and_requests(grid: Grid) -> None:
-    sweeps, witness = measure(grid, JOBS, MISSING, CALLBACKS, sweeps=1)
+    sweeps, polls = measure(grid, JOBS, MISSING, CALLBACKS, sweeps=1)
     all_well, some_missing = sweeps
     assert (all_well.commands, some_missing.commands) == (
         1,
         2,
     )  # slurmctld, and accounting for those that it does not list
     assert max(all_well.requests, some_missing.requests) <= 20
-    assert witness.commands == 1
+    assert polls.commands == 1
 
 
 def test_many_jobs_forgotten__few_commands_and_two_for_each_customer_of_a_few_at_a_time(grid: Grid) -> None:

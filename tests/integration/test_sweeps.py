@@ -7,33 +7,34 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.comparison import compare
-from supervisor_tasks.events import (
+from supervisor_tasks.jobs.callback_fallback import ENDED
+from supervisor_tasks.jobs.events import (
     CancelRequested,
-    ChainSaw,
+    ChainStatusObserved,
+    EffectMissing,
     LimitApplied,
-    OperatorForgot,
-    Overlooked,
-    SlurmStarted,
+    OperatorAbandonedEffect,
+    SlurmRunningObserved,
     ToppedUp,
 )
-from supervisor_tasks.job import ChainStatus, JobId, Kind, SlurmId, State
-from supervisor_tasks.journey.blind import BLIND_S, alarm_of_blindness
-from supervisor_tasks.journey.hearsay import ENDED
-from supervisor_tasks.journey.known_slurm import learn_start
-from supervisor_tasks.journey.watch_tellers import MISSED_S, watch_tellers
-from supervisor_tasks.ledger import sweeps as module
-from supervisor_tasks.ledger import word
-from supervisor_tasks.ledger.facts import SLURM_BOOT, Fact, Facts
-from supervisor_tasks.ledger.operator import Alarm, AlarmName, Switch
-from supervisor_tasks.ledger.others import OthersClaim
-from supervisor_tasks.ledger.store import Change, Ledger
-from supervisor_tasks.ledger.tellers import AWAY_S, CALLBACKS, REPORTER, in_touch_s, leave_signs
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger import reconciliations as module
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact, Facts
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_uptime_s, record_heartbeats
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, watch_tellers
+from supervisor_tasks.reconciliation.rules import find_discrepancies
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
+from supervisor_tasks.reconciliation.source_outages import BLIND_S, update_unreachable_alarm
 from supervisor_tasks.slurm.cluster import Controller
-from supervisor_tasks.slurm.listing import Listed
-from supervisor_tasks.slurm.output import Seen
-from supervisor_tasks.slurm.which import Which
-from supervisor_tasks.view import Found, View
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.squeue import SqueueRow
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}
@@ -101,21 +102,21 @@ def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_kn
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweeps, set_fact = ledger.sweeps, Facts.set
-    controller = Controller("1700000000", False, Which("main", "6817", ("host",)), 5)
+    controller = Controller("1700000000", False, ClusterIdentity("main", "6817", ("host",)), 5)
 
     def killed_before(these: Facts, fact: Fact[Any], value: object) -> bool:
-        if fact is SLURM_BOOT:
+        if fact is SLURM_BOOT_TIME:
             raise KeyboardInterrupt
         return set_fact(these, fact, value)
 
     sweeps.keep(sweeps.begin(""), REPORT, {})
     monkeypatch.setattr(Facts, "set", killed_before)
     with pytest.raises(KeyboardInterrupt):
-        learn_start(ledger, controller, 0.0, 1700000000.0)
+        record_controller_start(ledger, controller, 0.0, 1700000000.0)
     monkeypatch.undo()
     assert sweeps.due()
     for _ in range(2):  # the second time it is no news
-        learn_start(ledger, controller, 0.0, 1700000000.0)
+        record_controller_start(ledger, controller, 0.0, 1700000000.0)
         begun = sweeps.begin("")
         assert begun.why in ("slurmctld runs since 1700000000", "the clock")
         sweeps.keep(begun, REPORT, {})
@@ -141,11 +142,13 @@ def test_keep__many_reports__the_oldest_go(ledger: Ledger, monkeypatch: pytest.M
 def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
-    topped_up = Change(job_id(1), ToppedUp("a top-up", 30, (7, 0))), Change(job_id(1), LimitApplied(40))
+    topped_up = JobChange(job_id(1), ToppedUp("a top-up", 30, (7, 0))), JobChange(job_id(1), LimitApplied(40))
     ledger.record(
-        Change(job_id(1), SlurmStarted()), *topped_up, Change(job_id(3), ChainSaw(ChainStatus.CANCELLED, (8, 0)))
+        JobChange(job_id(1), SlurmRunningObserved()),
+        *topped_up,
+        JobChange(job_id(3), ChainStatusObserved(ChainStatus.CANCELLED, (8, 0))),
     )
-    execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'witness'", id=job_id(2))
+    execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'poll_slurm'", id=job_id(2))
     execute(
         ledger,
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
@@ -156,26 +159,26 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     assert set(hot) == {job_id(1), job_id(2)}
     first, second = hot[job_id(1)], hot[job_id(2)]
     assert (first.state, first.slurm_id, first.heard) == (State.RUNNING, SlurmId(101), True)
-    assert {Kind.WITNESS, Kind.REPORT} <= first.open
+    assert {EffectKind.POLL_SLURM, EffectKind.REPORT} <= first.open
     assert (first.earlier_limits_min, second.earlier_limits_min) == (frozenset({10}), frozenset())
-    assert (second.parked, second.heard) == (frozenset({Kind.WITNESS}), False)
+    assert (second.parked, second.heard) == (frozenset({EffectKind.POLL_SLURM}), False)
     named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
     assert set(named) == {job_id(2), job_id(3)}
-    assert named[job_id(3)].finished
+    assert named[job_id(3)].is_final
     assert ledger.sweeps.named([], []) == {}
 
 
 def test_first_claim__the_block_and_not_when_it_was_read(ledger: Ledger) -> None:
     for number, block in ((1, 70), (2, 50), (3, 10)):
         event = replace(claim(number), at=(block, 4))
-        ledger.record(Change(event.job_id, event))
+        ledger.record(JobChange(event.job_id, event))
     assert ledger.journal.first_claim([job_id(1), job_id(2)]) == 50
     assert ledger.journal.first_claim([job_id(1)]) == 70
     assert ledger.journal.first_claim([job_id(9)]) is None
 
 
 def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None:
-    held = Switch.SUBMISSIONS_HELD
+    held = Switch.SUBMISSIONS_PAUSED
     ledger.switches.set(held, "a sweep")
     ledger.switches.set(held, "the operator")
     ledger.switches.unset(held, "a sweep")
@@ -201,8 +204,8 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
         bring_to_queued(ledger, number)
     held = {job_id(1): 101, job_id(2): 999}
     ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
-    assert word.confirm_lost(ledger, [job_id(3)]) == []
-    assert word.confirm_lost(ledger) == [job_id(1)]  # the second one has another SLURM id by now
+    assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
+    assert operator_actions.confirm_lost(ledger) == [job_id(1)]  # the second one has another SLURM id by now
     jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
     assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [State.ENDED, State.QUEUED, State.QUEUED]
     outcome = jobs[job_id(1)].outcome
@@ -233,11 +236,11 @@ def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Le
 
 def heard(ledger: Ledger, *names: str) -> None:
     with ledger.engine.begin() as connection:
-        leave_signs(connection, "here", names)
+        record_heartbeats(connection, "here", names)
 
 
 def time_passes(ledger: Ledger, seconds: float) -> None:
-    for change in ("ticks SET succeeded_at = succeeded_at", "facts SET since = since"):
+    for change in ("periodic_runs SET succeeded_at = succeeded_at", "facts SET since = since"):
         execute(ledger, f"UPDATE {change} - make_interval(secs => :seconds)", seconds=seconds)
 
 
@@ -246,18 +249,18 @@ def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
 
 
 def test_signs_of_life__a_gap__begins_anew(ledger: Ledger) -> None:
-    assert in_touch_s(ledger.ticks.ages_s()) is None
+    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
         time_passes(ledger, AWAY_S - 1)
     heard(ledger, CALLBACKS, REPORTER)
     ages_s = ledger.ticks.ages_s()
     assert ages_s["callbacks without a gap"] >= 3 * (AWAY_S - 1)
-    assert (in_touch_s(ages_s) or 0.0) < AWAY_S  # of the reporter
+    assert (continuous_uptime_s(ages_s) or 0.0) < AWAY_S  # of the reporter
     time_passes(ledger, AWAY_S + 1)
-    assert in_touch_s(ledger.ticks.ages_s()) is None
+    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
     heard(ledger, CALLBACKS, REPORTER)
-    assert (in_touch_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
+    assert (continuous_uptime_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
 
 
 def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_are_back(ledger: Ledger) -> None:
@@ -266,33 +269,33 @@ def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_ar
     heard(ledger, CALLBACKS)
     for _ in range(2):
         watch_tellers(ledger)
-        assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
+        assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, MISSED_S + 1)
     heard(ledger, CALLBACKS)
     watch_tellers(ledger)
-    called = alarm(ledger, AlarmName.CALLBACKS_AWAY)
+    called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
     assert called is not None
     assert set(called.details["silent_s"]) == {REPORTER}
-    assert "forget-reporter" in called.details["advice"]
+    assert "reporter disable" in called.details["advice"]
     heard(ledger, REPORTER)
     watch_tellers(ledger)
-    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, AWAY_S + 1)
     heard(ledger, REPORTER)
     watch_tellers(ledger)
-    assert alarm(ledger, AlarmName.CALLBACKS_AWAY) is None  # the time in which they are missed begins anew
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed begins anew
 
 
 def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
     unseen = {"slurm": "a row that nobody can read", "chain": "refused"}
-    alarm_of_blindness(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
-    assert alarm(ledger, AlarmName.SWEEP_BLIND) is None
-    alarm_of_blindness(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
-    called = alarm(ledger, AlarmName.SWEEP_BLIND)
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
+    assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
+    called = alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
     assert called is not None
     assert called.details["errors"] == {"slurm": "a row that nobody can read"}
-    alarm_of_blindness(ledger, {}, {}, BLIND_S + 2)
-    assert alarm(ledger, AlarmName.SWEEP_BLIND) is None
+    update_unreachable_alarm(ledger, {}, {}, BLIND_S + 2)
+    assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
 
 
 def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
@@ -318,46 +321,48 @@ def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger:
 # --- what the operator gave up --------------------------------------------------------------------------------------------
 
 
-def swept(ledger: Ledger) -> list[tuple[Found, JobId]]:
+def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
     """What a sweep finds where SLURM runs job 1 with the limit that it was claimed for."""
     jobs = ledger.sweeps.hot()
     (job,) = jobs.values()
     assert job.slurm_id is not None
-    seen = Seen(job.slurm_id, "RUNNING", 60, 0)
-    row = Listed(job.slurm_id, job.customer, job.job_id, "supervisor", "", 1000, seen, limit_min=10)
-    view = View(provider=job.provider, comment="supervisor", jobs=jobs, slurm={job.slurm_id: row})
-    return [(finding.kind, finding.job_id) for finding in compare(view)]
+    seen = JobRecord(job.slurm_id, "RUNNING", 60, 0)
+    row = SqueueRow(job.slurm_id, job.customer, job.job_id, "supervisor", "", 1000, seen, limit_min=10)
+    view = Snapshot(provider=job.provider, comment="supervisor", jobs=jobs, slurm={job.slurm_id: row})
+    return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
 
 
 def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(Change(job_id(1), CancelRequested()))
-    give_up(ledger, Kind.CANCEL)
+    ledger.record(JobChange(job_id(1), CancelRequested()))
+    give_up(ledger, EffectKind.CANCEL)
     assert swept(ledger) == []
-    ledger.record(Change(job_id(1), CancelRequested(at=(9, 0))))
-    assert Kind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
+    ledger.record(JobChange(job_id(1), CancelRequested(at=(9, 0))))
+    assert EffectKind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
 
 
 def test_forgotten__limit_that_slurm_lost__is_no_sweeps_any_more_until_there_is_another(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(*(Change(job_id(1), event) for event in (SlurmStarted(), ToppedUp("1", 5), LimitApplied(15))))
-    ledger.record(Change(job_id(1), Overlooked(Kind.TOP_UP)))
-    give_up(ledger, Kind.TOP_UP)
+    ledger.record(
+        *(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5), LimitApplied(15)))
+    )
+    ledger.record(JobChange(job_id(1), EffectMissing(EffectKind.TOP_UP)))
+    give_up(ledger, EffectKind.TOP_UP)
     assert swept(ledger) == []
-    ledger.record(Change(job_id(1), ToppedUp("2", 5)))
-    assert Kind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
+    ledger.record(JobChange(job_id(1), ToppedUp("2", 5)))
+    assert EffectKind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
 
 
 def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(*(Change(job_id(1), event) for event in (SlurmStarted(), ToppedUp("1", 5))))
-    give_up(ledger, Kind.TOP_UP)
+    ledger.record(*(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5))))
+    give_up(ledger, EffectKind.TOP_UP)
     assert swept(ledger) == []
 
 
-def give_up(ledger: Ledger, kind: Kind) -> None:
+def give_up(ledger: Ledger, kind: EffectKind) -> None:
     """It is refused, parked, and forgotten by the operator."""
     (effect,) = ledger.effects.lease([kind])
     ledger.effects.park(effect, "refused", {})
-    word.forget(ledger, effect.id, effect.job_id, OperatorForgot(kind, "SLURM will not"))
+    operator_actions.forget(ledger, effect.id, effect.job_id, OperatorAbandonedEffect(kind, "SLURM will not"))
     assert kind not in ledger.sweeps.hot()[effect.job_id].open

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from supervisor_tasks.cli.run import PROCESSES
-from supervisor_tasks.settings import IN_FILES, Settings
+from supervisor_tasks.config.settings import IN_FILES, Settings
 
 UNITS = REPOSITORY / "docker" / "systemd"
 COMMON = "grid-supervisor-.service.d/10-common.conf"

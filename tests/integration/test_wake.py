@@ -7,45 +7,47 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from devgrid.grid import start_server
-from devgrid.state import private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.job import JobId, Kind
-from supervisor_tasks.ledger.effects import OpenEffect
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.jobs.model import EffectKind, JobId
+from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.messaging.backpressure import BUSY
-from supervisor_tasks.wake import WakeUps
+from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 
 QUEUE = "nobody"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[embedded.Server]:
+def server() -> Iterator[embedded_servers.EmbeddedServer]:
     with private_processes() as processes:
         folder = processes.folder / "redis"
         folder.mkdir()
-        redis = embedded.redis(folder)
+        redis = embedded_servers.redis(folder)
         start_server(processes, "redis", redis)
         yield redis
 
 
 @pytest.fixture
-def redis(server: embedded.Server) -> Iterator[Redis]:
+def redis(server: embedded_servers.EmbeddedServer) -> Iterator[Redis]:
     with Redis(unix_socket_path=str(server.socket)) as redis:
         redis.flushall()
         yield redis
 
 
 @pytest.fixture
-def wake_ups(server: embedded.Server) -> Iterator[WakeUps]:
+def wake_ups(server: embedded_servers.EmbeddedServer) -> Iterator[TaskDispatcher]:
     app = Celery(broker=server.url)
     app.conf.update(task_default_queue=QUEUE, task_publish_retry=False)
-    yield WakeUps(app)
+    yield TaskDispatcher(app)
     app.close()
 
 
-def effects(number: int, kind: Kind = Kind.SUBMIT, *, woken: bool = False, due_in_s: float = 0.0) -> list[OpenEffect]:
+def effects(
+    number: int, kind: EffectKind = EffectKind.SUBMIT, *, notified: bool = False, due_in_s: float = 0.0
+) -> list[OpenEffect]:
     job_ids = [JobId(f"0x{n:064x}") for n in range(number)]
-    return [OpenEffect(n, job_id, kind, 1, 0, due_in_s, woken=woken) for n, job_id in enumerate(job_ids)]
+    return [OpenEffect(n, job_id, kind, 1, 0, due_in_s, notified=notified) for n, job_id in enumerate(job_ids)]
 
 
 def fill(redis: Redis, messages: int) -> None:
@@ -53,8 +55,8 @@ def fill(redis: Redis, messages: int) -> None:
         redis.rpush(QUEUE, "another's")
 
 
-def test_effects__many_of_a_kind__one_message_that_names_their_jobs(wake_ups: WakeUps, redis: Redis) -> None:
-    wake_ups.effects([*effects(50), *effects(3, Kind.FETCH)])
+def test_effects__many_of_a_kind__one_message_that_names_their_jobs(wake_ups: TaskDispatcher, redis: Redis) -> None:
+    wake_ups.effects([*effects(50), *effects(3, EffectKind.FETCH)])
     messages = [json.loads(message) for message in redis.lrange(QUEUE, 0, -1)]
     assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {"submit", "fetch"}
     assert len(messages) == 2
@@ -62,31 +64,33 @@ def test_effects__many_of_a_kind__one_message_that_names_their_jobs(wake_ups: Wa
     assert all(effect.job_id in submit["headers"]["argsrepr"] for effect in effects(50))
 
 
-def test_effects__woken_while_the_queue_is_busy__no_second_message(wake_ups: WakeUps, redis: Redis) -> None:
+def test_effects__woken_while_the_queue_is_busy__no_second_message(wake_ups: TaskDispatcher, redis: Redis) -> None:
     fill(redis, BUSY)
     wake_ups.effects(effects(3))
-    wake_ups.effects(effects(3, woken=True))
+    wake_ups.effects(effects(3, notified=True))
     assert redis.llen(QUEUE) == BUSY + 1
     wake_ups.effects(effects(3))
     assert redis.llen(QUEUE) == BUSY + 2
 
 
-def test_effects__woken_and_their_messages_are_lost__are_sent_again(wake_ups: WakeUps, redis: Redis) -> None:
+def test_effects__woken_and_their_messages_are_lost__are_sent_again(wake_ups: TaskDispatcher, redis: Redis) -> None:
     fill(redis, BUSY)
     wake_ups.effects(effects(5))
     redis.flushall()
-    wake_ups.effects(effects(5, woken=True))
+    wake_ups.effects(effects(5, notified=True))
     assert redis.llen(QUEUE) == 1
 
 
-def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(wake_ups: WakeUps, redis: Redis) -> None:
-    for effect in effects(30, Kind.WITNESS, due_in_s=1.0):
+def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
+    wake_ups: TaskDispatcher, redis: Redis
+) -> None:
+    for effect in effects(30, EffectKind.POLL_SLURM, due_in_s=1.0):
         wake_ups.effects([effect])
     assert 1 <= int(redis.llen(QUEUE)) < 10
 
 
-def test_effects__a_drain_is_wanted_now__is_woken_at_once(wake_ups: WakeUps, redis: Redis) -> None:
-    wake_ups.effects(effects(2, Kind.WITNESS, due_in_s=1.0))
-    wake_ups.effects(effects(2, Kind.WITNESS))
-    wake_ups.effects(effects(2, Kind.WITNESS))
+def test_effects__a_drain_is_wanted_now__is_woken_at_once(wake_ups: TaskDispatcher, redis: Redis) -> None:
+    wake_ups.effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
+    wake_ups.effects(effects(2, EffectKind.POLL_SLURM))
+    wake_ups.effects(effects(2, EffectKind.POLL_SLURM))
     assert redis.llen(QUEUE) == 3

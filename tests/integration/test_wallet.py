@@ -10,20 +10,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.grid import start_server
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.machine import deadline
-from devgrid.process import Processes, wait_until
-from devgrid.state import private_processes
-from supervisor_tasks import embedded
-from supervisor_tasks.chain.book import Mined
+from devgrid.processes import Processes, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
-from supervisor_tasks.chain.estimates import RevertedError
-from supervisor_tasks.chain.rpc import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.wallet import Wallet, Write
-from supervisor_tasks.events import ChainSaw, Claimed
-from supervisor_tasks.job import Address, ChainStatus, JobId, Report
-from supervisor_tasks.ledger.models import Base
+from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
+from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, StatusUpdate
+from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.transactions import Mined
+from supervisor_tasks.wallet.gas import RevertedError
+from supervisor_tasks.wallet.wallet import Wallet, Write
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 
@@ -38,7 +40,7 @@ def processes() -> Iterator[Processes]:
 def database(processes: Processes) -> Iterator[Engine]:
     folder = processes.folder / "postgres"
     folder.mkdir()
-    server = embedded.postgres(folder)
+    server = embedded_servers.postgres(folder)
     start_server(processes, "postgres", server)
     engine = create_engine(server.url)
     Base.metadata.create_all(engine)
@@ -48,20 +50,20 @@ def database(processes: Processes) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
 @pytest.fixture
 def engine(database: Engine) -> Engine:
     with database.begin() as connection:
-        connection.execute(text("TRUNCATE transactions, signatures, marks, alarms"))
+        connection.execute(text("TRUNCATE transactions, signatures, instance_tags, alarms"))
     return database
 
 
@@ -77,9 +79,9 @@ def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wall
 
 def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
     customer = chain.new_account()
-    chain.mint_credits(customer.address, 10**24)
-    job_ids = chain.request_jobs(customer, DEFINITION, number, 10**20)
-    chain.meta_schedule(job_ids, provider.address)
+    chain.admin.mint_credits(customer.address, 10**24)
+    job_ids = chain.customers.request_jobs(customer, DEFINITION, number, 10**20)
+    chain.admin.meta_schedule(job_ids, provider.address)
     return [JobId(job_id) for job_id in job_ids]
 
 
@@ -117,12 +119,12 @@ def test_send__n_claims__go_out_with_consecutive_nonces_and_their_events_are_in_
     happened = [
         entry
         for _, receipt in mined(wallet, chain)
-        for entry in contract.happened(receipt["logs"])[0]  # type: ignore[arg-type]
+        for entry in contract.decode_events(receipt["logs"])[0]  # type: ignore[arg-type]
     ]
     claimed = [entry.event for entry in happened if isinstance(entry.event, Claimed)]
     assert [event.job_id for event in claimed] == job_ids
     assert {event.definition.batch_location_hash for event in claimed} == {"hash"}
-    statuses = [entry.event.status for entry in happened if isinstance(entry.event, ChainSaw)]
+    statuses = [entry.event.status for entry in happened if isinstance(entry.event, ChainStatusObserved)]
     assert statuses == [ChainStatus.SCHEDULED] * 5
     assert set(contract.statuses(job_ids).values()) == {(ChainStatus.SCHEDULED, provider.address)}
 
@@ -196,7 +198,7 @@ def test_estimate__what_the_contract_would_refuse__costs_nothing_and_names_the_e
     chain: Chain, provider: Account, wallet: Wallet
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    report = report_call(job_id, Report(ChainStatus.FINISHED))
+    report = report_call(job_id, StatusUpdate(ChainStatus.FINISHED))
     answer = wallet.estimate([Write("", "report", report)])[0]
     assert isinstance(answer, RevertedError)
     assert (answer.revert.name, answer.revert.arguments) == ("InvalidTransition", (1, 5))
@@ -206,7 +208,7 @@ def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    write = Write("end", "report", report_call(job_id, Report(ChainStatus.FINISHED)), job_id, gas=300_000)
+    write = Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=300_000)
     wallet.send([write])
     ((result, _),) = mined(wallet, chain)
     assert not result.success

@@ -17,27 +17,32 @@ from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
 from sqlalchemy import Engine, text
 
-from devgrid.chain import ANVIL, CHAIN_ID, Account, Chain, start_anvil
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import ANVIL, CHAIN_ID, start_anvil, start_chain
+from devgrid.chain.model import Account
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.process import Processes, free_port, wait_until
-from devgrid.proxy import Fault, Proxy, Way
-from devgrid.state import private_processes
-from supervisor_tasks.chain import endpoints, http
+from devgrid.processes import Processes, free_port, wait_until
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
-from supervisor_tasks.chain.endpoints import Endpoints, Health
-from supervisor_tasks.chain.estimates import RevertedError
-from supervisor_tasks.chain.refusals import Refusal, meaning
-from supervisor_tasks.chain.rpc import Rpc, RpcError, RpcUnavailableError
-from supervisor_tasks.chain.wallet import Wallet, Write
+from supervisor_tasks.chain.rpc import bounded_http, failover
+from supervisor_tasks.chain.rpc.client import Rpc, RpcError, RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import Endpoints, Health
+from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
 from supervisor_tasks.indexer import cross_check
-from supervisor_tasks.job import ChainStatus, JobId
-from supervisor_tasks.journey.chain_watch import AWAY_S
-from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.overview import Overview
-from supervisor_tasks.metrics import LedgerMetrics
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, JobId
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.figures import Figures
+from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.monitoring.chain_alarms import AWAY_S
+from supervisor_tasks.monitoring.metrics import LedgerMetrics, Reading
+from supervisor_tasks.wallet.gas import RevertedError
+from supervisor_tasks.wallet.wallet import Wallet, Write
 from tests.integration.fronts import Call, in_front_of, really
 from tests.integration.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs, sign_again
+
+pytestmark = pytest.mark.slow  # outages that last
 
 DEADLINE_S = 1.0
 
@@ -62,7 +67,7 @@ def engine(database: Engine) -> Engine:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
@@ -322,7 +327,7 @@ def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(chain
         head, balance = rpc.batch([("eth_blockNumber", ()), ("eth_getBalance", (provider.address, "latest"))])
         assert int(head, 16) == chain.block_number()
         assert int(balance, 16) > 0
-        assert list(rpc.health().values()) == [Health.REFUSES, Health.ALIVE]
+        assert list(rpc.health().values()) == [Health.REJECTING, Health.ALIVE]
 
 
 def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: Chain, provider: Account) -> None:
@@ -363,7 +368,8 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
 
 def _shown(fleet: Fleet) -> list[float]:
     """The gauges of the endpoints, in their order."""
-    metrics = LedgerMetrics(Overview(fleet.engine, "here").snapshot, lambda _: True).collect()
+    summary = Overview(fleet.engine, "here").snapshot()
+    metrics = LedgerMetrics("here", lambda: Reading(summary, Figures(), True)).collect()
     (family,) = (found for found in metrics if found.name == "supervisor_rpc_endpoint_alive")
     assert [sample.labels["endpoint"].rpartition("#")[2] for sample in family.samples] == ["1", "2"]
     assert not [sample for sample in family.samples if "s3cret" in str(sample.labels)]
@@ -388,14 +394,14 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
         _for_long(rpc, AWAY_S)
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
-        assert alarm.name is AlarmName.ENDPOINT_AWAY
+        assert alarm.name is AlarmName.RPC_ENDPOINT_UNAVAILABLE
         (why,) = alarm.details["endpoints"].values()
         assert why.startswith("unreachable: the RPC endpoint does not answer")
         younger = Fleet.of(
             chain, provider, engine, Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
         )
         claim(younger.site)
-        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
+        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         proxy.fault(None)
         wait_until(lambda: looked(1), "the second endpoint to be back", 60.0, 0.1)
         assert fleet.alarms() == set()
@@ -413,15 +419,15 @@ def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more
         claim(fleet.site)
         assert asked.count("eth_getBalance") == refusals  # it is asked after the other one
         for _ in range(3):  # and from time to time first
-            _for_long(rpc, endpoints.REFUSES_S + 1)
+            _for_long(rpc, failover.REFUSES_S + 1)
             claim(fleet.site)
         assert asked.count("eth_getBalance") == refusals + 3
-        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
+        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         methods.clear()
-        _for_long(rpc, endpoints.REFUSES_S + 1)
+        _for_long(rpc, failover.REFUSES_S + 1)
         claim(fleet.site)
-        assert fleet.alarms() == {AlarmName.ENDPOINT_AWAY}
-        _for_long(rpc, endpoints.MENDED_S)
+        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
+        _for_long(rpc, failover.MENDED_S)
         claim(fleet.site)
         assert fleet.alarms() == set()
         assert set(rpc.health().values()) == {Health.ALIVE}
@@ -537,7 +543,7 @@ def test_node_that_drips__holds_nobody_longer_than_the_deadline(headers: bytes) 
 def test_answer_without_end__is_cut_at_the_limit() -> None:
     ends = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" + b" " * 20_000
     with dripping(ends) as url, pytest.raises(OSError, match="too large"):
-        http.session(30.0, most_bytes=10_000).post(url, data=b"{}", timeout=deadline(30.0))
+        bounded_http.session(30.0, most_bytes=10_000).post(url, data=b"{}", timeout=deadline(30.0))
 
 
 def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_back(chain: Chain) -> None:
@@ -575,7 +581,7 @@ def test_endpoints_that_are_all_slow__are_asked_all_the_same(chain: Chain, numbe
     broken = threading.Event()
 
     def answer(_: list[Call]) -> tuple[int, Any] | None:
-        return (503, "no") if broken.wait(endpoints.LOOK_DEADLINE_S + 0.4) else None
+        return (503, "no") if broken.wait(failover.LOOK_DEADLINE_S + 0.4) else None
 
     with ExitStack() as stack:
         urls = [stack.enter_context(in_front_of(chain, answer))[1] for _ in range(number)]
@@ -625,7 +631,9 @@ def _answers(url: str) -> bool:
 def _silent_for_long(engine: Engine) -> None:
     """As when that much time has passed."""
     with engine.begin() as connection:
-        connection.execute(text("UPDATE ticks SET succeeded_at = now() - interval '70 seconds' WHERE name = 'chain'"))
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '70 seconds' WHERE name = 'chain'")
+        )
 
 
 def test_chain_silent_for_a_moment__is_no_alarm(chain: Chain, provider: Account, engine: Engine) -> None:
@@ -675,7 +683,7 @@ def test_endpoint_that_lags__is_not_believed(
     behind = chain.block_number()
     options = ("--fork-url", chain.rpc_url, "--fork-block-number", str(behind), "--no-mining")
     lagging = f"http://127.0.0.1:{start_anvil(processes, None, *options)}"
-    chain.mine(endpoints.BEHIND_BLOCKS + 10)
+    chain.mine(failover.BEHIND_BLOCKS + 10)
     with proxied(chain) as (proxy, url), proxied(chain) as (second, another):
         rpc = Endpoints([lagging, url, another], CHAIN_ID)  # a claim is believed that two of them show
         fleet = Fleet.of(chain, provider, engine, rpc)
@@ -735,14 +743,14 @@ def test_meaning__what_a_real_node_says(chain: Chain) -> None:
     rpc, nonce = chain.rpc, 0
     with held(chain):
         said = {
-            Refusal.ALREADY_KNOWN: _refused(chain, account, nonce=nonce, twice=True),
-            Refusal.REPLACEMENT_UNDERPRICED: _refused(chain, account, nonce=nonce, gas=50_000),
-            Refusal.GAS: _refused(chain, account, nonce=nonce + 1, gas=100),
-            Refusal.INSUFFICIENT_FUNDS: _refused(chain, account, nonce=nonce + 1, value=10**30),
+            NodeErrorKind.ALREADY_KNOWN: _refused(chain, account, nonce=nonce, twice=True),
+            NodeErrorKind.REPLACEMENT_UNDERPRICED: _refused(chain, account, nonce=nonce, gas=50_000),
+            NodeErrorKind.GAS: _refused(chain, account, nonce=nonce + 1, gas=100),
+            NodeErrorKind.INSUFFICIENT_FUNDS: _refused(chain, account, nonce=nonce + 1, value=10**30),
         }
         chain.mine()
-        said[Refusal.NONCE_TOO_LOW] = _refused(chain, account, nonce=nonce, gas=60_000)
-    assert {refusal: meaning(words) for refusal, words in said.items()} == {refusal: refusal for refusal in said}
+        said[NodeErrorKind.NONCE_TOO_LOW] = _refused(chain, account, nonce=nonce, gas=60_000)
+    assert {refusal: classify(words) for refusal, words in said.items()} == {refusal: refusal for refusal in said}
     assert int(rpc.call("eth_getTransactionCount", account.address, "latest"), 16) == 1
 
 
@@ -763,11 +771,13 @@ def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engi
         fleet = Fleet.of(chain, provider, engine, rpc)
         for endpoint in rpc._endpoints:
             endpoint.look()
-        before = proxy.passed[Way.THERE]
+        before = proxy.passed[Direction.TO_SERVER]
         with held(chain):
             fleet.wallet.send(claims(40))
             sent_bytes = sum(2 * len(raw) for (raw,) in fleet.rows("raw"))
-            wait_until(lambda: proxy.passed[Way.THERE] - before > sent_bytes, "the other endpoint to be told", 30.0)
+            wait_until(
+                lambda: proxy.passed[Direction.TO_SERVER] - before > sent_bytes, "the other endpoint to be told", 30.0
+            )
 
 
 def test_statuses__of_a_node_that_is_behind__are_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:

@@ -6,20 +6,22 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from devgrid.chain import Account, Chain, Node, Prices
-from devgrid.process import Processes, wait_until
-from devgrid.state import private_processes
-from supervisor_tasks.chain.codec import function
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
-from supervisor_tasks.chain.remedies import GIVEN_UP_AFTER_S
-from supervisor_tasks.chain.rpc import Rpc
-from supervisor_tasks.chain.signed import Signed
-from supervisor_tasks.chain.wallet import WalletEmptyError, Write
-from supervisor_tasks.job import ChainStatus, JobId, Report
-from supervisor_tasks.journey import vain_claims
-from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.journey.scan import scan
-from supervisor_tasks.ledger.operator import AlarmName, Switch
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
+from supervisor_tasks.wallet.raw_transaction import DecodedTransaction
+from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
 from tests.integration.fronts import particular
 from tests.integration.wallets import (
     CUSTOMERS,
@@ -49,13 +51,13 @@ def both(processes: Processes) -> Iterator[list[Engine]]:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
@@ -114,7 +116,9 @@ def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account
 
 def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: Fleet) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    fleet.wallet.send([Write("end", "report", report_call(job_id, Report(ChainStatus.FINISHED)), job_id, gas=GAS)])
+    fleet.wallet.send(
+        [Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=GAS)]
+    )
     settled(fleet)
     assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with InvalidTransition(1, 5)")]
 
@@ -200,7 +204,7 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
 
 
-def wants_a_tip(signed: Signed) -> str | None:
+def wants_a_tip(signed: DecodedTransaction) -> str | None:
     """A node that suggests no tip and takes nothing without one, in geth's words."""
     tip_wei = signed.fees.priority_fee_wei
     return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
@@ -273,7 +277,7 @@ def test_more_than_the_node_lets_anybody_send__is_signed_again_when_it_costs_les
     base_fee(chain, 250 * GWEI)
     cap_wei = GAS * 300 * GWEI
 
-    def fee_cap(signed: Signed) -> str | None:
+    def fee_cap(signed: DecodedTransaction) -> str | None:
         dear = signed.gas * signed.fees.max_fee_wei > cap_wei
         return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
 
@@ -377,7 +381,7 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
     settled(fleet)
-    write = Write("running", "report", report_call(job_id, Report(ChainStatus.RUNNING)), job_id, gas=GAS)
+    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
     with held(chain):
         fleet.wallet.send([write])
         ((tx_hash,),) = [row for row in fleet.rows("hash") if row[0] == fleet.wallet.open_transactions()[0].hash]
@@ -385,7 +389,7 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
         foreign(chain, provider)
     wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
     assert fleet.states() == ["MINED", "FOREIGN"]
-    assert AlarmName.FOREIGN_WRITER in fleet.alarms()
+    assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms()
     assert fleet.wallet.missing(["running"]) == {"running"}
     assert fleet.wallet.send([write]) == 1
     settled(fleet)
@@ -401,7 +405,7 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled_and_nothing_wait
     claim(fleet.site)
     settled(fleet)
     fork = chain.block_number()
-    write = Write("running", "report", report_call(job_id, Report(ChainStatus.RUNNING)), job_id, gas=GAS)
+    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
     with held(chain):
         fleet.wallet.send([write])
         chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
@@ -426,7 +430,7 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled_and_nothing_wait
 
 def foreign(chain: Chain, account: Account) -> None:
     """Somebody sends something harmless with the same key."""
-    chain._broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
+    chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
 
 
 def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: Fleet) -> None:
@@ -521,7 +525,7 @@ def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_ca
     owned = [set(fleet.site.ledger.jobs(job_ids)) for fleet in fleets]
     assert owned[0] & owned[1] == set()
     assert owned[0] | owned[1] == set(job_ids)
-    assert any(AlarmName.FOREIGN_WRITER in fleet.alarms() for fleet in fleets)
+    assert any(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms() for fleet in fleets)
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
@@ -586,12 +590,12 @@ def _waited(fleet: Fleet, seconds: float) -> None:
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
     chain: Chain, provider: Account, fleet: Fleet
 ) -> None:
-    for _ in range(vain_claims.MOST_REVERTED):
+    for _ in range(claim_backoff.MOST_REVERTED):
         assert fleet.alarms() == set()
         _claim_in_vain(chain, provider, fleet)
     assert fleet.states() == ["REVERTED"] * 3
     (alarm,) = fleet.site.ledger.alarms.all()
-    assert alarm.name is AlarmName.CLAIMS_REVERT
+    assert alarm.name is AlarmName.CLAIMS_REVERTING
     assert (alarm.details["purpose"], alarm.details["in_a_row"], alarm.details["next_in_s"]) == ("claim", 3, 4.0)
     assert "NoJob" in alarm.details["error"]
 
@@ -613,7 +617,7 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
 
 def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: Fleet) -> None:
     for _ in range(2):
-        for _ in range(vain_claims.MOST_REVERTED - 1):
+        for _ in range(claim_backoff.MOST_REVERTED - 1):
             _claim_in_vain(chain, provider, fleet)
         scheduled_jobs(chain, provider, 1)
         claim(fleet.site)
@@ -625,13 +629,13 @@ def test_drained__nothing_new_is_claimed__cancellations_are(chain: Chain, provid
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
     settled(fleet)
-    fleet.site.ledger.switches.set(Switch.DRAINED, "maintenance")
+    fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "maintenance")
     scheduled_jobs(chain, provider, 1)
-    chain.cancel_job(CUSTOMERS[job_id], job_id)
+    chain.customers.cancel_job(CUSTOMERS[job_id], job_id)
     claim(fleet.site)
     settled(fleet)
     assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling"]
-    fleet.site.ledger.switches.unset(Switch.DRAINED)
+    fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
     claim(fleet.site)
     assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling", "claim"]
 

@@ -7,25 +7,29 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from devgrid.chain import Account, Chain, Node, Prices
-from devgrid.process import Processes, wait_until
-from devgrid.state import private_processes
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM, report_call
-from supervisor_tasks.chain.rpc import RpcUnavailableError
-from supervisor_tasks.chain.signed import marked
-from supervisor_tasks.chain.wallet import Write
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.events import ScriptFetched, SlurmStarted, SubmitStarted, Submitted
-from supervisor_tasks.job import ChainStatus, JobId, Kind, Report, SlurmId
-from supervisor_tasks.journey.claim import claim
-from supervisor_tasks.journey.drain import given_back_on_failure, watch_effects
-from supervisor_tasks.journey.report import report
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Change
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.events import ScriptFetched, SlurmRunningObserved, SubmitStarted, Submitted
+from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, watch_effects
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, StatusUpdate
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.operator_actions import request_of_transaction
+from supervisor_tasks.wallet.raw_transaction import append_tag
+from supervisor_tasks.wallet.wallet import Write
 from tests.integration.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, gas_limit, held, scheduled_jobs
 
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
-STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmStarted())
+STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmRunningObserved())
 HOSTILE = "no\0 \ud800 at all"
 
 
@@ -43,14 +47,14 @@ def database(processes: Processes) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def chain(processes: Processes) -> Chain:
-    return Chain.start(processes)
+    return start_chain(processes)
 
 
 @pytest.fixture
 def fleet(chain: Chain, database: Engine) -> Fleet:
     empty(database)
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return Fleet.of(chain, account, database)
 
 
@@ -63,7 +67,7 @@ def started(fleet: Fleet, provider: Account) -> JobId:
     (job_id,) = scheduled_jobs(fleet.chain, provider, 1)
     claim(fleet.site)
     settled(fleet)
-    fleet.site.ledger.record(*(Change(job_id, event) for event in STARTED))
+    fleet.site.ledger.record(*(JobChange(job_id, event) for event in STARTED))
     return job_id
 
 
@@ -90,7 +94,7 @@ def reported(fleet: Fleet) -> None:
 def nobody_answers(fleet: Fleet) -> None:
     """As when the node goes away while a batch of reports is written."""
     due(fleet)
-    leased = fleet.site.ledger.effects.lease([Kind.REPORT])
+    leased = fleet.site.ledger.effects.lease([EffectKind.REPORT])
     if leased:
         with given_back_on_failure(fleet.site.ledger, leased):
             raise TransientError("the node is away")
@@ -99,7 +103,7 @@ def nobody_answers(fleet: Fleet) -> None:
 def test_reverted__of_a_job_that_the_contract_does_not_have__holds_up_nobody(chain: Chain, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
-    end = Write("end", "report", report_call(lost, Report(ChainStatus.FINISHED)), lost, gas=GAS)
+    end = Write("end", "report", report_call(lost, StatusUpdate(ChainStatus.FINISHED)), lost, gas=GAS)
     fleet.wallet.send([end, *claims(1)])
     settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
@@ -202,8 +206,8 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
 def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: Fleet) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
-    chain.cancel_job(CUSTOMERS[running], running)
-    claims_next = marked(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    chain.customers.cancel_job(CUSTOMERS[running], running)
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
         with pytest.raises(RpcUnavailableError, match="gives no estimate"):
             claim(fleet.site)
@@ -220,22 +224,25 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
 ) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
-    chain.cancel_job(CUSTOMERS[running], running)
-    claims_next = marked(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    chain.customers.cancel_job(CUSTOMERS[running], running)
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
         claim(fleet.site)
         settled(fleet)
         assert fleet.site.ledger.jobs([running])[running].cancel_requested
         claim(fleet.site)
         assert fleet.alarms() == set()
-        execute(fleet, "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'condition.refused.%'")
+        execute(
+            fleet,
+            "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'condition.estimate_rejected.%'",
+        )
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
-        assert (alarm.name, alarm.details["purpose"]) == (AlarmName.CLAIMS_REVERT, "claim")
+        assert (alarm.name, alarm.details["purpose"]) == (AlarmName.CLAIMS_REVERTING, "claim")
         assert alarm.details["estimated"] is True
         assert "revert" in alarm.details["error"]
         if ends_by == "an empty queue":
-            chain.cancel_job(CUSTOMERS[waiting], waiting)
+            chain.customers.cancel_job(CUSTOMERS[waiting], waiting)
             claim(fleet.site)
             assert fleet.alarms() == set()
             return
@@ -267,7 +274,7 @@ def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, flee
         fleet.wallet.send(claims(1))
         ((raw, first_hash),) = fleet.rows("raw, hash")
         state = fleet.wallet.look()
-        fleet.wallet.give_up(fleet.wallet.open_transactions(), state.market, state.head)
+        fleet.wallet.cancel_with_replacement(fleet.wallet.open_transactions(), state.market, state.head)
         chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
         chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
     settled(fleet)
@@ -313,7 +320,7 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
         assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK}
         report(fleet.site)
         watch_effects(fleet.site.ledger)
-        assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK, AlarmName.EFFECT_LATE}
+        assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK, AlarmName.EFFECT_OVERDUE}
     settled(fleet)
     watch_effects(fleet.site.ledger)
     assert fleet.alarms() == set()
@@ -330,7 +337,7 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: 
     (sent,) = fleet.wallet.open_transactions()
     assert len(sent.hashes) == 151
     assert sent.hashes[0] == sent.hash
-    assert not fleet.wallet.certainly_not_mined(sent, fleet.wallet.look())
+    assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.look())
 
 
 def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain: Chain, fleet: Fleet) -> None:
@@ -342,3 +349,65 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain
     (alarm,) = fleet.site.ledger.alarms.all()
     assert alarm.details["error"] == "no\\x00 \\ud800 at all"
     settled(fleet)
+
+
+# --- what an operator asks for ------------------------------------------------------------------------------------------
+
+
+def open_one(fleet: Fleet) -> int:
+    """A claim that waits to be mined; its id."""
+    fleet.wallet.send(claims(1))
+    ((row_id,),) = fleet.rows("id")
+    assert isinstance(row_id, int)
+    return row_id
+
+
+def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        row_id = open_one(fleet)
+        ((before_wei,),) = fleet.rows("max_fee_wei")
+        fleet.follow()
+        assert fleet.signatures() == 1
+        request_of_transaction(fleet.site.ledger, row_id, "bump")
+        fleet.follow()
+        fleet.follow()
+        ((after_wei,),) = fleet.rows("max_fee_wei")
+        assert (fleet.signatures(), after_wei > before_wei) == (2, True)
+        assert fleet.site.ledger.facts.get(TRANSACTION_REQUESTS) is None
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+
+
+def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engine) -> None:
+    empty(database)
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    fleet = Fleet.of(chain, account, database, cap_wei=2 * 10**9)
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        row_id = open_one(fleet)
+        for _ in range(20):  # each adds an eighth, from one gwei at least
+            request_of_transaction(fleet.site.ledger, row_id, "bump")
+            fleet.follow()
+        ((fee_wei,),) = fleet.rows("max_fee_wei")
+        assert fee_wei == 2 * 10**9
+        assert AlarmName.TRANSACTION_STUCK in fleet.alarms()
+    settled(fleet)
+
+
+def test_cancel__asked_for__a_transaction_that_does_nothing_is_mined_and_the_intent_is_free(
+    chain: Chain, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        row_id = open_one(fleet)
+        request_of_transaction(fleet.site.ledger, row_id, "cancel")
+        fleet.follow()
+        assert fleet.signatures() == 2
+    settled(fleet)
+    assert fleet.states() == ["REVERTED"]
+    assert fleet.wallet.missing(["claim:0"]) == {"claim:0"}
+    fleet.wallet.send(claims(1))
+    settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]

@@ -7,24 +7,25 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 
-from devgrid.chain import Account, Chain, JobDefinition, Node, Prices
-from devgrid.grid import start_server
-from devgrid.process import Processes
-from supervisor_tasks import embedded
+from devgrid.chain.chain import Chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.processes import Processes
+from devgrid.services.start import start_server
 from supervisor_tasks.chain.contract import CLAIM, Contract
-from supervisor_tasks.chain.fees import Bounds
-from supervisor_tasks.chain.rpc import Rpc
-from supervisor_tasks.chain.wallet import Wallet, Write
-from supervisor_tasks.channels import Channels
-from supervisor_tasks.gridlogger import GridLogger
-from supervisor_tasks.job import JobId
-from supervisor_tasks.jobdefs import JobDefinitions
-from supervisor_tasks.journey.track import follow_once
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.context import ChainServices, WorkerContext
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_definitions import JobDefinitions
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.blocks import Blocks
-from supervisor_tasks.ledger.models import Base
-from supervisor_tasks.ledger.operator import AlarmName
-from supervisor_tasks.ledger.store import Ledger
-from supervisor_tasks.site import ChainSide, Site
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.wallet.fees import Bounds
+from supervisor_tasks.wallet.receipts import follow_once
+from supervisor_tasks.wallet.wallet import Wallet, Write
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 GWEI = 10**9
@@ -36,7 +37,7 @@ def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
     """Postgres with that many databases, each with the ledger's tables."""
     folder = processes.folder / "postgres"
     folder.mkdir()
-    server = embedded.postgres(folder)
+    server = embedded_servers.postgres(folder)
     start_server(processes, "postgres", server)
     admin = create_engine(server.url, isolation_level="AUTOCOMMIT")
     engines = []
@@ -53,7 +54,7 @@ def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
 def registered(chain: Chain) -> Account:
     """A new provider that has been accepted, with one node."""
     account = chain.new_account()
-    chain.register_provider(account, [Node(2, 32, 64_000)], Prices())
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
     return account
 
 
@@ -73,7 +74,7 @@ def empty(engine: Engine) -> None:
 class Fleet:
     """The chain's side of a fleet, driven by hand."""
 
-    site: Site
+    site: WorkerContext
     wallet: Wallet
     engine: Engine
     chain: Chain
@@ -98,7 +99,7 @@ class Fleet:
         bounds = Bounds(cap_wei, most_wei_per_tx)
         wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, bounds)
         channels = Channels(False, None, verified=False)
-        side = ChainSide(
+        side = ChainServices(
             contract=Contract(rpc, chain.chain_id, address, wallet.address),
             wallet=wallet,
             job_definitions=JobDefinitions(lambda: channels.open("127.0.0.1:9"), wallet.sign_message),
@@ -111,8 +112,8 @@ class Fleet:
             confirmations=0,
             stuck_after_s=stuck_after_s,
         )
-        ledger.ticks.leave("slurm")
-        return cls(Site(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
+        ledger.ticks.record("slurm")
+        return cls(WorkerContext(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
 
     def follow(self) -> bool:
         """One pass of the tracker; whether something is still open."""
@@ -161,9 +162,9 @@ CUSTOMERS: dict[str, Account] = {}  # of the jobs below
 def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
     """Jobs that wait to be claimed."""
     customer = chain.new_account()
-    chain.mint_credits(customer.address, 10**24)
-    job_ids = chain.request_jobs(customer, DEFINITION, number, 10**20)
-    chain.meta_schedule(job_ids, provider.address)
+    chain.admin.mint_credits(customer.address, 10**24)
+    job_ids = chain.customers.request_jobs(customer, DEFINITION, number, 10**20)
+    chain.admin.meta_schedule(job_ids, provider.address)
     CUSTOMERS.update(dict.fromkeys(job_ids, customer))
     return [JobId(job_id) for job_id in job_ids]
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 
 from devgrid.grid import Grid
-from tests.load import burst, parsing, specs, sweep
+from devgrid.options import GridOptions
+from tests.load import burst, parsing, probes, specs, sweep, upgrade
 from tests.load.callbacks import callbacks
 from tests.load.cores import Share
 from tests.load.figures import Figure, tell
@@ -31,7 +32,13 @@ Measure = Callable[[Grid], list[Figure]]
 
 IDLE_S = 30.0
 NOBODY_LISTENS = "ws://127.0.0.1:9"
-OTHERS = {"parsers of benchmarks": parsing.figures, "sweep and witness": sweep.figures, "specs": specs.figures}
+OTHERS = {
+    "parsers of benchmarks": parsing.figures,
+    "sweep and monitor": sweep.figures,
+    "specs": specs.figures,
+    "probes": probes.figures,
+    "upgrade": upgrade.figures,
+}
 
 
 def main() -> None:
@@ -56,7 +63,7 @@ def fleet_figures(only: str) -> list[Figure]:
         if not chosen:
             continue
         tell(f"a grid with {title}")
-        grid = Grid.start(block_time_s=block_time_s, overrides=settings)
+        grid = Grid.start(GridOptions(block_time_s=block_time_s, overrides=settings))
         try:
             grid.fleet.start()
             grid.processes.stop(

@@ -9,12 +9,12 @@ from functools import partial
 
 import psutil
 
-from devgrid import scripts
-from devgrid.chain import Account, JobDefinition, Prices
+from devgrid.chain.model import Account, ChainPrices, JobDefinition
 from devgrid.grid import CREDIT, CUSTOMERS_CREDITS, Grid, definition_of
-from devgrid.process import wait_until
-from devgrid.workflow import Resources
-from supervisor_tasks.job import ChainStatus
+from devgrid.processes import wait_until
+from devgrid.services import script_store
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.load import raw_sbatch
 from tests.load.figures import Figure, tell
 from tests.load.registration import READY
@@ -214,15 +214,15 @@ def new_customers(grid: Grid, number: int) -> list[Account]:
 
 def definition(grid: Grid, script: str) -> JobDefinition:
     """Of a job that runs this script, and wants little."""
-    return definition_of(scripts.store_script(grid.folder / "scripts", script), Resources(memPerCpu=100))
+    return definition_of(script_store.store_script(grid.folder / "scripts", script), Resources(memPerCpu=100))
 
 
 def request(grid: Grid, customers: Sequence[Account], jobs_each: int, what: JobDefinition) -> list[str]:
     """So many jobs of each customer on chain, given to no provider yet; their ids."""
-    locked_wei = MINUTES * Prices().of(what)
+    locked_wei = MINUTES * ChainPrices().of(what)
 
     def hand_in(customer: Account) -> list[str]:
-        return grid.chain.request_jobs(customer, what, jobs_each, locked_wei)
+        return grid.chain.customers.request_jobs(customer, what, jobs_each, locked_wei)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [job_id for many in pool.map(hand_in, customers) for job_id in many]
@@ -231,7 +231,7 @@ def request(grid: Grid, customers: Sequence[Account], jobs_each: int, what: JobD
 def make_claimable(grid: Grid, job_ids: Sequence[str]) -> float:
     """Give all jobs to the provider while the fleet stands still, and let it go on; returns when that was (Unix time)."""
     with paused(grid, "beat", "worker"):
-        grid.chain.meta_schedule(job_ids, grid.chain.account("provider").address)
+        grid.chain.admin.meta_schedule(job_ids, grid.chain.account("provider").address)
         began_s = time.time()
     return began_s
 

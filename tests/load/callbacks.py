@@ -17,7 +17,7 @@ FIRST = 1 << 64  # job ids from here on are of no other measure
 # Of jobs that it does not know, the inbox keeps a few.
 _KNOW = """
 INSERT INTO jobs (cluster, job_id, slurm_id, state, customer, provider, claim_key, definition, time_limit_min, chain_status,
-    chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, looks, message)
+    chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, poll_count, status_message)
 SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1, 'SETTLED', '', '', number, '{}', 1, 5,
     1, 1, '', '[]', false, 0, ''
 FROM generate_series(0, :calls - 1) AS number

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from devgrid.chain import Chain
+from devgrid.chain.chain import Chain
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.load.figures import Figure
 from tests.watching import rows, wait_for_end
 
@@ -114,7 +114,7 @@ def p95(waits_s: list[float]) -> float:
 
 def schedule(grid: Grid, job_id: str) -> None:
     """Give a job to the provider."""
-    grid.chain.meta_schedule([job_id], grid.chain.account("provider").address)
+    grid.chain.admin.meta_schedule([job_id], grid.chain.account("provider").address)
 
 
 def is_settled(grid: Grid, job_id: str) -> bool:

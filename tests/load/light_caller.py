@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from devgrid.fleet import REPOSITORY
+from devgrid import REPOSITORY
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

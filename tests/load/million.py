@@ -11,8 +11,9 @@ _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
 _FILL = (
     f"""
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
-        chain_block, chain_log_index, heard_block, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, outcome_status,
-        elapsed_s, exit_status, reason, message)
+        chain_block, chain_log_index, last_event_block, grid_logger_url, slurm_id, top_ups, cancel_requested, poll_count,
+        outcome_status,
+        elapsed_s, exit_status, reason, status_message)
     SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), '0x' || repeat('3', 40), 'claim:' || n,
         '{{"gpus": 0, "ntasks": 1, "cpus_per_task": 1, "mem_per_cpu_mb": 100, "batch_location_hash": "hash"}}', 60,
         CASE WHEN n <= :settled THEN 'SETTLED' ELSE 'RUNNING' END, CASE WHEN n <= :settled THEN 5 ELSE 3 END,
@@ -21,7 +22,7 @@ _FILL = (
     {_NUMBERS}""",
     f"""
     INSERT INTO effects (cluster, job_id, kind, due_at, done_at)
-    SELECT :cluster, {_JOB_ID}, 'witness', now(), CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
+    SELECT :cluster, {_JOB_ID}, 'poll_slurm', now(), CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
     f"""
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)
     SELECT :cluster, {_JOB_ID}, n, 7, 61, 0, 'peer', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
@@ -43,7 +44,7 @@ _FILL = (
     SELECT :cluster, n, '0x00' FROM generate_series(CAST(:settled AS int) - 128, CAST(:settled AS int)) AS n WHERE :hot > 0""",
     f"""
     INSERT INTO events (cluster, job_id, name, details, state)
-    SELECT :cluster, {_JOB_ID}, 'SlurmEnded', '{{}}', 'ENDED' {_NUMBERS}""",
+    SELECT :cluster, {_JOB_ID}, 'SlurmCompleted', '{{}}', 'ENDED' {_NUMBERS}""",
 )
 _INDEXES = """
     SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterator
 
-from benchmarks.output import MOST_BYTES
-from benchmarks.suite import SUITE
+from benchmarks.registry import SUITE
+from benchmarks.sections import MOST_BYTES
 from tests.load.figures import Figure
 from tests.unit.benchmark_plans import DATA, NONCE, printed
 

@@ -11,9 +11,9 @@ from functools import partial
 
 import paramiko
 
-from devgrid.chain import Account, JobDefinition
+from devgrid.chain.model import Account, JobDefinition
 from devgrid.grid import Grid
-from supervisor_tasks.job import Definition, JobId
+from supervisor_tasks.jobs.model import Definition, JobId
 from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.submit_token import Submission, with_token
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.job import ChainStatus
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import faults
 from tests.load.cores import Share
 from tests.load.figures import Figure, tell
@@ -25,7 +26,7 @@ def recovery(only: str = "") -> list[Figure]:
     found: list[Figure] = []
     if not chosen:
         return found
-    with faults.Target.start(block_time_s=0.25) as target:
+    with faults.Target.start(GridOptions(block_time_s=0.25)) as target:
         for fault in chosen:
             tell(f"measuring: recovery after {fault.name}")
             share, block, began_s = Share(target.grid), target.grid.chain.block_number(), time.monotonic()

@@ -2,9 +2,9 @@
 
 import time
 
-from devgrid.chain import ChainError
+from devgrid.chain.model import ChainError
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.load.figures import Figure
 
 BLOCK_TIME_S = 1.0
@@ -34,6 +34,6 @@ def price_on_chain(grid: Grid) -> list[Figure]:
 
 def _price_that_waits(grid: Grid) -> int | None:
     try:
-        return grid.chain.waiting_provider(grid.chain.account("provider").address).prices.cpu_wei_per_min
+        return grid.chain.providers.waiting(grid.chain.account("provider").address).prices.cpu_wei_per_min
     except ChainError:
         return None

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from devgrid.sshd import Sshd
-from devgrid.state import private_processes
-from devgrid.users import Users, admin
-from supervisor_tasks.slurm.nodes import Nodes
-from supervisor_tasks.slurm.output import Answer
-from supervisor_tasks.slurm.specs import Specs, read_specs
+from devgrid.cluster.linux_users import Users, admin
+from devgrid.cluster.sshd import Sshd
+from devgrid.state_folder import private_processes
+from supervisor_tasks.slurm.hardware import PartitionHardware, read_specs
+from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.load.figures import Figure
 from tests.submitting import lets_in, new_key
@@ -33,7 +33,7 @@ def figures() -> list[Figure]:
     partition, nodes, sinfo = thousand_nodes()
     printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
     # Others' work on a busy machine is no part of what it takes.
-    parsed_s = median_s(lambda: read_specs(Answer(0, printed, ""), MARK, "main"), time.process_time)
+    parsed_s = median_s(lambda: read_specs(CommandAnswer(0, printed, ""), MARK, "main"), time.process_time)
     with private_processes() as processes:
         folder = processes.folder / "recorded"
         folder.mkdir()
@@ -55,7 +55,7 @@ def figures() -> list[Figure]:
     ]
 
 
-def median_s(work: Callable[[], Specs], clock: Callable[[], float] = time.perf_counter) -> float:
+def median_s(work: Callable[[], PartitionHardware], clock: Callable[[], float] = time.perf_counter) -> float:
     """Of so many runs."""
     times = []
     for _ in range(RUNS):

@@ -1,5 +1,5 @@
 """`python -m tests.load.sweep`: a sweep over ten thousand hot jobs, with its SLURM commands and RPC requests counted, when all
-is well and when SLURM does not list some; and the witness at a thousand callbacks. `make bench` calls it too.
+is well and when SLURM does not list some; and the monitor at a thousand callbacks. `make bench` calls it too.
 
 The chain, sshd and Postgres are real. The jobs are rows of the ledger and slots of the contract's storage that were made for
 this, and squeue and sacct are programs that print what SLURM would.
@@ -18,19 +18,19 @@ from eth_utils.crypto import keccak
 from sqlalchemy import text
 
 from devgrid.grid import Grid
-from devgrid.process import wait_until
-from supervisor_tasks.chain.rpc import Call, Rpc
-from supervisor_tasks.job import ChainStatus, JobId
-from supervisor_tasks.journey.known_slurm import learn_start
-from supervisor_tasks.journey.scan import STREAM
+from devgrid.processes import wait_until
+from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.chain.rpc.client import Call, Rpc
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.indexer.scan import STREAM
+from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.sweeps import Swept
-from supervisor_tasks.queues import Queue
-from supervisor_tasks.settings import Need, load
-from supervisor_tasks.slurm.listing import FIELDS
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
-from supervisor_tasks.wiring import Work, build
 from tests.ledgers import emptied
 from tests.load.figures import Figure, tell
 
@@ -56,8 +56,8 @@ echo called >> '{folder}/slurm-calls'
 WAITING_JOBS = (
     """
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
-        chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups, cancel_requested, looks,
-        message)
+        chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups, cancel_requested, poll_count,
+        status_message)
     SELECT :cluster, '0x' || lpad(to_hex(:first + n), 64, '0'),
         (CAST(:users AS text[]))[n % :customers + 1], :provider, 'claim:' || n,
         '{"gpus": 0, "mem_per_cpu_mb": 1, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 60,
@@ -66,7 +66,7 @@ WAITING_JOBS = (
     """,
     """
     INSERT INTO effects (cluster, job_id, kind, due_at)
-    SELECT cluster, job_id, 'witness', now() + interval '10 minutes' FROM jobs
+    SELECT cluster, job_id, 'poll_slurm', now() + interval '10 minutes' FROM jobs
     """,
     """
     INSERT INTO events (cluster, job_id, name, details, state)
@@ -77,8 +77,8 @@ WAITING_JOBS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Witnessed:
-    """One pass of the witness: how long it took, and how often it asked SLURM."""
+class PolledJobs:
+    """One pass of the monitor: how long it took, and how often it asked SLURM."""
 
     seconds: float
     commands: int
@@ -95,11 +95,11 @@ class Measured:
 
 
 def figures() -> list[Figure]:
-    """What the sweep and the witness take and ask, at their worst."""
+    """What the sweep and the monitor take and ask, at their worst."""
     grid = Grid.start()
     try:
         prepare(grid)
-        sweeps, witness = measure(grid)
+        sweeps, polls = measure(grid)
     finally:
         grid.stop()
     for one in sweeps:
@@ -117,11 +117,11 @@ def figures() -> list[Figure]:
             Figure(f"{what}: SLURM commands", max(one.commands for one in some), "", 3.0),
             Figure(f"{what}: RPC requests", max(one.requests for one in some), "", 20.0),
         ]
-    what = f"witness of {CALLBACKS} callbacks"
+    what = f"monitor of {CALLBACKS} callbacks"
     return [
         *found,
-        Figure(f"{what}, without chain time", witness.seconds, "s", 3.0),
-        Figure(f"{what}: SLURM commands", witness.commands, "", 1.0),
+        Figure(f"{what}, without chain time", polls.seconds, "s", 3.0),
+        Figure(f"{what}: SLURM commands", polls.commands, "", 1.0),
     ]
 
 
@@ -133,9 +133,9 @@ def prepare(grid: Grid) -> None:
 
 def measure(
     grid: Grid, jobs: int = JOBS, missing: int = MISSING, callbacks: int = CALLBACKS, sweeps: int = 3
-) -> tuple[list[Measured], Witnessed]:
-    """Make the jobs and sweep some times, the last time with some missing; then the witness, which has heard of the end of
-    others.
+) -> tuple[list[Measured], PolledJobs]:
+    """Make the jobs and sweep some times, the last time with some missing; then the monitor, which has heard of the end
+    of others.
     """
     job_ids = [JobId(f"0x{number:064x}") for number in range(1, jobs + 1)]
     customer, provider = grid.new_customer().address, grid.chain.account("provider").address
@@ -154,7 +154,7 @@ def measure(
         found.append(one_sweep(work, calls))
         if found[-1].report["found"] != {"missing": missing} or any(one.report["unseen"] for one in found):
             raise RuntimeError(f"the sweeps found something else: {[one.report for one in found]}")
-        return found, one_witness(grid, work, job_ids[:callbacks], customer)
+        return found, one_poll(grid, work, job_ids[:callbacks], customer)
     finally:
         work.close()
 
@@ -187,7 +187,7 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
         emptied(ledger.engine)
         ledger.facts.set(PROVIDER, provider)
         cluster = work._site.slurm.cluster
-        learn_start(ledger, cluster.controller(), 0.0, cluster.now_s())
+        record_controller_start(ledger, cluster.controller(), 0.0, cluster.now_s())
         where = {
             "cluster": ledger.cluster,
             "first": first,
@@ -217,7 +217,7 @@ def called(calls: Path) -> int:
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
-def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> Witnessed:
+def one_poll(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> PolledJobs:
     """The plugins have told the end of all these, and SLURM bears it out: from the inbox to the ledger's last commit."""
     ledger = work._site.ledger
     list_jobs(grid, "answer", job_ids, customer, "COMPLETED")
@@ -234,12 +234,12 @@ def one_witness(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str)
         )
     calls = grid.folder / "slurm-calls"
     before, began_s = called(calls), time.monotonic()
-    work.witness()
+    work.poll_jobs()
     took_s = time.monotonic() - began_s
     ended = ledger.count_in_states(["ENDED"])
     if ended != len(job_ids) or ledger.inbox.has_unread():
         raise RuntimeError(f"{ended} of {len(job_ids)} jobs have ended")
-    return Witnessed(took_s, called(calls) - before)
+    return PolledJobs(took_s, called(calls) - before)
 
 
 @contextmanager
@@ -247,7 +247,7 @@ def counted_commands() -> Iterator[list[Sequence[str]]]:
     """The commands that are run on the login node meanwhile."""
     run, commands = Ssh.run, list[Sequence[str]]()
 
-    def counted(self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any) -> Answer:
+    def counted(self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any) -> CommandAnswer:
         commands.append(argv)
         return run(self, user, argv, *args, **kwargs)
 
@@ -317,7 +317,7 @@ def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, st
 
 
 def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: int) -> None:
-    """Running jobs that are being witnessed."""
+    """Running jobs that the monitor polls."""
     ledger = work._site.ledger
     ledger.facts.set(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
@@ -328,7 +328,7 @@ def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: i
                 """
                 INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state,
                     chain_status, chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups,
-                    cancel_requested, looks, message)
+                    cancel_requested, poll_count, status_message)
                 SELECT :cluster, '0x' || lpad(to_hex(n), 64, '0'), :customer, :provider, 'claim:' || n,
                     '{"gpus": 0, "mem_per_cpu_mb": 1, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 60,
                     'RUNNING', 3, 1, 0, repeat('# a script of ten kilobytes', 400), '', n, 1700000000, '[]', false, 0, ''
@@ -341,7 +341,7 @@ def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: i
             text(
                 """
                 INSERT INTO effects (cluster, job_id, kind, due_at)
-                SELECT cluster, job_id, 'witness', now() + interval '10 minutes' FROM jobs
+                SELECT cluster, job_id, 'poll_slurm', now() + interval '10 minutes' FROM jobs
                 """
             )
         )

@@ -2,10 +2,10 @@
 
 from sqlalchemy import Engine, create_engine
 
-from devgrid.grid import start_server
-from devgrid.process import Processes
-from supervisor_tasks import embedded
-from supervisor_tasks.ledger.models import Base
+from devgrid.processes import Processes
+from devgrid.services.start import start_server
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.tables import Base
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 
@@ -13,7 +13,7 @@ PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1K
 def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
     """A migrated database, and the settings of a process that serves it."""
     urls = {}
-    for name, describe in (("postgres", embedded.postgres), ("redis", embedded.redis)):
+    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
         folder = processes.folder / name
         folder.mkdir()
         server = describe(folder)

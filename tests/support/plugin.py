@@ -1,4 +1,5 @@
-"""What pytest learns of this project: how slow the machine is, which tests need SLURM or a quiet machine, what took longest.
+"""What pytest learns of this project: how slow the machine is, which tests come first, which need SLURM or a quiet machine,
+what took longest.
 
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
@@ -15,7 +16,21 @@ import pytest_timeout
 
 from devgrid.machine import deadline, slowness
 
-STARTS_SLURM = {("devgrid.grid", "Grid"), ("devgrid.slurm", "Slurm"), ("tests.submitting", "World")}
+STARTS_SLURM = {("devgrid.grid", "Grid"), ("devgrid.cluster.slurm", "Slurm"), ("tests.submitting", "SubmissionEnv")}
+# Files that take long begin first, or the last worker would have one to itself. Unit tests fill the gaps at the end.
+LONGEST_FIRST = (
+    "tests/chaos/test_crashes.py",
+    "tests/e2e/test_sweep.py",
+    "tests/integration/test_submission.py",
+    "tests/integration/test_benchmark_limits.py",
+    "tests/integration/test_benchmark_runs.py",
+    "tests/integration/test_accounts.py",
+    "tests/chaos",
+    "tests/e2e",
+    "tests/attacks",
+    "tests/integration",
+    "tests/unit",
+)
 HANGS = 2.0  # a test that takes so many times its time-out hangs; waits inside of it end before, and say for what
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
@@ -38,11 +53,21 @@ def pytest_report_header() -> str:
     return f"machine: {slowness():.1f} times as slow as a quiet one; waits may last that much longer"
 
 
+# --- which tests come first -----------------------------------------------------------------------------------------------
+
+
+def _rank(item: pytest.Item) -> int:
+    """Where the test's file stands in LONGEST_FIRST."""
+    places = (place for place, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin))
+    return next(places, len(LONGEST_FIRST))
+
+
 # --- which tests need SLURM ---------------------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_rank)
     for item in items:
         if isinstance(item, pytest.Function) and any(_starts_slurm(module) for module in _modules_of(item)):
             item.add_marker("slurm")

@@ -2,9 +2,9 @@
 
 import time
 
-from devgrid.chain import Account
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.process import wait_until
+from devgrid.processes import wait_until
 from tests.ends import PATIENCE_S, as_customer, record_of, wait_for_state
 from tests.watching import slurm_of
 

@@ -1,13 +1,13 @@
 """The scripts that the golden files show; `make golden` writes them anew."""
 
-from benchmarks.plan import Launcher, Mode, Node, Plan, Ucx
-from benchmarks.script import JobScript
-from benchmarks.suite import SUITE
+from benchmarks.plan import Launcher, Mode, Plan, PlannedNode, Ucx
+from benchmarks.registry import SUITE
+from benchmarks.rendering import JobScript
 from tests.unit.benchmark_plans import DATA, a_plan
 
 GOLDEN = DATA / "golden"
-CPU_NODES = tuple(Node(name=f"node{number}", cpus=8, mem_mb=128460) for number in (1, 2))
-GPU_NODES = tuple(Node(name=f"gpu{number}", cpus=64, gpus=4, mem_mb=515000) for number in (1, 2))
+CPU_NODES = tuple(PlannedNode(name=f"node{number}", cpus=8, mem_mb=128460) for number in (1, 2))
+GPU_NODES = tuple(PlannedNode(name=f"gpu{number}", cpus=64, gpus=4, mem_mb=515000) for number in (1, 2))
 SITE = ("--container-mount-home", "--container-workdir=/tmp", "--label=no words' end")
 
 PLANS: dict[str, Plan] = {

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan import Mode, Node, Plan
+from benchmarks.plan import Mode, Plan, PlannedNode
 
 NONCE = "00112233445566778899aabbccddeeff"
 DATA = Path(__file__).parents[1] / "data" / "benchmarks"
@@ -12,7 +12,7 @@ DATA = Path(__file__).parents[1] / "data" / "benchmarks"
 
 def a_plan(**changes: Any) -> Plan:
     """Two CPU nodes, native, with changes."""
-    nodes = (Node(name="node1", cpus=8, mem_mb=128460), Node(name="node2", cpus=8, mem_mb=128460))
+    nodes = (PlannedNode(name="node1", cpus=8, mem_mb=128460), PlannedNode(name="node2", cpus=8, mem_mb=128460))
     given: dict[str, Any] = {"mode": Mode.NATIVE, "partition": "main", "nodes": nodes, "nonce": NONCE}
     return Plan(**{**given, **changes})
 

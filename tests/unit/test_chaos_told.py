@@ -2,7 +2,7 @@
 
 from tests.chaos.__main__ import Proof, read_report
 from tests.chaos.crashes import Outcome, Run
-from tests.chaos.series import Found
+from tests.chaos.series import DiscrepancyKind
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.chaos.test_faults" name="test_fault[redis stopped]" time="61.5"/>
@@ -27,7 +27,7 @@ def test_report__of_pytest__the_failed_come_last_with_the_first_line_of_their_er
 
 
 def test_series__all_reached_and_no_violation__is_right() -> None:
-    found = Found(2)
+    found = DiscrepancyKind(2)
     found.add(outcome(1, "before-sbatch"))
     found.add(outcome(2, "after-sbatch"))
     assert found.right
@@ -36,7 +36,7 @@ def test_series__all_reached_and_no_violation__is_right() -> None:
 
 
 def test_series__a_place_that_was_reached_once__is_reached() -> None:
-    found = Found(2)
+    found = DiscrepancyKind(2)
     found.add(outcome(1, "before-sbatch", reached=False))
     assert not found.right
     assert "    never reached: before-sbatch" in found.summary()
@@ -45,7 +45,7 @@ def test_series__a_place_that_was_reached_once__is_reached() -> None:
 
 
 def test_series__a_violation__is_wrong_and_told_once_a_grid() -> None:
-    found = Found(2)
+    found = DiscrepancyKind(2)
     found.add(outcome(1, "before-sbatch"))
     found.wrong("seed 1", ["0x12 ran twice"])
     found.wrong("seed 2", ["0x12 ran twice", "0x13 ran twice"])

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from supervisor_tasks.embedded import postgres_package
+from supervisor_tasks.config.embedded_servers import postgres_package
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")

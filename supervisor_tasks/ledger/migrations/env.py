@@ -1,25 +1,40 @@
 """Brings the ledger's tables up to date: `supervisor db upgrade`; for a developer also the command `alembic`.
 
-Several processes may try at once: an advisory lock lets one go first. A table that is locked by a long transaction makes the
-migration fail soon, not the supervisor wait for ever.
+Several processes may try at once: an advisory lock lets one go first. A table that is locked by a long transaction makes
+the migration fail soon: a change that waits for a table makes all others of that table wait behind it.
 """
 
-from alembic import context
-from sqlalchemy import create_engine, text
+import time
 
-from supervisor_tasks.embedded import database_url
-from supervisor_tasks.ledger.models import Base
-from supervisor_tasks.settings import load_or_exit, or_exit
+from alembic import context
+from sqlalchemy import Connection, create_engine, text
+
+from supervisor_tasks.config.embedded_servers import database_url
+from supervisor_tasks.config.settings import load_or_exit, or_exit
+from supervisor_tasks.ledger.tables import Base
 
 MIGRATIONS_LOCK = 0xA1E3
+ASK_AGAIN_S = 0.2
+# An index of a large table takes minutes, and blocks no writer.
+OPTIONS = "-c statement_timeout=60min -c lock_timeout=1s -c maintenance_work_mem=256MB"
+
+
+def take_turn(connection: Connection) -> None:
+    """Wait until no other process migrates. A query that waits for the lock would be an open transaction, for which
+    CREATE INDEX CONCURRENTLY of the other process would wait, so this one asks again and again. The lock ends with the
+    other process.
+    """
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATIONS_LOCK}):
+        connection.commit()
+        time.sleep(ASK_AGAIN_S)
+    connection.commit()
+
 
 with or_exit():
     url = context.config.attributes.get("url") or database_url(load_or_exit())
-engine = create_engine(url, connect_args={"options": "-c statement_timeout=10min"})
+engine = create_engine(url, connect_args={"options": OPTIONS})
 with engine.connect() as connection:
-    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATIONS_LOCK})
-    connection.execute(text("SET lock_timeout = '5s'"))  # from here on: another migration may take longer
-    connection.commit()
+    take_turn(connection)
     context.configure(connection=connection, target_metadata=Base.metadata, transaction_per_migration=True)
     with context.begin_transaction():
         context.run_migrations()

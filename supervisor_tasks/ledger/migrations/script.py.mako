@@ -7,6 +7,7 @@ revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
+old_processes_work = ...  # whether processes of the release before work with these tables: True, or False and why
 
 
 def upgrade() -> None:

@@ -10,42 +10,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor_tasks.events import (
-    Adopted,
-    CalledBack,
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
     CancelRequested,
-    Carried,
-    ChainSaw,
+    ChainStatusObserved,
     Claimed,
     EarlierRunsTold,
+    EffectCompleted,
+    EffectMissing,
     Event,
+    ExistingSlurmJobAdopted,
     LimitApplied,
     MoreThanPaid,
-    OperatorDenied,
-    OperatorForgot,
-    OperatorSettled,
-    Overlooked,
-    Recognised,
+    OperatorAbandonedEffect,
+    OperatorCancelled,
+    OperatorClosedJob,
+    OperatorConfirmedNotSubmitted,
     Reorganised,
     RunsAfterItsEnd,
     ScriptFetched,
     ScriptUnavailable,
-    SlurmEnded,
-    SlurmLost,
-    SlurmStarted,
-    SlurmWaiting,
+    SlurmCompleted,
+    SlurmJobIdentified,
+    SlurmJobMissing,
+    SlurmPendingObserved,
+    SlurmRunningObserved,
     SubmissionDenied,
-    SubmissionForgotten,
-    SubmitNotFound,
-    SubmitNotRun,
+    SubmissionLostBySlurm,
+    SubmissionNotFound,
+    SubmitNotExecuted,
+    SubmitOutcomeUnknown,
     SubmitRejected,
     SubmitStarted,
     Submitted,
-    SubmitUnclear,
     ToppedUp,
 )
-from supervisor_tasks.job import Job, State
-from supervisor_tasks.jobs.state_machine import RULES, advance, rule_for
+from supervisor_tasks.jobs.model import Job, State
+from supervisor_tasks.jobs.state_machine import IGNORED, RULES, advance, rule_for
 
 EVENTS = get_args(Event)
 SIMPLE: Mapping[Any, st.SearchStrategy[Any]] = {
@@ -92,36 +93,47 @@ STATES_OF = {
     SubmitStarted: {State.READY},
     Submitted: ALL,  # an id may come late
     SubmitRejected: {State.SUBMITTING},
-    SubmitNotRun: {State.SUBMITTING},
-    SubmitUnclear: {State.SUBMITTING},
-    SubmitNotFound: {State.SUBMITTING},
-    CalledBack: IN_SLURM | {State.SETTLED},
-    Recognised: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
-    SlurmWaiting: IN_SLURM,
-    SlurmStarted: IN_SLURM,
+    SubmitNotExecuted: {State.SUBMITTING},
+    SubmitOutcomeUnknown: {State.SUBMITTING},
+    SubmissionNotFound: {State.SUBMITTING},
+    CallbackReceived: IN_SLURM | {State.SETTLED},
+    SlurmJobIdentified: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
+    SlurmPendingObserved: IN_SLURM,
+    SlurmRunningObserved: IN_SLURM,
     EarlierRunsTold: IN_SLURM,
     MoreThanPaid: IN_SLURM,
-    SlurmEnded: IN_SLURM,
+    SlurmCompleted: IN_SLURM,
     RunsAfterItsEnd: {State.ENDED, State.SETTLED},
     CancelRequested: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
     ToppedUp: ALL,
     LimitApplied: ALL,
-    ChainSaw: ALL,
+    ChainStatusObserved: ALL,
     Reorganised: ALL,
-    Overlooked: ALL,
-    Adopted: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
-    SlurmLost: IN_SLURM,
-    SubmissionForgotten: {State.QUEUED},
+    EffectMissing: ALL,
+    ExistingSlurmJobAdopted: {State.CLAIMED, State.READY, State.SUBMITTING} | IN_SLURM,
+    SlurmJobMissing: IN_SLURM,
+    SubmissionLostBySlurm: {State.QUEUED},
     SubmissionDenied: {State.QUEUED},
-    Carried: ALL,
-    OperatorDenied: {State.SUBMITTING},
-    OperatorSettled: ALL,
-    OperatorForgot: ALL,
+    EffectCompleted: ALL,
+    OperatorCancelled: {State.CLAIMED, State.READY} | IN_SLURM,
+    OperatorConfirmedNotSubmitted: {State.SUBMITTING},
+    OperatorClosedJob: ALL,
+    OperatorAbandonedEffect: ALL,
 }
 
 
 def test_rules__each_event_has_one_at_least() -> None:
     assert {event for event, _ in RULES} == set(EVENTS)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_table__each_event_in_each_state__has_a_rule_or_is_ignored(kind: type, state: State) -> None:
+    assert ((kind, state) in RULES) != ((kind, state) in IGNORED)
+
+
+def test_table__ignored_events__name_only_events_and_states() -> None:
+    assert IGNORED.keys() <= {(kind, state) for kind in EVENTS for state in State}
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)

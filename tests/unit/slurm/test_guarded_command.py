@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.effects import BEFORE_SECOND_SEARCH_S, settled_after_s
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, settled_after_s
 from supervisor_tasks.slurm.guarded_command import (
     MOST_ANSWER,
     Answers,
@@ -21,11 +21,11 @@ from supervisor_tasks.slurm.guarded_command import (
     Order,
     TooLateError,
     ask_clock,
-    clock_told,
     framed,
-    guarded,
+    guard_command,
+    parse_clock,
 )
-from supervisor_tasks.slurm.output import Answer
+from supervisor_tasks.slurm.parsers import CommandAnswer
 
 MARK = "4f1d0c9ab3"
 SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
@@ -41,11 +41,11 @@ def run(
     noise: str = "",
     environment: dict[str, str] | None = None,
     folder: Path | None = None,
-) -> Answer:
+) -> CommandAnswer:
     """As sshd does: the login shell is given one text."""
     argv = [shell, "-c", noise + shlex.join(command)]
     done = subprocess.run(argv, input=stdin, capture_output=True, timeout=60, env=environment, cwd=folder)
-    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return CommandAnswer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 def in_s(seconds: int) -> int:
@@ -56,15 +56,15 @@ def in_s(seconds: int) -> int:
 class Verdicts:
     """What a reader makes of all that came, and why the commands without an answer have none."""
 
-    answers: list[Answer]
+    answers: list[CommandAnswer]
     rest: SupervisorError
     came_late: bool
 
 
-def verdicts(printed: Answer, number: int = 1) -> Verdicts:
-    heard = list[Answer]()
+def verdicts(printed: CommandAnswer, number: int = 1) -> Verdicts:
+    heard = list[CommandAnswer]()
 
-    def take(index: int, answer: Answer) -> None:
+    def take(index: int, answer: CommandAnswer) -> None:
         assert index == len(heard)
         heard.append(answer)
 
@@ -76,7 +76,7 @@ def verdicts(printed: Answer, number: int = 1) -> Verdicts:
     return Verdicts(heard, rest, answers.came_late)
 
 
-def only(printed: Answer) -> Answer:
+def only(printed: CommandAnswer) -> CommandAnswer:
     """The answer of the only command."""
     found = verdicts(printed)
     if not found.answers:
@@ -91,9 +91,9 @@ def guarded_run(
     noise: str = "",
     environment: dict[str, str] | None = None,
     seconds: int = 60,
-) -> Answer:
+) -> CommandAnswer:
     """One command behind the guard."""
-    return run(shell, guarded(1, in_s(seconds)), framed(MARK, [Order(argv, script)]), noise, environment)
+    return run(shell, guard_command(1, in_s(seconds)), framed(MARK, [Order(argv, script)]), noise, environment)
 
 
 def jobs(number: int, script: bytes = SCRIPT) -> list[Order]:
@@ -107,7 +107,7 @@ def run_in(folder: Path, stdin: bytes, number: int, shell: str = "sh", seconds: 
         (folder / "job").write_text(JOB)
         (folder / "job").chmod(0o755)
         sh_called_so(folder, shell)
-    return verdicts(run(shell, sh_of(folder, guarded(number, in_s(seconds))), stdin, folder=folder), number)
+    return verdicts(run(shell, sh_of(folder, guard_command(number, in_s(seconds))), stdin, folder=folder), number)
 
 
 def ran(folder: Path) -> dict[int, bytes]:
@@ -120,7 +120,7 @@ def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = S
     done = ran(folder)
     assert all(got == script for got in done.values())
     for number, answer in enumerate(found.answers):
-        assert answer == Answer(0, f"{number}\n", f"of {number}\n")
+        assert answer == CommandAnswer(0, f"{number}\n", f"of {number}\n")
         assert number in done
     if isinstance(found.rest, TransientError):
         assert not set(range(len(found.answers), expected)) & done.keys()
@@ -130,7 +130,7 @@ def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = S
 @pytest.mark.parametrize("script", [SCRIPT, ANY_BYTES, b"", b"\n", MARK.encode(), b"x" * 300_000])
 def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str, script: bytes, tmp_path: Path) -> None:
     argv = ["sh", "-c", 'cat >"$1/script"', "command", str(tmp_path)]
-    assert only(guarded_run(argv, script, shell)) == Answer(0, "", "")
+    assert only(guarded_run(argv, script, shell)) == CommandAnswer(0, "", "")
     assert (tmp_path / "script").read_bytes() == script
 
 
@@ -200,7 +200,7 @@ def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
 
 @pytest.mark.parametrize("kept", range(len(framed(MARK, [Order(["echo", "ran"], SCRIPT)]))))
 def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
-    answer = run("sh", guarded(1, in_s(60)), framed(MARK, [Order(["echo", "ran"], SCRIPT)])[:kept])
+    answer = run("sh", guard_command(1, in_s(60)), framed(MARK, [Order(["echo", "ran"], SCRIPT)])[:kept])
     assert "ran" not in answer.stdout
     with pytest.raises((TransientError, OutcomeUnknownError)):
         only(answer)
@@ -230,8 +230,8 @@ def test_guarded__script_is_not_where_its_length_says__nothing_is_run(counted: i
 # --- the output is cut -------------------------------------------------------------------------------------------------------
 
 
-def heard_until(printed: bytes, complaints: bytes, number: int) -> list[Answer]:
-    heard = list[Answer]()
+def heard_until(printed: bytes, complaints: bytes, number: int) -> list[CommandAnswer]:
+    heard = list[CommandAnswer]()
     answers = Answers(MARK, number, lambda _, answer: heard.append(answer), time.monotonic)
     answers.stdout(printed)
     answers.stderr(complaints)
@@ -242,7 +242,7 @@ def heard_until(printed: bytes, complaints: bytes, number: int) -> list[Answer]:
 def printed(folder: Path, number: int) -> tuple[bytes, bytes]:
     """What the guard prints of so many commands."""
     assert len(run_in(folder, framed(MARK, jobs(number)), number).answers) == number
-    answer = run("sh", guarded(number, in_s(60)), framed(MARK, jobs(number)), folder=folder)
+    answer = run("sh", guard_command(number, in_s(60)), framed(MARK, jobs(number)), folder=folder)
     return answer.stdout.encode(), answer.stderr.encode()
 
 
@@ -251,7 +251,7 @@ def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
     stdout, stderr = printed(tmp_path, number)
     for kept in range(len(stdout) + 1):
         whole = stdout[:kept].count(b" 0\n")
-        expected = [Answer(0, f"{one}\n", f"of {one}\n") for one in range(whole)]
+        expected = [CommandAnswer(0, f"{one}\n", f"of {one}\n") for one in range(whole)]
         assert heard_until(stdout[:kept], stderr, number) == expected
     for kept in range(len(stderr) + 1):
         whole = max(stderr[:kept].count(MARK.encode() + b"\n") - 1, 0)
@@ -261,7 +261,7 @@ def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: int, tmp_path: Path) -> None:
     stdout, stderr = printed(tmp_path, 3)
-    heard = list[Answer]()
+    heard = list[CommandAnswer]()
     answers = Answers(MARK, 3, lambda _, answer: heard.append(answer), time.monotonic)
     for first in range(0, len(stdout), size):
         answers.stdout(stdout[first : first + size])
@@ -317,7 +317,7 @@ def test_guarded__command_that_ignores_being_ended__is_killed_before_its_deadlin
 def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp_path: Path) -> None:
     run_in(tmp_path, b"", 1)
     stdin, first, pipe = framed(MARK, jobs(2)), len(framed(MARK, jobs(1))), subprocess.PIPE
-    with subprocess.Popen(guarded(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as guard:
+    with subprocess.Popen(guard_command(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as guard:
         assert guard.stdin is not None
         assert guard.stdout is not None
         assert guard.stderr is not None
@@ -329,7 +329,7 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp
         guard.stdin.write(stdin[first:])
         guard.stdin.close()
         lines += guard.stdout.read()
-        found = verdicts(Answer(guard.wait(60), lines.decode(), guard.stderr.read().decode()), 2)
+        found = verdicts(CommandAnswer(guard.wait(60), lines.decode(), guard.stderr.read().decode()), 2)
     assert len(found.answers) == 1
     assert isinstance(found.rest, TooLateError)
     assert ran(tmp_path).keys() == {0}
@@ -341,7 +341,7 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp
 @pytest.mark.parametrize(("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")])
 def test_guarded__status_and_output_are_the_commands(status: int, stdout: str) -> None:
     argv = ["sh", "-c", 'printf "$1"; echo why >&2; exit "$2"', "command", stdout.replace("\n", "\\n"), str(status)]
-    assert only(guarded_run(argv)) == Answer(status, stdout, "why\n")
+    assert only(guarded_run(argv)) == CommandAnswer(status, stdout, "why\n")
 
 
 GARBAGE = [
@@ -359,8 +359,8 @@ def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: s
     between = Order(["sh", "-c", garbage], SCRIPT)
     zero, _, two = jobs(3)
     found = run_in(tmp_path, framed(MARK, [zero, between, two]), 3)
-    assert found.answers[0] == Answer(0, "0\n", "of 0\n")
-    assert found.answers[2] == Answer(0, "2\n", "of 2\n")
+    assert found.answers[0] == CommandAnswer(0, "0\n", "of 0\n")
+    assert found.answers[2] == CommandAnswer(0, "2\n", "of 2\n")
     assert ran(tmp_path) == {0: SCRIPT, 2: SCRIPT}
 
 
@@ -376,12 +376,12 @@ def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: s
     ],
 )
 def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
-    assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == Answer(0, "12\n", "")
+    assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == CommandAnswer(0, "12\n", "")
 
 
 def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> None:
     stdin = framed(MARK, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
-    found = verdicts(run("bash", guarded(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2)
+    found = verdicts(run("bash", guard_command(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2)
     assert [answer.stdout for answer in found.answers] == ["12\n", "13\n"]
 
 
@@ -402,23 +402,23 @@ def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_hear
 )
 def test_answers__end_not_seen__nobody_knows(stdout: str) -> None:
     with pytest.raises(OutcomeUnknownError):
-        only(Answer(0, stdout, f"{MARK}\n{MARK}\n"))
+        only(CommandAnswer(0, stdout, f"{MARK}\n{MARK}\n"))
 
 
 def test_answers__more_than_were_asked_for__are_not_heard() -> None:
-    printed = Answer(0, f"{MARK}\n1\n{MARK} 0 0\n2\n{MARK} 1 0\n", f"{MARK}\n" * 3)
+    printed = CommandAnswer(0, f"{MARK}\n1\n{MARK} 0 0\n2\n{MARK} 1 0\n", f"{MARK}\n" * 3)
     assert [answer.stdout for answer in verdicts(printed, 1).answers] == ["1\n"]
 
 
 def test_answers__no_sh__nothing_was_run() -> None:
     with pytest.raises(TransientError):
-        only(Answer(127, "", "bash: /bin/sh: No such file"))
+        only(CommandAnswer(127, "", "bash: /bin/sh: No such file"))
 
 
 def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
-    guard = guarded(1, 1)[2]
+    guard = guard_command(1, 1)[2]
     assert not set(guard) & set("'!\\\n")
-    assert MARK not in shlex.join(guarded(1, 1))
+    assert MARK not in shlex.join(guard_command(1, 1))
 
 
 OPTIONS = {
@@ -445,7 +445,7 @@ def environment_of_the_command(
     """With that shell as login shell and as /bin/sh."""
     sh_called_so(folder, shell)
     stdin = framed(MARK, [Order(["/usr/bin/env", "-0"], b"")])
-    answer = only(run(shell, sh_of(folder, guarded(1, in_s(60), slurm_conf)), stdin, environment=environment))
+    answer = only(run(shell, sh_of(folder, guard_command(1, in_s(60), slurm_conf)), stdin, environment=environment))
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
 
@@ -483,7 +483,7 @@ ENVIRONMENT = framed(MARK, [Order(["/usr/bin/env"], b"")])
 def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
     owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; builtin export -f "$f"; done; '
     sh_called_so(tmp_path, "bash")
-    command = sh_of(tmp_path, guarded(1, in_s(60)))
+    command = sh_of(tmp_path, guard_command(1, in_s(60)))
     answer = run("bash", command, ENVIRONMENT, owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
     assert "owned" not in answer.stderr
     assert not any(name in only(answer).stdout for name in OPTIONS)
@@ -494,26 +494,26 @@ def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp
         (tmp_path / tool).write_text("#!/bin/sh\necho owned >&2\n")
         (tmp_path / tool).chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    answer = only(run("/bin/sh", guarded(1, in_s(60)), ENVIRONMENT, "", {"PATH": path, **OPTIONS}))
+    answer = only(run("/bin/sh", guard_command(1, in_s(60)), ENVIRONMENT, "", {"PATH": path, **OPTIONS}))
     assert answer.stderr == ""
     assert f"PATH={path}\n" in answer.stdout
     told = run("/bin/sh", ask_clock(MARK), b"", "", {"PATH": path})
-    assert abs(clock_told(told, MARK, 0.0).login_s - time.time()) < 30
+    assert abs(parse_clock(told, MARK, 0.0).login_s - time.time()) < 30
 
 
 def test_clock__asked_and_told() -> None:
-    clock = clock_told(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
+    clock = parse_clock(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
     assert abs(clock.login_s - time.time()) < 30
     assert clock.at(1010.9) == clock.login_s + 10
     assert clock.slurm_conf == ""
     elsewhere = run("sh", ask_clock(MARK), b"", "", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"})
-    assert clock_told(elsewhere, MARK, 0.0).slurm_conf == "/a b/slurm.conf"
+    assert parse_clock(elsewhere, MARK, 0.0).slurm_conf == "/a b/slurm.conf"
 
 
 @pytest.mark.parametrize("stdout", ["", "12\n", f"{MARK} \n", f"{MARK} x\n", f"{MARK} 12 "])
 def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
     with pytest.raises(TransientError):
-        clock_told(Answer(0, stdout, ""), MARK, 0.0)
+        parse_clock(CommandAnswer(0, stdout, ""), MARK, 0.0)
 
 
 def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
@@ -532,8 +532,8 @@ def test_tools_of_the_guard__are_here() -> None:
 # --- the site's own environment ---------------------------------------------------------------------------------------------
 
 
-def with_sites_file(file: Path, shell: str = "sh") -> Answer:
-    command = guarded(1, in_s(60), "/the/admins", str(file))
+def with_sites_file(file: Path, shell: str = "sh") -> CommandAnswer:
+    command = guard_command(1, in_s(60), "/the/admins", str(file))
     return run(shell, command, ENVIRONMENT, environment={"PATH": "/usr/bin:/bin"})
 
 

@@ -79,8 +79,14 @@ containers:
     args: {{- prepend .args .process | toYaml | nindent 6 }}
     securityContext: {{- include "supervisor.containerSecurity" . | nindent 6 }}
     resources: {{- toYaml .resources | nindent 6 }}
-    {{- with .ports }}
-    ports: {{- toYaml . | nindent 6 }}
+    {{- if or .ports .port }}
+    ports:
+      {{- if .port }}
+      - {name: probes, containerPort: {{ .port }}}
+      {{- end }}
+      {{- with .ports }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
     {{- end }}
     {{- if .config }}
     envFrom:

@@ -8,6 +8,7 @@ revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+old_processes_work = False  # there are none
 
 
 def upgrade() -> None:

@@ -3,17 +3,25 @@
 import sqlalchemy as sa
 from alembic import op
 
+from supervisor_tasks.ledger.migrations import online
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 FREE = "state NOT IN ('REVERTED', 'FOREIGN')"
 FREE_BEFORE = "state <> 'REVERTED'"
+FIRST_SIGNATURES = """
+    INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head, signed_at)
+    SELECT hash, id, raw, max_fee_wei, priority_fee_wei, 0, created_at FROM transactions
+    WHERE id > :after AND id <= :up_to ON CONFLICT DO NOTHING
+"""
 
 
 def upgrade() -> None:
-    op.add_column("transactions", sa.Column("contested_at", sa.DateTime(timezone=True), nullable=True))
+    online.add_columns("transactions", sa.Column("contested_at", sa.DateTime(timezone=True), nullable=True))
     _intent_index(FREE)
     op.create_table(
         "signatures",
@@ -24,19 +32,20 @@ def upgrade() -> None:
         sa.Column("priority_fee_wei", sa.Numeric(78, 0), nullable=False),
         sa.Column("head", sa.BigInteger(), nullable=False),
         sa.Column("signed_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.ForeignKeyConstraint(["transaction_id"], ["transactions.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("hash"),
+        if_not_exists=True,
     )
-    op.create_index("signatures_by_transaction", "signatures", ["transaction_id"])
-    op.execute(
-        "INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head, signed_at)"
-        " SELECT hash, id, raw, max_fee_wei, priority_fee_wei, 0, created_at FROM transactions"
+    online.for_each_batch("transactions", (FIRST_SIGNATURES, {}))
+    online.add_foreign_key(
+        "signatures_transaction_id_fkey", "signatures", "transaction_id", "transactions", ondelete="CASCADE"
     )
+    online.create_index("signatures_by_transaction", "signatures", ["transaction_id"])
     op.create_table(
         "marks",
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("mark", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("cluster"),
+        if_not_exists=True,
     )
 
 
@@ -45,11 +54,8 @@ def downgrade() -> None:
     op.drop_table("signatures")
     op.execute("UPDATE transactions SET state = 'REVERTED' WHERE state = 'FOREIGN'")
     _intent_index(FREE_BEFORE)
-    op.drop_column("transactions", "contested_at")
+    online.drop_columns("transactions", "contested_at")
 
 
 def _intent_index(where: str) -> None:
-    op.drop_index("transactions_intent", table_name="transactions")
-    op.create_index(
-        "transactions_intent", "transactions", ["cluster", "intent"], unique=True, postgresql_where=sa.text(where)
-    )
+    online.replace_index("transactions_intent", "transactions", ["cluster", "intent"], where=where, unique=True)

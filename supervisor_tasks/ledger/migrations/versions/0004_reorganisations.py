@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from supervisor_tasks.ledger.migrations import online
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:
@@ -16,21 +19,23 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("cluster", "number"),
+        if_not_exists=True,
     )
-    op.add_column("jobs", sa.Column("heard_block", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
-    op.add_column("jobs", sa.Column("doubt_until", sa.BigInteger(), nullable=True))
-    op.execute("UPDATE jobs SET heard_block = chain_block")
-    op.create_index("jobs_by_heard_block", "jobs", ["cluster", "heard_block"])
-    op.create_index(
-        "jobs_in_doubt", "jobs", ["cluster", "doubt_until"], postgresql_where=sa.text("doubt_until IS NOT NULL")
+    online.add_columns(
+        "jobs",
+        sa.Column("heard_block", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("doubt_until", sa.BigInteger(), nullable=True),
     )
-    op.create_index("transactions_by_block", "transactions", ["cluster", "block_number"])
+    # No block is kept yet, so a reorganisation can reach only jobs that go on. Of the others, 0 is as good as the block.
+    op.execute("UPDATE jobs SET heard_block = chain_block WHERE state <> 'SETTLED'")
+    online.create_index("jobs_by_heard_block", "jobs", ["cluster", "heard_block"])
+    online.create_index("jobs_in_doubt", "jobs", ["cluster", "doubt_until"], where="doubt_until IS NOT NULL")
+    online.create_index("transactions_by_block", "transactions", ["cluster", "block_number"])
 
 
 def downgrade() -> None:
-    op.drop_index("transactions_by_block", "transactions")
-    op.drop_index("jobs_in_doubt", "jobs")
-    op.drop_index("jobs_by_heard_block", "jobs")
-    op.drop_column("jobs", "doubt_until")
-    op.drop_column("jobs", "heard_block")
+    online.drop_index("transactions_by_block", "transactions")
+    online.drop_index("jobs_in_doubt", "jobs")
+    online.drop_index("jobs_by_heard_block", "jobs")
+    online.drop_columns("jobs", "doubt_until", "heard_block")
     op.drop_table("blocks")

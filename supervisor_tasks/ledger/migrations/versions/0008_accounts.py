@@ -7,6 +7,7 @@ revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:

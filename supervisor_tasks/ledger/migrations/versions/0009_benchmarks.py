@@ -8,6 +8,7 @@ revision = "0009"
 down_revision = "0008"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:

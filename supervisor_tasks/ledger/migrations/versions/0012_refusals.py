@@ -1,17 +1,19 @@
 """How often the contract refused what an effect wrote: counted by itself, whatever else failed in between."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from supervisor_tasks.ledger.migrations import online
 
 revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:
-    op.add_column("effects", sa.Column("refusals", sa.Integer(), server_default=sa.text("0"), nullable=False))
+    online.add_columns("effects", sa.Column("refusals", sa.Integer(), server_default=sa.text("0"), nullable=False))
 
 
 def downgrade() -> None:
-    op.drop_column("effects", "refusals")
+    online.drop_columns("effects", "refusals")

@@ -3,22 +3,26 @@ how it ends when the supervisor has SLURM end it.
 """
 
 import sqlalchemy as sa
-from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
+
+from supervisor_tasks.ledger.migrations import online
 
 revision = "0013"
 down_revision = "0012"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:
-    op.add_column("jobs", sa.Column("runs", JSONB(), server_default=sa.text("'[]'"), nullable=False))
-    op.add_column("jobs", sa.Column("put_back", sa.Integer(), server_default=sa.text("0"), nullable=False))
-    op.add_column("jobs", sa.Column("stop_status", sa.SmallInteger(), nullable=True))
-    op.add_column("jobs", sa.Column("stop_reason", sa.Text(), nullable=True))
+    online.add_columns(
+        "jobs",
+        sa.Column("runs", JSONB(), server_default=sa.text("'[]'"), nullable=False),
+        sa.Column("put_back", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("stop_status", sa.SmallInteger(), nullable=True),
+        sa.Column("stop_reason", sa.Text(), nullable=True),
+    )
 
 
 def downgrade() -> None:
-    for column in ("stop_reason", "stop_status", "put_back", "runs"):
-        op.drop_column("jobs", column)
+    online.drop_columns("jobs", "stop_reason", "stop_status", "put_back", "runs")

@@ -7,6 +7,7 @@ revision = "0015"
 down_revision = "0014"
 branch_labels = None
 depends_on = None
+old_processes_work = False  # they do not find the facts under their old names
 
 NAMES = {
     "provider": "provider.address",

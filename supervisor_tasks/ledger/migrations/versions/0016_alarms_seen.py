@@ -7,6 +7,7 @@ revision = "0016"
 down_revision = "0015"
 branch_labels = None
 depends_on = None
+old_processes_work = True
 
 
 def upgrade() -> None:

@@ -1,0 +1,96 @@
+"""What kind of machine a node of the partition is: os, arch, cpu, cpu.microarch, gpu. No container is used."""
+
+from collections.abc import Iterable, Mapping
+
+from benchmarks.microarch import microarchitecture
+from benchmarks.plan import Plan
+from benchmarks.rendering import JobScript, rendered
+from benchmarks.result import Reading, UnreadableOutputError
+from benchmarks.sections import ScriptOutput, shown, taken_apart
+
+# Go's name for each of uname's names. A machine that is not listed has the same name in both.
+_GO_ARCH = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "i386": "386",
+    "i686": "386",
+    "armv7l": "arm",
+    "loongarch64": "loong64",
+}
+_LIMIT_MIN = 10
+_MOST_LETTERS = 200
+
+
+def render(plan: Plan) -> JobScript:
+    """Render a job on one node, with a GPU if the partition has any."""
+    gpu_nodes = plan.gpu_nodes
+    mixed = bool(gpu_nodes) and len(gpu_nodes) < len(plan.nodes)
+    return JobScript(
+        script=rendered("machine.sh.j2", plan, {"gpus": bool(gpu_nodes)}),
+        nodes=1,
+        ntasks_per_node=1,
+        cpus_per_task=1,
+        gpus_per_node=1 if gpu_nodes else 0,
+        time_limit_min=min(_LIMIT_MIN, plan.time_limit_min),
+        mem_mb_per_node=100,
+        exclusive=False,
+        nodelist=(gpu_nodes[0].name,) if mixed else (),
+    )
+
+
+def parse(output: bytes, nonce: str) -> Reading:
+    """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu cannot be read."""
+    found = taken_apart(output, nonce)
+    uname = {name: _one_word(found, name) for name in ("os", "arch")}
+    cpuinfo = _fields(found.section("cpuinfo").text)
+    lscpu = found.sections.get("lscpu")
+    cpu = cpuinfo.get("model name") or _fields(lscpu.text if lscpu else "").get("Model name") or cpuinfo.get("cpu", "")
+    if not cpu or len(cpu) > _MOST_LETTERS:
+        raise UnreadableOutputError(f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}")
+    machine = uname["arch"]
+    words = {"os": uname["os"].lower(), "arch": _GO_ARCH.get(machine, machine), "cpu": cpu}
+    left_out = dict(found.missing)
+    if microarch := microarchitecture(machine, cpuinfo):
+        words["cpu.microarch"] = microarch
+    else:
+        left_out["cpu.microarch"] = f"archspec knows no machine {machine}"
+    names, why = _gpus(found)
+    if names:
+        words["gpu"] = names[0]
+    elif why:
+        left_out["gpu"] = why
+    several = (f"GPUs of several kinds: {', '.join(names)}",) if len(names) > 1 else ()
+    return Reading(words=words, left_out=left_out, notes=(*found.notes, *several))
+
+
+def _one_word(found: ScriptOutput, name: str) -> str:
+    section = found.section(name)
+    lines = section.text.split()
+    if section.exit_status != 0 or len(lines) != 1 or len(lines[0]) > _MOST_LETTERS:
+        raise UnreadableOutputError(f"uname printed {shown(section.text)}; expected one word for {name}")
+    return lines[0]
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    """The values of `key : value` lines, the first of each key."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    return fields
+
+
+def _gpus(found: ScriptOutput) -> tuple[list[str], str]:
+    """The kinds of GPUs, and why there is none."""
+    section = found.sections.get("gpu")
+    if section is None:
+        return [], ""
+    lines = [line.strip() for line in section.text.splitlines() if line.strip()]
+    if section.exit_status != 0 or not lines:
+        return [], f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}"
+    return _kinds(line for line in lines if len(line) <= _MOST_LETTERS), ""
+
+
+def _kinds(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,39 @@
+"""Read several measurements of one job: those that can be read, and for the others the reason why not."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from benchmarks.sections import ScriptOutput, Section
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One section of the output, the labels that it gives, and the function that reads it (raising
+    UnreadableOutputError).
+    """
+
+    section: str
+    labels: tuple[str, ...]
+    read: Callable[[Section], Mapping[str, MeasuredValue]]
+
+
+def collected(found: ScriptOutput, parts: Iterable[Part], *, tool: str = "", notes: tuple[str, ...] = ()) -> Reading:
+    """Return the reading of all parts. Raises UnreadableOutputError if none can be read, unless all were left out by
+    name.
+    """
+    numbers, left_out, failed = dict[str, MeasuredValue](), dict[str, str](), list[str]()
+    for part in parts:
+        section = found.sections.get(part.section)
+        missing = next((found.missing[key] for key in (part.section, *part.labels) if key in found.missing), "")
+        try:
+            if section is None:
+                raise UnreadableOutputError(missing or f"the output ends before {part.section}")
+            numbers |= part.read(section)
+        except UnreadableOutputError as error:
+            left_out |= dict.fromkeys(part.labels, str(error))
+            if not (missing and section is None):
+                failed.append(str(error))
+    if failed and not numbers:
+        raise UnreadableOutputError("; ".join(dict.fromkeys(failed)))
+    return Reading(numbers, left_out=left_out, notes=(*found.notes, *notes), tool=tool)

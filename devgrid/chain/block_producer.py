@@ -1,0 +1,57 @@
+"""A chain's clock: has anvil mine a block every so often. `python -m devgrid.chain.block_producer --rpc URL --every SECONDS`.
+
+anvil has a clock of its own (--block-time), which makes up for each block that it was late for, and puts into it what waited at
+the time for which it was meant: on a busy machine hundreds of empty blocks come before the next transaction. Here a block that
+is late replaces those that it is too late for.
+"""
+
+import argparse
+import fcntl
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+PATIENCE_S = 10.0
+MINING_LOCK = "mining.lock"  # in the chain's folder; whoever has it is the only one that makes blocks
+MINE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "evm_mine", "params": []}).encode()
+
+
+def next_tick_s(last_s: float, every_s: float, now_s: float) -> float:
+    """When the next block is due: after the same time as always, or at once, if that has passed already. Pure."""
+    return max(last_s + every_s, now_s)
+
+
+def mine(rpc_url: str) -> None:
+    """One block; a node that does not answer gets the next one."""
+    request = urllib.request.Request(rpc_url, MINE, {"Content-Type": "application/json"})  # noqa: S310  http, of our own
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
+            answer.read()
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        print(f"miner: {error}", flush=True)
+
+
+def main() -> None:
+    """Mine until somebody ends it."""
+    parser = argparse.ArgumentParser(
+        prog="devgrid.chain.block_producer", description="Has anvil mine a block every so often."
+    )
+    parser.add_argument("--rpc", required=True, help="anvil's URL")
+    parser.add_argument("--every", type=float, required=True, help="seconds")
+    parser.add_argument("--lock", type=Path, required=True, help="file that is locked while a block is mined")
+    options = parser.parse_args()
+    due_s = time.monotonic()
+    with options.lock.open("w") as lock:
+        while True:
+            due_s = next_tick_s(due_s, options.every, time.monotonic())
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            mine(options.rpc)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+if __name__ == "__main__":
+    main()

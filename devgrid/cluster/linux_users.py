@@ -1,0 +1,113 @@
+"""The Linux users of a grid: customers of 42 characters, which useradd refuses, through nss_wrapper.
+
+nss_wrapper makes the processes that load it read other files than /etc/passwd and /etc/group; nothing of the machine changes.
+"""
+
+import ctypes.util
+import fcntl
+import os
+import pwd
+from collections.abc import Sequence
+from pathlib import Path
+
+from devgrid.processes import StartError
+
+LIBRARY = "libnss_wrapper.so"
+FIRST_UID = 200_000
+BENCHMARK_USER = "benchmark"
+SAFE_SHELL = "/bin/sh"  # reads no start-up file when sshd runs a command, whether it is dash or bash
+
+
+class Users:
+    """The users known to one grid's SLURM and sshd. More may be added while these run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "users"
+        self.homes = folder / "home"
+        self._passwd = self.folder / "passwd"
+        self._group = self.folder / "group"
+        if not self._passwd.exists():
+            self.folder.mkdir(parents=True)
+            self.homes.mkdir()
+            self._passwd.write_text(self._machines_users())
+            self._group.write_text(Path("/etc/group").read_text())
+
+    def add(self, name: str, shell: str = SAFE_SHELL) -> int:
+        """Make a user with a home and return the uid; one that exists keeps its own. With bash as shell, the user's start-up
+        files are read by whatever sshd runs.
+        """
+        with (self.folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
+            if name in known:
+                return known[name]
+            uid = max(FIRST_UID, *(number + 1 for number in known.values() if number < 2 * FIRST_UID))
+            home = self.homes / name
+            home.mkdir()
+            os.chown(home, uid, uid)
+            _append(self._group, f"{name}:x:{uid}:")
+            _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:{shell}")
+            return uid
+
+    def give_shell(self, name: str, shell: str) -> None:
+        """Have a user log in with another shell from now on."""
+        self._change(name, 6, shell)
+
+    def give_home(self, name: str, home: Path) -> None:
+        """Say that a user's home is that folder from now on. Its owner stays."""
+        self._change(name, 5, str(home))
+
+    def give_number(self, name: str, uid: int) -> None:
+        """Say that a user has that number, which may be another one's."""
+        self._change(name, 2, str(uid))
+
+    def _change(self, name: str, number: int, value: str) -> None:
+        lines = [line.split(":") for line in self._passwd.read_text().splitlines()]
+        for fields in lines:
+            if fields[0] == name:
+                fields[number] = value
+        _replace(self._passwd, [":".join(fields) for fields in lines])
+
+    def home(self, name: str) -> Path:
+        """Where a customer's jobs leave their logs."""
+        return self.homes / name
+
+    def _machines_users(self) -> str:
+        """Those of this machine. The admin gets a home of the grid's: a session over SSH would read the start-up files of
+        the real one, which may take long, or wait for a lock that a killed session has left.
+        """
+        home = self.homes / admin()
+        home.mkdir(mode=0o700)
+        lines = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
+        return "".join(":".join([*f[:5], str(home), "/bin/sh"] if f[0] == admin() else f) + "\n" for f in lines)
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to know these users."""
+        return {
+            "LD_PRELOAD": _library(),
+            "NSS_WRAPPER_PASSWD": str(self._passwd),
+            "NSS_WRAPPER_GROUP": str(self._group),
+        }
+
+
+def admin() -> str:
+    """The user who may run scontrol update."""
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _append(file: Path, line: str) -> None:
+    _replace(file, [file.read_text().rstrip("\n"), line])
+
+
+def _replace(file: Path, lines: Sequence[str]) -> None:
+    """Readers see the old file or the new one."""
+    new = file.with_suffix(".new")
+    new.write_text("".join(f"{line}\n" for line in lines))
+    new.replace(file)
+
+
+def _library() -> str:
+    """The loader's own name for it: a setuid program ignores a path."""
+    if ctypes.util.find_library("nss_wrapper") is None:
+        raise StartError(f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)")
+    return LIBRARY

@@ -1,0 +1,240 @@
+"""A private SLURM: Debian's own slurmctld and slurmd, several nodes on one machine."""
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.cluster import slurm_hooks
+from devgrid.cluster.linux_users import Users
+from devgrid.cluster.slurm_conf import SlurmLayout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
+from devgrid.machine import deadline
+from devgrid.processes import Processes, StartError, answers, free_port, wait_until
+
+OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
+
+# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets. It is written down once
+# more when the hook has been told, however that ended: with a slurmctld that is killed, its hooks may die too.
+COMPLETED = r"""#!/bin/sh
+line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
+printf '%s\n' "$line" >>{folder}/completed
+{folder}/plugins/supervisor-ended
+status=$?
+printf '%s\n' "$line" >>{folder}/told
+exit $status
+"""
+
+
+def cluster_folders(folder: Path) -> list[Path]:
+    """The folders of a grid's clusters. The files of the first one lie in the grid's own folder."""
+    return [folder, *sorted((folder / OTHER_CLUSTERS).glob("*"))]
+
+
+def end_jobs(folder: Path, users: Users) -> None:
+    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays."""
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm" / "slurm.conf"), **users.environment()}
+
+    def jobs() -> list[str]:
+        squeue = ["squeue", "--noheader", "--format=%A"]
+        return subprocess.run(
+            squeue, env=environment, capture_output=True, text=True, timeout=deadline(60)
+        ).stdout.split()
+
+    if left := jobs():
+        subprocess.run(
+            ["scancel", "--signal=KILL", "--full", *left], env=environment, capture_output=True, timeout=deadline(60)
+        )
+        subprocess.run(["scancel", *left], env=environment, capture_output=True, timeout=deadline(60))
+        wait_until(lambda: not jobs(), "all jobs to end", 20.0, every_s=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """A running cluster."""
+
+    processes: Processes
+    users: Users
+    layout: SlurmLayout
+
+    @classmethod
+    def start(
+        cls,
+        processes: Processes,
+        users: Users,
+        *,
+        spool: Path,
+        cluster_name: str = "devgrid",
+        nodes: int = 4,
+        cpus_per_node: int = 8,
+        memory_mb: int = 16_000,
+        gpus_per_node: int = 2,
+        partition: str = "main",
+        accounting: bool = False,
+        min_job_age_s: int = 300,
+        node_spool: Path | None = None,
+        job_submit: bool = False,
+        threads_per_core: int = 1,
+        also: Sequence[str] = (),
+    ) -> "Slurm":
+        """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`, and with
+        a `node_spool` the nodes' SPANK plugin to that one. With `job_submit`, slurmctld takes customers' jobs from the
+        supervisor only. `also` are more lines of slurm.conf.
+        """
+        layout = SlurmLayout(
+            folder=processes.folder / "slurm",
+            cluster_name=cluster_name,
+            controller_port=free_port(),
+            node_ports=tuple(free_port() for _ in range(nodes)),
+            cpus_per_node=cpus_per_node,
+            memory_mb=memory_mb,
+            gpus_per_node=gpus_per_node,
+            partition=partition,
+            min_job_age_s=min_job_age_s,
+            accounting_port=free_port() if accounting else None,
+            spank=node_spool is not None,
+            job_submit=job_submit,
+            threads_per_core=threads_per_core,
+            also=tuple(also),
+        )
+        slurm = cls(processes, users, layout)
+        slurm._write_files(spool, node_spool)
+        slurm._start_munge()
+        if accounting:
+            slurm._start_accounting()
+        slurm.start_controller()
+        for number in range(1, nodes + 1):
+            slurm.start_node(number)
+        wait_until(slurm._all_idle, "all nodes to be idle", 30.0, every_s=0.1)
+        return slurm
+
+    def env(self) -> dict[str, str]:
+        """What SLURM's commands need in their environment. A job inherits it, DEVGRID_STATE too: by this mark
+        `Processes` finds what a job has put out of SLURM's sight (proctrack/linuxproc follows parents only).
+        """
+        conf = str(self.layout.folder / "slurm.conf")
+        return {"SLURM_CONF": conf, "DEVGRID_STATE": str(self.processes.folder), **self.users.environment()}
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run one of SLURM's commands as the admin."""
+        return subprocess.run(
+            argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=deadline(60)
+        )
+
+    @property
+    def submit_key(self) -> str:
+        """What the supervisor proves itself to job_submit.lua with; empty without that."""
+        return (self.layout.folder / slurm_hooks.SUBMIT_KEY).read_text().strip() if self.layout.job_submit else ""
+
+    def start_controller(self, *options: str) -> None:
+        """Start slurmctld and wait until it answers."""
+        argv = [*self._daemon("slurmctld"), *options]
+        self.processes.start("slurmctld", argv, env=self._environment(), ready=self._pings)
+
+    def start_node(self, number: int) -> None:
+        """Start the slurmd of a node."""
+        argv = [*self._daemon("slurmd"), "-N", f"node{number}"]
+        self.processes.start(f"slurmd-node{number}", argv, env=self._environment())
+
+    def stop(self) -> None:
+        """End all jobs."""
+        end_jobs(self.processes.folder, self.users)
+
+    def _daemon(self, name: str) -> list[str]:
+        return [f"/usr/sbin/{name}", "-D", "-f", str(self.layout.folder / "slurm.conf")]
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **self.env()}
+
+    def _pings(self) -> bool:
+        return "is UP" in self.run("scontrol", "ping").stdout
+
+    def _all_idle(self) -> bool:
+        main = f"--partition={self.layout.partition}"
+        shown = self.run("sinfo", "--noheader", "--Node", main, "--format=%t").stdout.split()
+        return shown == ["idle"] * len(self.layout.node_ports)
+
+    def _write_files(self, spool: Path, node_spool: Path | None) -> None:
+        folder = self.layout.folder
+        for name in ("munge", "state", "spool", "dev"):
+            (folder / name).mkdir(parents=True)
+        for number in range(self.layout.gpus_per_node):
+            (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")
+        slurm_hooks.install(folder / "plugins", spool)
+        if node_spool is not None:
+            (folder / "plugstack.conf").write_text(plugstack_conf(self.layout, node_spool))
+        if self.layout.job_submit:
+            slurm_hooks.install_job_submit(folder)
+        (folder / "completed.sh").write_text(COMPLETED.format(folder=folder))
+        (folder / "completed.sh").chmod(0o755)
+        (folder / "slurm.conf").write_text(slurm_conf(self.layout))
+        (folder / "gres.conf").write_text(gres_conf(self.layout))
+        (folder / "cgroup.conf").write_text(cgroup_conf())
+
+    def _start_munge(self) -> None:
+        munge = self.layout.munge_socket.parent
+        munge.chmod(0o755)
+        key = munge / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
+        options = [f"--{name}={munge / file}" for name, file in files.items()]
+        argv = ["/usr/sbin/munged", "--foreground", "--force", *options, f"--seed-file={munge / 'munged.seed'}"]
+        self.processes.start("munged", argv, env=self._environment(), ready=self.layout.munge_socket.exists)
+
+    def _start_accounting(self) -> None:
+        folder, port = self.layout.folder / "mariadb", free_port()
+        self._install_mariadb(folder)
+        socket = folder / "mysqld.sock"
+        argv = [
+            "/usr/sbin/mariadbd",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={folder / 'data'}",
+            f"--socket={socket}",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={folder / 'mariadbd.pid'}",
+            _own_tmpdir(folder),
+        ]
+        self.processes.start("mariadbd", argv, ready=socket.exists)
+        grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
+        grant += "GRANT ALL ON *.* TO slurm@localhost;"
+        subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)
+        conf = self.layout.folder / "slurmdbd.conf"
+        conf.write_text(slurmdbd_conf(self.layout, port))
+        conf.chmod(0o600)
+        accounting_port = self.layout.accounting_port or 0
+        environment = self._environment() | {"SLURM_CONF": str(self.layout.folder / "slurm.conf")}
+        self.processes.start(
+            "slurmdbd",
+            ["/usr/sbin/slurmdbd", "-D"],
+            env=environment,
+            ready=lambda: answers(accounting_port),
+        )
+        added = self.run("sacctmgr", "-i", "add", "cluster", self.layout.cluster_name)
+        if added.returncode != 0 and "Nothing new added" not in added.stdout:
+            raise StartError(f"sacctmgr add cluster: {added.stdout}{added.stderr}")
+
+    def _install_mariadb(self, folder: Path) -> None:
+        (folder / "tmp").mkdir(parents=True)
+        install = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
+        argv: Sequence[str] = [
+            install,
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={folder / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            _own_tmpdir(folder),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+
+def _own_tmpdir(folder: Path) -> str:
+    """A MariaDB that starts deletes all temporary tables that it finds in its tmpdir: in /tmp also those of others."""
+    return f"--tmpdir={folder / 'tmp'}"

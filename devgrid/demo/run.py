@@ -1,0 +1,145 @@
+"""The demo: one job from the chain to SLURM and back, told live; or one on each of several clusters."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine
+
+from devgrid.chain.model import ChainPrices
+from devgrid.demo.benchmark import measure_and_approve
+from devgrid.demo.benchmark_site import GPUS_PER_NODE, NODES, prepare
+from devgrid.demo.story import DemoReporter, JobStory
+from devgrid.fleet import Fleet
+from devgrid.grid import Grid
+from devgrid.options import ClusterOptions, GridOptions
+from devgrid.processes import wait_until
+from devgrid.services.workflow import load
+
+LONGEST_S = 3600.0  # a job may take its time; each step before it runs may not
+TO_CLAIM_S = 60.0
+TO_BE_SHOWN_S = 30.0
+BLOCK_TIME_S = 0.25
+
+
+def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1) -> None:
+    """Run a workflow file to its end on a grid of its own, once on each of its clusters. With `keep_as`, a link of that name
+    leads to the grid, which stays up. With `benchmark`, the grid does not know its cluster before it is measured. Raises
+    WorkflowError, StartError, DemoError or TimeoutError.
+    """
+    load(workflow_text)
+    reporter = DemoReporter()
+    grid = Grid.start(replace(_options(clusters, benchmark), tell=reporter.note))
+    kept = False
+    try:
+        if benchmark:
+            prepare(grid)
+        flower = _start_fleets(grid, reporter)
+        if benchmark:
+            measure_and_approve(grid, reporter.step)
+        with _ledger(grid) as engine:
+            _tell_jobs(grid, workflow_text, engine, reporter)
+        if clusters > 1:
+            _tell_workers(grid, flower, reporter)
+        if keep_as is not None:
+            flower.wait_for_flower()
+            keep_as.symlink_to(grid.folder)
+            grid.keep()
+            kept = True
+            reporter.section("The grid is up", _how_to_go_on(grid, flower.flower_url))
+    finally:
+        if not kept:
+            reporter.note("stopping everything")
+            grid.stop()
+
+
+def _options(clusters: int, benchmark: bool) -> GridOptions:
+    """A cluster of four nodes, and others of two that are cheaper from one to the next."""
+    if benchmark:
+        return GridOptions(block_time_s=BLOCK_TIME_S, registered=False, nodes=NODES, gpus_per_node=GPUS_PER_NODE)
+    others = [
+        ClusterOptions(name=f"devgrid-{number}", nodes=2, gpus_per_node=1, prices=_cheaper(number))
+        for number in range(2, clusters + 1)
+    ]
+    return GridOptions(block_time_s=BLOCK_TIME_S, others=tuple(others))
+
+
+def _cheaper(number: int) -> ChainPrices:
+    usual = ChainPrices()
+    return ChainPrices(
+        usual.gpu_wei_per_min // number, usual.cpu_wei_per_min // number, usual.mem_wei_per_min // number
+    )
+
+
+def _start_fleets(grid: Grid, reporter: DemoReporter) -> Fleet:
+    """Start a fleet for each cluster, and one Flower; returns the fleet that has it."""
+    reporter.note("starting the fleet: worker, beat, gRPC process, Flower")
+    grid.fleet.migrate()
+    fleets = [cluster.fleet for cluster in grid.clusters]
+    for fleet in fleets:
+        fleet.start_callbacks(wait=False)
+        fleet.start_worker()
+        fleet.start_beat()
+    fleets[0].start_flower()
+    for fleet in fleets:
+        fleet.wait_for_callbacks()
+    return fleets[0]
+
+
+def _tell_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter) -> None:
+    """Run the workflow file once on each cluster, all at the same time. Raises DemoError, TimeoutError."""
+    roles = ["customer", *(f"customer-{cluster.name}" for cluster in grid.others)]
+    stories = [
+        JobStory(grid, cluster, grid.new_customer(role=role), engine, reporter)
+        for cluster, role in zip(grid.clusters, roles, strict=True)
+    ]
+    for story in stories:
+        story.begin(workflow_text)
+
+    wait_until(lambda: _all(stories, JobStory.claimed), "the job to be claimed", TO_CLAIM_S, every_s=0.05)
+    wait_until(lambda: _all(stories, JobStory.settled), "the job to be settled", LONGEST_S, every_s=0.05)
+    for story in stories:
+        story.conclude()
+
+
+def _all(stories: Sequence[JobStory], state: Callable[[JobStory], bool]) -> bool:
+    """Whether all are in that state. Each is asked, because it tells meanwhile what is new."""
+    reached = [state(story) for story in stories]
+    return all(reached)
+
+
+def _tell_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
+    """Wait until the one Flower shows a worker of each cluster. Raises TimeoutError."""
+    flower.wait_for_flower()
+
+    def all_shown() -> bool:
+        shown = flower.shown_workers()
+        return all(any(name.startswith(f"{cluster.name}-worker@") for name in shown) for cluster in grid.clusters)
+
+    wait_until(all_shown, "Flower to show a worker of each cluster", TO_BE_SHOWN_S, every_s=0.5)
+    reporter.section("One Flower shows the workers of all clusters", "\n".join(sorted(flower.shown_workers())))
+
+
+@contextmanager
+def _ledger(grid: Grid) -> Iterator[Engine]:
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _how_to_go_on(grid: Grid, flower_url: str) -> str:
+    others = "".join(f"\n  .venv/bin/python -m devgrid submit FILE --cluster {cluster.name}" for cluster in grid.others)
+    return (
+        f"Flower          {flower_url}\n"
+        f"state and logs  {grid.folder}\n\n"
+        "  .venv/bin/python -m devgrid submit devgrid/workflows/sleeper.yaml"
+        f"{others}\n"
+        "  .venv/bin/python -m devgrid jobs\n"
+        "  .venv/bin/python -m devgrid output ID\n"
+        "  .venv/bin/python -m devgrid top-up ID CREDITS\n"
+        "  .venv/bin/python -m devgrid cancel ID\n"
+        "  .venv/bin/python -m devgrid down          stops it and removes its files"
+    )

@@ -1,0 +1,334 @@
+"""The processes of a grid: started one by one, known by id and start time, stopped without trace."""
+
+import json
+import os
+import pwd
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from devgrid.machine import Deadline
+
+PATIENCE_S = 5.0
+LONGEST_PAUSE_S = 1.0  # between two looks at a condition, whatever a look takes
+FIRST_PORT = 10_000
+MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
+SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
+DAEMONS = {*SLURM, "anvil", "iperf3", "mariadbd", "postgres", "redis-server", "slapd", "sshd"}  # some lose the mark
+
+
+class StartError(RuntimeError):
+    """A part of the grid did not start; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started process. `started_s` (seconds since the epoch) tells it from a later one with the same id."""
+
+    name: str
+    pid: int
+    started_s: float
+
+    def process(self) -> psutil.Process | None:
+        """The live process, or None once it has ended (a zombie has ended)."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_s) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if same else None
+
+
+class Processes:
+    """Starts processes with a log each under `folder` and writes down their ids, so that any later program
+    can stop them. Each child leads a session of its own and carries the folder's path as DEVGRID_STATE in its
+    environment, by which stray grandchildren are found at the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.logs = folder / "log"
+        self._register = folder / "processes.json"
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._recipes: dict[str, Callable[[Mapping[str, str]], Running]] = {}
+        self._lock = threading.Lock()  # parts of a grid are started side by side
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        user: int | None = None,
+        cwd: Path | None = None,
+        ready: Callable[[], bool] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Running:
+        """Start `argv` and wait until `ready()` is true. Raises StartError when it ends first or takes too long."""
+        self._recipes[name] = lambda more: self.start(
+            name,
+            argv,
+            env={**(os.environ if env is None else env), **more},
+            user=user,
+            cwd=cwd,
+            ready=ready,
+            timeout_s=timeout_s,
+        )
+        self.logs.mkdir(parents=True, exist_ok=True)
+        log = self.logs / f"{name}.log"
+        environment = {**(os.environ if env is None else env), "DEVGRID_STATE": str(self.folder)}
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                [str(word) for word in argv],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=cwd,
+                user=user,
+                group=None if user is None else pwd.getpwuid(user).pw_gid,
+                extra_groups=None if user is None else [],
+                start_new_session=True,
+            )
+        self._children[child.pid] = child
+        running = Running(name, child.pid, psutil.Process(child.pid).create_time())
+        with self._lock:
+            self._write([*self.running(), running])
+        if ready is not None:
+            try:
+                wait_until(lambda: child.poll() is not None or ready(), f"{name} to be ready", timeout_s)
+            except TimeoutError as error:
+                raise StartError(f"{error}; end of {log}:\n{tail(log)}") from error
+            if child.poll() is not None:
+                raise StartError(f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}")
+        return running
+
+    def reap(self) -> None:
+        """Take note of what was started here and has ended by itself."""
+        for child in list(self._children.values()):
+            child.poll()
+
+    def start_again(self, name: str, **environment: str) -> Running:
+        """Start what was started here under that name before, in the same way, this time with that in its environment besides.
+        Raises KeyError when nothing was.
+        """
+        recipe = self._recipes[name]
+        try:
+            return recipe(environment)
+        finally:
+            self._recipes[name] = recipe
+
+    def running(self) -> list[Running]:
+        """What was started here and is still alive, oldest first."""
+        if not self._register.exists():
+            return []
+        known = [Running(**entry) for entry in json.loads(self._register.read_text())]
+        return [entry for entry in known if entry.process() is not None]
+
+    def find(self, name: str) -> Running:
+        """The live process of that name; KeyError when there is none."""
+        for entry in self.running():
+            if entry.name == name:
+                return entry
+        raise KeyError(f"no process named {name!r} runs; running: {[entry.name for entry in self.running()]}")
+
+    def kill(self, running: Running, sig: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+        """Send one signal to one process; with `wait`, until it is gone."""
+        process = running.process()
+        if process is not None:
+            with suppress(psutil.NoSuchProcess):  # it ends at this moment
+                process.send_signal(sig)
+        if wait:
+            wait_until(lambda: self._gone(running), f"{running.name} to end", 30.0)
+
+    def signal_tree(self, running: Running, sig: signal.Signals) -> None:
+        """Send one signal to a process and to all that descend from it, parents first."""
+        process = running.process()
+        for member in [] if process is None else [process, *process.children(recursive=True)]:
+            try:
+                member.send_signal(sig)
+            except psutil.NoSuchProcess:
+                continue
+
+    def stop(self, running: Running, patience_s: float = 10.0) -> None:
+        """Ask a process to end, then end it."""
+        process = running.process()
+        if process is None:
+            return
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+        try:
+            wait_until(lambda: self._gone(running), f"{running.name} to end", patience_s)
+        except TimeoutError:
+            self.kill(running)
+
+    def stop_all(self) -> None:
+        """Ask everything that was started here to end, newest first; end what does not, and the strays that carry our
+        mark.
+        """
+        entries = list(reversed(self.running()))
+        family = _descendants(
+            entries
+        )  # those that have lost the mark are no descendants any more when their parents have ended
+        for entry in entries:
+            process = entry.process()
+            if process is not None:
+                with suppress(psutil.NoSuchProcess):  # other programs may be ending these too
+                    process.terminate()
+        try:
+            wait_until(lambda: all(self._gone(entry) for entry in entries), "all processes to end", PATIENCE_S)
+        except TimeoutError:
+            for entry in entries:
+                self.kill(entry)
+        for member in family:
+            _kill(member)
+        self.kill_strays()
+        for child in self._children.values():
+            child.poll()  # which reaps what died long ago, and was started again
+        self._write([])
+
+    def kill_pythons(self) -> None:
+        """End what was started here in Python, at once: what it would save goes with the folder, and to end in peace costs a
+        fleet two seconds of CPU.
+        """
+        for running in self.running():
+            process = running.process()
+            with suppress(psutil.NoSuchProcess):
+                if process is not None and process.cmdline()[:1] == [sys.executable]:
+                    process.kill()
+
+    def kill_strays(self) -> None:
+        """End what carries our mark, with what descends from it, and the daemons that run on our folder; but not this program
+        and those that it descends from. Others that name the folder, such as an editor or a pager, are not ours.
+        """
+        own = psutil.Process()
+        spared = {own.pid, *(ancestor.pid for ancestor in own.parents())}
+        for process in psutil.process_iter():
+            if process.pid in spared:
+                continue
+            if self._is_marked(process.pid):
+                _kill_tree(process)
+            elif self._is_daemon(process):
+                _kill(process)
+
+    def _gone(self, running: Running) -> bool:
+        child = self._children.get(running.pid)
+        if child is not None:
+            return child.poll() is not None  # which reaps it
+        return running.process() is None
+
+    def _is_marked(self, pid: int) -> bool:
+        """By its environment. psutil reads no further than the first entry of an environment that is none; slurmstepd's title
+        overwrites just that.
+        """
+        pairs = (entry.partition("=") for entry in _words(pid, "environ"))
+        return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
+
+    def _is_daemon(self, process: psutil.Process) -> bool:
+        """A program that lies in our folder, or a daemon with an argument that does (sshd and redis-server write a title over
+        theirs). What a terminal has started is none.
+        """
+        try:
+            program, name, terminal = process.exe(), process.name(), process.terminal()
+        except psutil.Error:
+            return False
+        if terminal is not None:
+            return False
+        words = (part for word in _words(process.pid, "cmdline") for part in re.split(r"[\s=:]", word))
+        return self._is_ours(program) or (name in DAEMONS and any(map(self._is_ours, words)))
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether this is our folder, or lies in it."""
+        own = str(self.folder)
+        return path == own or path.startswith(f"{own}/")
+
+    def _write(self, entries: list[Running]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self._register.with_suffix(".new")
+        new.write_text(json.dumps([asdict(entry) for entry in entries]))
+        new.replace(self._register)
+
+
+def _kill_tree(process: psutil.Process) -> None:
+    try:
+        members = [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return
+    for member in members:
+        _kill(member)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _descendants(entries: Sequence[Running]) -> list[psutil.Process]:
+    found = list[psutil.Process]()
+    for process in filter(None, (entry.process() for entry in entries)):
+        with suppress(psutil.NoSuchProcess):
+            found += process.children(recursive=True)
+    return found
+
+
+def _words(pid: int, file: str) -> list[str]:
+    """What /proc shows of a process, if it is still there."""
+    try:
+        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")]
+    except OSError:
+        return []
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:
+    """Wait for a condition, on a slow machine longer than `timeout_s`; TimeoutError names it. Between two looks is `every_s`,
+    and at least twice the time that a look takes: what waits leaves the machine to what it waits for.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        begun_s = time.monotonic()
+        if condition():
+            return
+        took_s = time.monotonic() - begun_s
+        if deadline.is_over():
+            raise TimeoutError(
+                f"waited {deadline.waited_s:.0f} s for {what}; on a quiet machine {timeout_s:g} s are enough"
+            )
+        time.sleep(max(every_s, min(2 * took_s, LONGEST_PAUSE_S)))
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody has, chosen at random below those that the kernel gives to connections: one of
+    these would soon be somebody's.
+    """
+    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = FIRST_PORT + secrets.randbelow(below - FIRST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections on that port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The end of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

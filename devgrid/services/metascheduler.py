@@ -1,0 +1,159 @@
+"""The grid's meta-scheduler: gives pending jobs to providers that fit them.
+
+`python -m devgrid.services.metascheduler --folder STATE`, with the account that holds METASCHEDULER_ROLE in the chain.json of
+that state folder. A provider that refused a job does not get it again.
+"""
+
+import argparse
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.model import ChainError, ChainJob, JobDefinition, Provider
+from supervisor_tasks.chain.abi_codec import event
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.model import ChainStatus
+
+POLL_S = 0.2
+REQUESTED = event("MetaScheduler", "NewJobRequestEvent")
+REFUSED = event("MetaScheduler", "JobRefusedEvent")
+APPROVED = event("ProviderManager", "ProviderApproved")
+REMOVED = event("ProviderManager", "ProviderRemoved")
+BANNED = event("ProviderManager", "ProviderBanChanged")
+
+
+def choose(job: ChainJob, providers: Sequence[Provider], refused_by: frozenset[str]) -> str | None:
+    """The cheapest provider that can run a job, or None. Pure."""
+    fitting = [
+        provider
+        for provider in providers
+        if provider.address not in refused_by
+        and not provider.banned
+        and fits(job.definition, job.max_cost_wei, provider)
+    ]
+    return min(fitting, key=lambda provider: provider.prices.of(job.definition)).address if fitting else None
+
+
+def fits(definition: JobDefinition, locked_wei: int, provider: Provider) -> bool:
+    """Whether a provider has the hardware and the labels, and the locked credits pay for a minute."""
+    hardware = (
+        sum(node.cpus for node in provider.nodes) >= definition.cpus
+        and sum(node.gpus for node in provider.nodes) >= definition.gpus
+        and sum(node.memory_mb for node in provider.nodes) >= definition.memory_mb
+        and any(
+            node.cpus >= definition.cpus_per_task
+            and node.memory_mb >= definition.cpus_per_task * definition.mem_per_cpu_mb
+            for node in provider.nodes
+        )
+    )
+    labels = dict(provider.labels)
+    used = all(labels.get(key) == value for key, value in definition.uses)
+    liked = all(holds(labels.get(key), operator, value) for key, operator, value in definition.affinity)
+    return hardware and used and liked and locked_wei >= provider.prices.of(definition)
+
+
+def holds(found: str | None, operator: str, wanted: str) -> bool:
+    """Whether a label's value satisfies an affinity: as numbers where both are numbers, else as text."""
+    if found is None:
+        return False
+    if operator == "in":
+        return found in [choice.strip() for choice in wanted.split(",")]
+    left, right = _comparable(found, wanted)
+    return {
+        "<": left < right,
+        "<=": left <= right,
+        "=": left == right,
+        "==": left == right,
+        ">": left > right,
+        ">=": left >= right,
+    }.get(operator, False)
+
+
+def _comparable(found: str, wanted: str) -> tuple[tuple[float, str], tuple[float, str]]:
+    try:
+        return (float(found), ""), (float(wanted), "")
+    except ValueError:
+        return (0.0, found), (0.0, wanted)
+
+
+@dataclass(slots=True)
+class MetaScheduler:
+    """Watches the chain and assigns."""
+
+    chain: Chain
+    _next_block: int = 0
+    _waiting: dict[str, None] = field(default_factory=dict)
+    _refused_by: dict[str, frozenset[str]] = field(default_factory=dict)
+    _providers: dict[str, Provider | None] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Read what happened since the last look and assign what can be assigned."""
+        head = self.chain.block_number()
+        if head < self._next_block:
+            return
+        self._read(self._next_block, head)
+        self._next_block = head + 1
+        self._assign()
+
+    def _read(self, first: int, last: int) -> None:
+        topics = [kind.topic for kind in (REQUESTED, REFUSED, APPROVED, REMOVED, BANNED)]
+        query = {"fromBlock": hex(first), "toBlock": hex(last), "topics": [topics]}
+        for log in self.chain.rpc.call("eth_getLogs", query):
+            topic = log["topics"][0]
+            if topic == REQUESTED.topic:
+                self._waiting["0x" + REQUESTED.decode(log["data"])[0].hex()] = None
+            elif topic == REFUSED.topic:
+                job_id, provider, _ = REFUSED.decode(log["data"])
+                key = "0x" + job_id.hex()
+                self._waiting[key] = None
+                self._refused_by[key] = self._refused_by.get(key, frozenset()) | {provider.lower()}
+            else:
+                self._providers[APPROVED.decode(log["data"][:66])[0].lower()] = None
+
+    def _assign(self) -> None:
+        providers = self._known_providers() if self._waiting else []
+        chosen: dict[str, list[str]] = {}
+        waiting = list(self._waiting)
+        for job_id, job in zip(waiting, self.chain.jobs(waiting), strict=True):
+            if job.status is not ChainStatus.PENDING:
+                del self._waiting[job_id]
+                continue
+            provider = choose(job, providers, self._refused_by.get(job_id, frozenset()))
+            if provider is not None:
+                chosen.setdefault(provider, []).append(job_id)
+                del self._waiting[job_id]
+        for provider, job_ids in chosen.items():
+            self.chain.admin.meta_schedule(job_ids, provider)
+
+    def _known_providers(self) -> list[Provider]:
+        """Asked for again only after something about them has happened."""
+        for address, provider in list(self._providers.items()):
+            if provider is None:
+                try:
+                    self._providers[address] = self.chain.providers.get(address)
+                except ChainError:
+                    del self._providers[address]  # removed
+        return [provider for provider in self._providers.values() if provider is not None]
+
+
+def main() -> None:
+    """Look again and again until SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="devgrid.services.metascheduler", description="Gives pending jobs to providers."
+    )
+    parser.add_argument("--folder", type=Path, required=True, help="state folder of the grid")
+    scheduler = MetaScheduler(Chain.load(parser.parse_args().folder))
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    while not stopping.wait(POLL_S):
+        try:
+            scheduler.look()
+        except (ChainError, TransientError) as error:
+            print(f"metascheduler: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

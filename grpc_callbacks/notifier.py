@@ -1,0 +1,74 @@
+"""Wakes the task poll_jobs: a thread sends one message, so that a broker that hangs delays no caller."""
+
+import threading
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from supervisor_tasks.messaging.backpressure import Backpressure
+from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS
+
+log = structlog.get_logger()
+
+PATIENCE_S = 2.0
+MOST_WAITING = (
+    100  # messages in the queue of poll_jobs; with more of them, no worker serves it, or one more changes nothing
+)
+PAUSE_S = 0.1  # completions come in bursts, and for each message a worker reads the inbox
+
+
+class PollNotifier:
+    """Sends a message for the first ring at once, and one more for all rings during the send or PAUSE_S after it.
+
+    A message that is lost, or not sent because the queue is full, only delays the work: a tick of the fleet reads the
+    inbox too.
+    """
+
+    def __init__(
+        self, broker_url: str, cluster: str, most_waiting: int = MOST_WAITING, tls: dict[str, Any] | None = None
+    ) -> None:
+        timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
+        self._celery = Celery(broker=broker_url, broker_use_ssl=tls)
+        self._celery.conf.update(broker_transport_options=timeouts, task_publish_retry=False, task_ignore_result=True)
+        self._queue = QUEUE_OF_TASK["poll_jobs"].of(cluster)
+        self._backpressure = Backpressure(self._celery, most_waiting, "callbacks")
+        self._requested = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+        self._thread.start()
+
+    def notify(self) -> None:
+        """Report that the inbox has a new callback. Never waits."""
+        self._requested.set()
+
+    def close(self) -> None:
+        """Send a last message, and stop: the thread may not have sent one for the last ring."""
+        self._closing.set()
+        self._requested.set()
+        self._thread.join(2 * PATIENCE_S)
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            self._requested.wait()
+            last = self._closing.is_set()
+            self._requested.clear()
+            self._try_to_send()
+            self._closing.wait(PAUSE_S)
+
+    def _try_to_send(self) -> None:
+        """As _send. An unexpected error loses one message, but must not end the thread, which sends the next ones."""
+        try:
+            self._send()
+        except Exception:
+            log.exception("notify_failed")
+
+    def _send(self) -> None:
+        if not self._backpressure.allows_one_more(self._queue):
+            return
+        try:
+            self._celery.send_task(f"{TASKS}.poll_jobs", queue=self._queue, ignore_result=True)
+        except OperationalError as error:
+            log.warning("task_publish_failed", task="poll_jobs", error=str(error))

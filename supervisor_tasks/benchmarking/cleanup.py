@@ -1,0 +1,51 @@
+"""Old benchmarks: when a worker starts, cancel our jobs that an ended run or a lost ledger has left in SLURM."""
+
+import structlog
+
+from supervisor_tasks.benchmarking.model import is_named, name_beginning
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore
+from supervisor_tasks.ledger.facts import FLAG, PROVIDER, Fact
+from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import SlurmRejectedError
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+log = structlog.get_logger()
+
+BENCHMARK_CLEANUP_REQUESTED = Fact("benchmark.cleanup_requested", FLAG)  # a worker has started: they must be cancelled
+
+
+def cancel_old_benchmarks(site: WorkerContext) -> None:
+    """If a worker has started since the last time, cancel the jobs in SLURM that have our benchmarks' names. It looks
+    at the users that they run as or have run as, and leaves out the jobs of the current run. Until a worker of the
+    chain queue has stored the provider's address, it does nothing; a later call does it. Raises SlurmUnavailableError
+    or SshUnavailableError.
+    """
+    ledger, slurm = site.ledger, site.slurm
+    wanted, provider = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED), ledger.facts.get(PROVIDER)
+    if wanted is None or provider is None:
+        return
+    beginning, book = name_beginning(provider, ledger.cluster), BenchmarkStore(ledger.engine, ledger.cluster)
+    users = book.users() | {slurm.benchmark_user}
+    found = [
+        job
+        for job in slurm.cluster.list_all().values()
+        if job.user in users and is_named(job.name, beginning) and job.seen.phase is not Phase.ENDED
+    ]
+    # Read after SLURM's list: a name is in the ledger before SLURM gets it.
+    keep = book.names_under_way() if found else frozenset()
+    for job in found:
+        if job.name not in keep:
+            _cancel(slurm.cluster, job)
+    ledger.facts.clear(BENCHMARK_CLEANUP_REQUESTED)
+
+
+def _cancel(cluster: Cluster, job: SqueueRow) -> None:
+    about = {"slurm_id": job.slurm_id, "name": job.name, "state": job.seen.state}
+    try:
+        cluster.cancel(job.slurm_id, job.user)
+    except SlurmRejectedError as error:  # it ends by its time limit
+        log.error("old_benchmark_not_cancelled", error=str(error), **about)
+    else:
+        log.warning("old_benchmark_cancelled", **about)

@@ -1,0 +1,256 @@
+"""The life of a benchmark run: its states, its next step, and how its jobs are named and submitted. Pure.
+
+A run measures one benchmark after the other, each as one SLURM job. It goes by small steps, and another worker may
+begin each of them again. The ledger has what is known. SLURM is asked for the rest under the job's name, which no other
+job has. During an outage of SLURM the run waits. A benchmark that does not work is recorded with its reason, and the
+others go on.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor_tasks.jobs.model import SlurmId
+
+MOST_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
+NICE = 10_000  # below the jobs of customers
+STANDS_STILL_S = 15 * 60.0  # without a step that succeeded; then the operator is called
+REFUSED_S = 60.0  # without a login as the user; then the operator is called
+LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
+CLEAN_AGAIN_S = 30.0
+CLEAN_GIVEN_UP_S = 15 * 60.0  # after the job's end; a file that stays must not keep a run from its end
+PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
+
+Value = float | str
+
+
+class RunState(StrEnum):
+    """How far a run is."""
+
+    ASKED = "ASKED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def open(self) -> bool:
+        """Whether something is left to do."""
+        return self in (RunState.ASKED, RunState.RUNNING)
+
+
+class BenchmarkState(StrEnum):
+    """How far a benchmark of a run is."""
+
+    WAITING = "WAITING"
+    SUBMITTING = "SUBMITTING"  # SLURM may have it or not
+    SUBMITTED = "SUBMITTED"  # SLURM has it, in the state `slurm_state`
+    ENDED = "ENDED"  # its output must be read
+    MEASURED = "MEASURED"
+    FAILED = "FAILED"
+    LEFT_OUT = "LEFT_OUT"  # the nodes lack what it needs
+    CANCELLED = "CANCELLED"
+
+    @property
+    def open(self) -> bool:
+        """Whether something is left to do."""
+        return self in (
+            BenchmarkState.WAITING,
+            BenchmarkState.SUBMITTING,
+            BenchmarkState.SUBMITTED,
+            BenchmarkState.ENDED,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkRun:
+    """A run. `token`, random hex digits, is in the names and the output of its jobs. `cancel_reason` is set as soon as
+    the run must end.
+    """
+
+    id: int
+    why: str
+    state: RunState
+    token: str = ""
+    cancel_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A benchmark as it will run: the script, and the sbatch options beyond those that all benchmarks have."""
+
+    benchmark: str
+    options: tuple[str, ...] = ()
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A benchmark of a run. `run_as` is the user as which it was submitted to SLURM. Ages are by the database's clock."""
+
+    id: int
+    run_id: int
+    benchmark: str
+    stage: BenchmarkState
+    job_name: str
+    run_as: str = ""
+    options: tuple[str, ...] = ()
+    script: str = ""
+    lost: int = 0
+    slurm_id: SlurmId | None = None
+    slurm_state: str = ""
+    exit_status: int = 0
+    due_in_s: float = 0.0
+    called_s_ago: float = math.inf
+    missing_for_s: float | None = None
+    ended_s_ago: float = 0.0
+    cleaned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementUpdate:
+    """What is new about a benchmark. `missing` means that SLURM does not know it, and `lost` that SLURM never did,
+    though it was handed over.
+    """
+
+    stage: BenchmarkState
+    look_in_s: float = 0.0
+    slurm_id: SlurmId | None = None
+    slurm_state: str = ""
+    exit_status: int = 0
+    missing: bool = False
+    lost: bool = False
+    reason: str = ""
+
+
+class RunStep(StrEnum):
+    """What the worker can do next."""
+
+    BEGIN = "begin"
+    SUBMIT = "submit"
+    LOOK = "look"
+    READ = "read"
+    SKIP = "skip"
+    CLEAN = "clean"
+    FINISH = "finish"
+
+    @property
+    def asks_slurm(self) -> bool:
+        """Whether the step needs the SLURM that has the ledger's jobs."""
+        return self not in (RunStep.SKIP, RunStep.FINISH)
+
+    @property
+    def begins_something(self) -> bool:
+        """Whether the step waits until SLURM is known to work, and while submissions are held."""
+        return self in (RunStep.BEGIN, RunStep.SUBMIT)
+
+
+def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[RunStep, Measurement | None] | None:
+    """Return the step to do now, and its benchmark if it has one; None means that the run waits."""
+    if run.state is RunState.ASKED:
+        return (RunStep.FINISH if run.cancel_reason is not None else RunStep.BEGIN), None
+    dirty = [one for one in measurements if not one.stage.open and not one.cleaned and _was_called(one)]
+    due = next((one for one in dirty if one.due_in_s <= 0), None)
+    if due is not None:
+        return RunStep.CLEAN, due
+    one = next((one for one in measurements if one.stage.open), None)
+    if one is None:
+        return None if dirty else (RunStep.FINISH, None)
+    if one.stage is BenchmarkState.WAITING:
+        return (RunStep.SKIP if run.cancel_reason is not None else RunStep.SUBMIT), one
+    if one.due_in_s > 0:
+        return None
+    return (RunStep.READ if one.stage is BenchmarkState.ENDED else RunStep.LOOK), one
+
+
+def patience_s(*, impossible: bool) -> float:
+    """Return for how long a run may make no step before the operator is called. It is 0 if the run cannot be planned:
+    with these settings and nodes it never will be.
+    """
+    return 0.0 if impossible else STANDS_STILL_S
+
+
+def login_again_in_s(refused_for_s: float) -> float:
+    """Return how long after a refused login the next one is tried. The intervals grow, because only the site can mend
+    the cause.
+    """
+    return min(max(refused_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
+
+
+def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
+    """Whether a file that cannot be removed stays where it is: the run must end, or the removal was tried for long
+    enough.
+    """
+    return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
+
+
+def _was_called(one: Measurement) -> bool:
+    """Whether SLURM may have had it. If not, there is nothing to clean, and the login node may not even let its user
+    in.
+    """
+    return one.stage is not BenchmarkState.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+def name_beginning(provider: str, cluster: str) -> str:
+    """Return how the names of all our benchmark jobs begin. No job of the grid has such a name: its name is a number in
+    hex digits.
+    """
+    return f"{PREFIX}-{provider.lower()}-{cluster}-"
+
+
+def job_name(beginning: str, run_id: int, token: str, benchmark: str) -> str:
+    """Return the name of a job, which no other job has. A new ledger has other tokens for the same numbers."""
+    return f"{beginning}{run_id}-{token}-{benchmark}"
+
+
+def is_named(name: str, beginning: str) -> bool:
+    """Whether a name is that of one of our benchmark jobs, and not of a cluster whose name begins like ours."""
+    return name.startswith(beginning) and re.match("[0-9]+-[0-9a-f]{16}-", name[len(beginning) :]) is not None
+
+
+def output_file(name: str) -> str:
+    """Return the file that a job writes, in the home folder of the user that it runs as."""
+    return f"{name}.log"
+
+
+def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
+    """Return the command that submits a benchmark; its script goes to standard input. The options that all benchmarks
+    have come last: the others cannot overrule them.
+    """
+    return [
+        path,
+        *one.options,
+        "--parsable",
+        f"--job-name={one.job_name}",
+        f"--comment={PREFIX} {one.benchmark} of run {one.run_id}",
+        f"--partition={partition}",
+        f"--output={output_file(one.job_name)}",
+        f"--nice={NICE}",
+        "--no-requeue",
+    ]
+
+
+def batch_script(one: Measurement) -> bytes:
+    """Return the script as sbatch reads it. However it ends, the last line of its output shows that. Its body is a
+    subshell, whose exit and traps are its own, and in which sbatch looks for no #SBATCH lines.
+    """
+    interpreter, body = "#!/bin/bash", one.script
+    if body.startswith("#!"):
+        interpreter, _, body = body.partition("\n")
+    told = f'status=$?; echo; echo "{one.job_name} ended $status"; exit $status'
+    return f"{interpreter}\n(\n{body}\n)\n{told}\n".encode()
+
+
+def given(one: Measurement, option: str) -> str:
+    """Return what sbatch was given for an option, such as `time`; empty for nothing."""
+    beginning = f"--{option}="
+    return next((word.removeprefix(beginning) for word in one.options if word.startswith(beginning)), "")
+
+
+def limit_of(one: Measurement) -> str:
+    """Return the job's time limit as text."""
+    return f"{given(one, 'time') or '?'} min"

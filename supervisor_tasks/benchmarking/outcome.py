@@ -1,0 +1,195 @@
+"""What follows from SLURM's record of a benchmark's job, and from the job's output. Pure."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from supervisor_tasks.benchmarking.model import BenchmarkState, Measurement, MeasurementUpdate, Value, given, limit_of
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
+from supervisor_tasks.slurm.script_matching import was_rejected
+
+FIRST_LOOK_S = 1.0
+LONGEST_LOOK_S = 60.0
+MISSING_AGAIN_S = 5.0
+SUBMISSIONS = 5  # submissions that SLURM, when asked, does not know; then the benchmark has failed
+OUTPUT_LATE_S = 60.0  # a network file system may show the login node an older file for so long
+COMPLETED = "COMPLETED"
+NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: a job that needs all planned nodes waits for one that went down
+LONG_WAIT_S = 3600.0  # in SLURM's queue; then the operator is called
+LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such as the registration, waits as long
+
+
+def after_look(
+    one: Measurement, record: JobRecord | None, settled_after_s: float, *, left_end: bool = False
+) -> MeasurementUpdate:
+    """Return what follows from SLURM's record of the job. No record means that SLURM has answered and does not know the
+    job, and neither does accounting, if the site has it. `left_end` means that the job's output shows its end.
+    """
+    if record is not None:
+        return _recorded(one, record)
+    if left_end:
+        return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
+    if one.stage is BenchmarkState.SUBMITTING:
+        return _never_arrived(one, settled_after_s)
+    missing_s = one.missing_for_s or 0.0
+    if missing_s >= settled_after_s:
+        return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
+    again_s = min(settled_after_s - missing_s, MISSING_AGAIN_S)
+    return MeasurementUpdate(
+        stage=one.stage, look_in_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True
+    )
+
+
+def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
+    if was_rejected(record):
+        return MeasurementUpdate(
+            stage=BenchmarkState.FAILED,
+            slurm_id=record.slurm_id,
+            slurm_state=record.state,
+            reason=f"SLURM rejected the job: {record.reason}",
+        )
+    if record.phase is Phase.ENDED:
+        return MeasurementUpdate(
+            stage=BenchmarkState.ENDED,
+            slurm_id=record.slurm_id,
+            slurm_state=record.state,
+            exit_status=record.exit_status,
+        )
+    look_in_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
+    return MeasurementUpdate(
+        stage=BenchmarkState.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=record.shown
+    )
+
+
+def blocked_reason(one: Measurement, record: JobRecord | None, specs: PartitionHardware | None = None) -> str:
+    """Return why a job that waits in SLURM must be ended: it will not begin, or others wait for it too long. Empty if
+    it may wait on. `specs` are the nodes as they are now, if it is time to count them.
+    """
+    if record is None or record.phase is not Phase.WAITING:
+        return ""
+    if record.never_begins:
+        return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
+    too_few = "" if specs is None else too_few_nodes(one, specs)
+    if too_few:
+        return f"{too_few}; SLURM: {record.shown}"
+    if _waited_s(one, record) > LONGEST_WAIT_S:
+        return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {record.shown}"
+    return ""
+
+
+def counts_nodes(one: Measurement, record: JobRecord | None) -> bool:
+    """Whether the job has waited so long that the worker checks whether the nodes that it needs still work."""
+    return _waited_s(one, record) > NODES_COUNTED_AFTER_S
+
+
+def waits_long(one: Measurement, record: JobRecord | None) -> bool:
+    """Whether the operator is called: the partition is busy, or something is wrong that only he can see."""
+    return _waited_s(one, record) > LONG_WAIT_S
+
+
+def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
+    """Return what is missing; empty if nothing is. Nodes that SLURM does not show count as working: the job may wait
+    for them.
+    """
+    wanted, named = int(given(one, "nodes") or 1), given(one, "nodelist")
+    working = [node.name for node in specs.in_order if node.works and (not named or node.name in named.split(","))]
+    if len(working) + specs.hidden_nodes >= wanted:
+        return ""
+    return f"it needs {wanted} nodes, {len(working)} work"
+
+
+def _waited_s(one: Measurement, record: JobRecord | None) -> float:
+    """How long the job has waited in SLURM, as far as is known."""
+    waits = record is not None and record.phase is Phase.WAITING and math.isfinite(one.called_s_ago)
+    return one.called_s_ago if waits else 0.0
+
+
+def after_cancel(
+    change: MeasurementUpdate, record: JobRecord | None, *, in_vain: str, cancel_reason: str | None, refused: str
+) -> MeasurementUpdate:
+    """Return what follows once SLURM was asked to end a job, because it waits in vain or because the run must end.
+    `refused` is why SLURM did not end it. Then a job that waits is left behind, and one that runs is awaited: it ends
+    by its time limit.
+    """
+    stays = f"it could not be cancelled: {refused}" if refused else ""
+    if cancel_reason is None:
+        return replace(
+            change, stage=BenchmarkState.FAILED, look_in_s=0.0, reason="; ".join(filter(None, (in_vain, stays)))
+        )
+    if refused and record is not None and record.phase is Phase.WAITING:
+        return replace(change, stage=BenchmarkState.CANCELLED, look_in_s=0.0, reason=f"{cancel_reason}; {stays}")
+    return replace(change, look_in_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
+
+
+def _never_arrived(one: Measurement, settled_after_s: float) -> MeasurementUpdate:
+    if one.called_s_ago < settled_after_s:
+        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, look_in_s=settled_after_s - one.called_s_ago)
+    if one.lost + 1 >= SUBMISSIONS:
+        reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
+        return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
+    return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)
+
+
+def end_told(name: str, output: bytes | None) -> tuple[int, bytes] | None:
+    """Return the exit status that the last line of an output shows, and the output without that line; None if no end is
+    shown.
+    """
+    if output is None:
+        return None
+    body, found, rest = output.rpartition(f"\n{name} ended ".encode())
+    status = re.match(rb"(\d{1,3})\n", rest)
+    if not found or status is None:
+        return None
+    return int(status[1]), body + rest[status.end() :]
+
+
+def why_failed(one: Measurement, output: bytes | None) -> str | None:
+    """Return why what a job left cannot be a measurement; empty if it can; None as long as its output may still be on
+    its way.
+    """
+    told = end_told(one.job_name, output)
+    if one.slurm_state == COMPLETED:
+        if told is not None:
+            return ""
+        if one.ended_s_ago < OUTPUT_LATE_S:
+            return None
+        return (
+            "no output came back: whom the benchmark runs as needs a home folder that nodes and login node share"
+            if output is None
+            else "the output is not whole: its last line is missing"
+        )
+    if one.slurm_state == "":
+        if told is None:
+            return "SLURM has forgotten the job, and its output does not tell how it ended"
+        return "" if told[0] == 0 else f"exit code {told[0]}"
+    if one.slurm_state == "TIMEOUT":
+        return f"it ran into its time limit ({limit_of(one)})"
+    if one.slurm_state == "FAILED":
+        return describe_exit(one.exit_status)
+    return f"SLURM: {one.slurm_state}"
+
+
+def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -> bool:
+    """Whether nothing of a job counts because its run had to end. What had completed by then was measured, and stays.
+    `failed` is the result of `why_failed`.
+    """
+    completed = one.slurm_state == COMPLETED or (one.slurm_state == "" and failed == "")
+    return cancel_reason is not None and not completed
+
+
+def unsound(values: Mapping[str, Value]) -> str:
+    """Return what is wrong with values that a parser found; empty if nothing is. No number is made up, and none is
+    registered that cannot be a measurement.
+    """
+    if not values:
+        return "the output holds no result"
+    wrong = [
+        f"{label} is {value}"
+        for label, value in values.items()
+        if (isinstance(value, str) and not value.strip())
+        or (not isinstance(value, str) and not (math.isfinite(value) and value > 0))
+    ]
+    return "; ".join(wrong)

@@ -1,0 +1,182 @@
+"""JSON-RPC over HTTP: one call or a batch, with errors sorted by kind."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import requests
+from web3 import HTTPProvider
+from web3.types import RPCEndpoint
+
+from supervisor_tasks.chain.rpc.bounded_http import session
+from supervisor_tasks.chain.rpc.response_schema import is_bytes, matches_schema
+from supervisor_tasks.config.redaction import hiding
+from supervisor_tasks.config.url_secrets import all_keys, shown
+from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.monitoring.instruments import RPC_CALLS, RPC_REQUESTS, timed
+
+BATCH = 100  # calls in one HTTP request; nodes limit their number
+LEAST = 10  # calls; no node refuses so few because of their number
+REMEMBERED_S = 600.0  # how long a node's limit is remembered; a short failure may look like a limit
+PASSING = (408, 429)  # HTTP statuses of 4xx that do not depend on the request
+TIMEOUT_S = 10.0  # to connect and to send
+DEADLINE_S = 20.0  # for the whole answer
+
+# py_ecc, a dependency of web3, sets it to 100,000. With that limit an answer of many brackets ends the process by a
+# segmentation fault.
+sys.setrecursionlimit(1000)
+
+Call = tuple[str, Sequence[Any]]
+
+
+class RpcUnavailableError(TransientError):
+    """The node cannot be reached or does not answer with JSON-RPC. Retry later."""
+
+
+class RpcError(PermanentError):
+    """The node answered with an error. `data` holds the revert data of a call that reverted; otherwise it is empty."""
+
+    def __init__(self, code: int, message: str, data: str = "") -> None:
+        super().__init__(f"{message} (code {code})")
+        self.code, self.message, self.data = code, message, data
+
+    @property
+    def reverted(self) -> bool:
+        """Whether a contract refused the call, and not the node."""
+        return bool(self.data) or "revert" in self.message
+
+
+class BatchRefusedError(RpcUnavailableError):
+    """The node refused all calls of a request together; it may answer fewer calls at a time."""
+
+
+class Rpc:
+    """One endpoint. Threads may share it."""
+
+    def __init__(self, provider: HTTPProvider, name: str = "") -> None:
+        self._provider = provider
+        self._limit = sys.maxsize, float("-inf")  # how many calls the node took after it refused more, and when
+        self._name = name or shown(str(provider.endpoint_uri), 1)
+        self._without_key = hiding(all_keys(str(provider.endpoint_uri)), "(not shown)")
+
+    @classmethod
+    def at(cls, url: str, deadline_s: float = DEADLINE_S, name: str = "") -> "Rpc":
+        """An endpoint by its URL; `name` is its label in the metrics. web3's own retries are off: the wallet decides what
+        is sent again.
+        """
+        options = {"timeout": min(TIMEOUT_S, deadline_s)}
+        bounded = session(deadline_s)
+        provider = HTTPProvider(url, request_kwargs=options, session=bounded, exception_retry_configuration=None)
+        return Rpc(provider, name)
+
+    def call(self, method: str, *params: Any) -> Any:
+        """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
+        return require(self.batch([(method, params)])[0])
+
+    def batch(self, calls: Sequence[Call], at_once: int = BATCH) -> list[Any]:
+        """The answers in the order of the calls, at most `at_once` calls in one HTTP request. An RpcError stands in
+        place of each answer that the node refused. Raises RpcUnavailableError when the node does not answer at all.
+        """
+        answers: list[Any] = []
+        for start in range(0, len(calls), at_once):
+            answers += self._post(calls[start : start + at_once])
+        return answers
+
+    def _post(self, calls: Sequence[Call]) -> list[Any]:
+        """Send one HTTP request, or several smaller ones when the node limits the calls in a request."""
+        if len(calls) > self._most():
+            return self.batch(calls, self._most())
+        try:
+            return self._request(calls)
+        except BatchRefusedError:
+            if len(calls) <= LEAST:
+                raise
+        fewer = max(min(BATCH, len(calls) // 2), LEAST)
+        first = self._post(calls[:fewer])  # splits them again if the node refuses these too
+        self._limit = min(self._most(), fewer), time.monotonic()
+        return first + self._post(calls[fewer:])
+
+    def _most(self) -> int:
+        """How many calls the node takes in one request, as far as is known."""
+        most, since_s = self._limit
+        return most if time.monotonic() - since_s < REMEMBERED_S else sys.maxsize
+
+    def _request(self, calls: Sequence[Call]) -> list[Any]:
+        """Send one HTTP request, and measure it."""
+        for method, _ in calls:
+            RPC_CALLS.labels(self._name, method).inc()
+        with timed(RPC_REQUESTS, self._name):
+            return self._send(calls)
+
+    def _send(self, calls: Sequence[Call]) -> list[Any]:
+        try:
+            response: Any = self._provider.make_batch_request(
+                [(RPCEndpoint(method), list(params)) for method, params in calls]
+            )
+        except (requests.RequestException, ValueError) as error:
+            # Not `from error`: its text contains the URL, which would then be in every traceback.
+            kind = BatchRefusedError if _too_much(error) else RpcUnavailableError
+            raise kind(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
+        except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts answers by id; an id may be anything
+            raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
+        if _is_error(response) or (
+            isinstance(response, list) and len(response) == 1 < len(calls) and _is_error(*response)
+        ):
+            raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
+        if not isinstance(response, list) or len(response) != len(calls):
+            raise self._nonsense(response, f"{len(calls)} calls")
+        return [self._answer(call, entry) for call, entry in zip(calls, response, strict=True)]
+
+    def _answer(self, call: Call, entry: Any) -> Any:
+        method, params = call
+        error = entry.get("error") if isinstance(entry, dict) else None
+        if error is None:
+            if (
+                not isinstance(entry, dict)
+                or "result" not in entry
+                or not matches_schema(method, params, entry["result"])
+            ):
+                raise self._nonsense(entry, method)
+            return entry["result"]
+        if not isinstance(error, dict) or not isinstance(error.get("code"), int):
+            raise self._nonsense(entry, method)
+        data = error.get("data", "")
+        if isinstance(data, dict):  # some nodes wrap it once more
+            data = data.get("data", "")
+        said = self._without_key(str(error.get("message", error)))
+        data = data.removeprefix("Reverted ") if isinstance(data, str) else ""  # Parity's prefix
+        return RpcError(error["code"], said, data if is_bytes(data) else "")
+
+    def _nonsense(self, said: Any, asked: str) -> RpcUnavailableError:
+        return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(said))[:200]!r} to {asked}")
+
+
+def _is_error(response: Any) -> bool:
+    """Whether it is one error for all calls. Erigon and Nethermind answer so; geth puts the error into a list."""
+    return isinstance(response, dict) and isinstance(response.get("error"), dict)
+
+
+def _too_much(error: Exception) -> bool:
+    """Whether the server may have refused a request for its size."""
+    status = error.response.status_code if isinstance(error, requests.HTTPError) and error.response is not None else 0
+    return 400 <= status < 500 and status not in PASSING
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without the URL, which the text of requests' own errors contains."""
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP status {error.response.status_code}"
+    inner = error.args[0] if error.args else error
+    return str(getattr(inner, "reason", None) or inner)
+
+
+def require(answer: Any) -> Any:
+    """Return an answer that is not an error. Raises RpcError for a call that reverted (retry does not help), and
+    RpcUnavailableError for every other refusal: the node is busy, behind, or between two blocks.
+    """
+    if isinstance(answer, RpcError):
+        if answer.reverted:
+            raise answer
+        raise RpcUnavailableError(f"the RPC endpoint refused: {answer}") from answer
+    return answer

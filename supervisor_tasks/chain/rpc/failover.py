@@ -1,0 +1,371 @@
+"""Several RPC endpoints that are used as if they were one.
+
+A request goes to the best endpoint. When that one does not answer, or refuses a part of the request, the request goes
+to the next one. No endpoint is asked before it has reported the right chain. An endpoint that is behind the others is
+not asked at all: data that it does not have yet would look as if they had never existed. Signed transactions go to
+every endpoint that answers.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.rpc.client import DEADLINE_S, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.unanswered import Unanswered
+from supervisor_tasks.config.url_secrets import shown
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 2.0  # between looks at an endpoint that answers
+LOOK_AGAIN_S = 5.0  # between looks at one that does not answer, or that serves another chain
+LOOK_DEADLINE_S = 3.0  # of a look at an endpoint that is not known to be slow
+LEAST_SHARE_S = 5.0  # the least time for a request that each of several endpoints has
+BEHIND_BLOCKS = 5  # a difference up to this does not count: looks are not taken at the same moment
+LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for another thread's look: to connect, and to get an answer
+LOOKS_ALONE = 30  # looks in a row with an endpoint alone far ahead of others; then the others are believed
+REFUSES_S = 60.0  # how long an endpoint that refused what others answered is asked after them
+MENDED_S = 90.0  # how long after a refusal it must refuse nothing more to count as well
+MEMORY_S = 60.0  # how long the head of an endpoint that is gone sets what the others should have
+
+
+class Health(StrEnum):
+    """What is known of an endpoint."""
+
+    UNKNOWN = "unknown"
+    ALIVE = "alive"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    REJECTING = "refuses"
+    UNREACHABLE = "unreachable"
+    WRONG_CHAIN = "wrong chain"
+
+
+ORDER = (Health.ALIVE, Health.REJECTING, Health.UNKNOWN, Health.UNREACHABLE)  # the order in which endpoints are asked
+TOLD = (Health.ALIVE, Health.REJECTING, Health.BEHIND)  # endpoints that get a broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointProbe:
+    """The last look at an endpoint: whether it answered, for which chain, its head, and the head's age."""
+
+    answered: bool | None = None  # None: never looked at
+    chain_id: int = 0
+    head: int = 0
+    head_age_s: float = 0.0
+    is_implausibly_ahead: bool = False  # see AheadTracker
+    refused: bool = False  # whether it lately refused what others answered
+
+
+def healths(seen: Sequence[EndpointProbe], chain_id: int) -> list[Health]:
+    """The health of each endpoint, from the looks at all of them."""
+    believed = [look for look in seen if not look.is_implausibly_ahead]
+    heads = [look.head for look in believed if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
+    return [_health(look, chain_id, max(heads, default=0)) for look in seen]
+
+
+def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int | None:
+    """The head of the other endpoints when they agree and are far behind the endpoint at `place`; otherwise None. None
+    also when fewer than two others answered: two endpoints alone do not show which one is right.
+    """
+    others = [look for number, look in enumerate(seen) if number != place and look.answered]
+    heads = [look.head for look in others if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
+    if len(heads) < 2 or max(heads) - min(heads) > BEHIND_BLOCKS or seen[place].head <= max(heads) + BEHIND_BLOCKS:
+        return None
+    return max(heads)
+
+
+@dataclass(frozen=True, slots=True)
+class AheadTracker:
+    """How many looks in a row found an endpoint alone far ahead of the others; the others' head at the first of these
+    looks, and at the last one.
+    """
+
+    looks: int = 0
+    others_then: int = 0
+    others_now: int = 0
+
+    def seen_again(self, others: int | None) -> "AheadTracker":
+        """The state after another look; `others` is the head of the others if they are far behind, else None."""
+        return (
+            AheadTracker()
+            if others is None
+            else AheadTracker(self.looks + 1, self.others_then if self.looks else others, others)
+        )
+
+    @property
+    def is_implausibly_ahead(self) -> bool:
+        """Whether the others are believed: they advanced over LOOKS_ALONE looks. Others that stand still are behind."""
+        return self.looks >= LOOKS_ALONE and self.others_now > self.others_then
+
+
+def _health(look: EndpointProbe, chain_id: int, best: int) -> Health:
+    if look.answered is None:
+        return Health.UNKNOWN
+    if not look.answered:
+        return Health.UNREACHABLE
+    if look.chain_id != chain_id:
+        return Health.WRONG_CHAIN
+    if look.is_implausibly_ahead:
+        return Health.AHEAD
+    if look.head < best - BEHIND_BLOCKS:
+        return Health.BEHIND
+    return Health.REJECTING if look.refused else Health.ALIVE
+
+
+class Endpoint:
+    """One endpoint and the last look at it."""
+
+    def __init__(self, url: str, number: int, deadline_s: float) -> None:
+        self.name = shown(url, number)
+        self.rpc = Rpc.at(url, deadline_s, self.name)
+        self._looker = Rpc.at(url, LOOK_DEADLINE_S, self.name)
+        self._looking = threading.Lock()
+        self.alone = AheadTracker()
+        self._answered: bool | None = None
+        self._slow = False  # its last answer took longer than LOOK_DEADLINE_S
+        self._chain_id = 0
+        self._head = 0
+        self._looked_s = self._head_s = self._refused_s = float("-inf")
+        self.away_since_s: float | None = None
+        self.unanswered = Unanswered()
+        self.error = ""
+
+    def seen(self) -> EndpointProbe:
+        """The last look."""
+        head_age_s = time.monotonic() - self._head_s
+        refused = self._refused_ago_s() < REFUSES_S
+        return EndpointProbe(
+            self._answered, self._chain_id, self._head, head_age_s, self.alone.is_implausibly_ahead, refused
+        )
+
+    def due(self, chain_id: int) -> bool:
+        """Whether it is time to look again, and no other thread is looking."""
+        if self._looking.locked():
+            return False
+        well = self._answered and self._chain_id == chain_id
+        return time.monotonic() - self._looked_s > (LOOK_EVERY_S if well else LOOK_AGAIN_S)
+
+    def look(self) -> None:
+        """Ask for chain and head. While another thread asks, wait for its result."""
+        if not self._looking.acquire(blocking=False):
+            if self._looking.acquire(timeout=LOOK_WAIT_S):
+                self._looking.release()
+            return
+        try:
+            self._ask(self.rpc if self._slow else self._looker)
+        finally:
+            self._looked_s = time.monotonic()
+            self._looking.release()
+
+    def look_patiently(self) -> None:
+        """Ask for chain and head with as much time as a request has: the endpoint may be slow, and there is no better
+        one. Each thread asks for itself, so no thread waits for another one that waits.
+        """
+        self._ask(self.rpc)
+
+    def _ask(self, rpc: Rpc) -> None:
+        begun_s = time.monotonic()
+        try:
+            chain_id, head = map(require, rpc.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
+            self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
+            self._answered, self._slow = True, self._head_s - begun_s > LOOK_DEADLINE_S
+            self.unanswered.answered()
+            if self._refused_ago_s() > MENDED_S:
+                self.error = ""
+        except (RpcUnavailableError, RpcError) as error:  # a refusal, too: a working node answers these
+            self.failed(error)
+
+    def failed(self, error: RpcUnavailableError | RpcError) -> None:
+        """The endpoint did not answer. It is looked at before it is used again."""
+        self._answered, self._slow, self.error = False, False, str(error)
+        self.unanswered.failed()
+
+    def refused(self, error: RpcError) -> None:
+        """The endpoint refused what another one has answered."""
+        self._refused_s, self.error = time.monotonic(), str(error)
+        log.warning("endpoint_refused", endpoint=self.name, error=self.error)
+
+    def note(self, health: Health) -> None:
+        """Remember since when the endpoint has been of no use. Another alarm reports an endpoint of another chain."""
+        if health in (Health.ALIVE, Health.WRONG_CHAIN) and self._refused_ago_s() > MENDED_S:
+            self.away_since_s = None
+        elif health not in (Health.ALIVE, Health.WRONG_CHAIN, Health.UNKNOWN) and self.away_since_s is None:
+            self.away_since_s = time.monotonic()
+
+    def _refused_ago_s(self) -> float:
+        return time.monotonic() - self._refused_s
+
+
+class Endpoints(Rpc):
+    """Endpoints of one chain, given in the order of preference. Threads may share it."""
+
+    def __init__(self, urls: Sequence[str], chain_id: int) -> None:
+        self._chain_id = chain_id
+        share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)  # the first must not use up the time of the next
+        self._endpoints = [Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)]
+        self._second_answer = Unanswered()  # the answer of a second endpoint to what `each` asks
+
+    def health(self) -> dict[str, Health]:
+        """The health of each endpoint, by its name: what may be shown of its URL, and its place in the settings."""
+        found = healths([endpoint.seen() for endpoint in self._endpoints], self._chain_id)
+        return {endpoint.name: health for endpoint, health in zip(self._endpoints, found, strict=True)}
+
+    def away(self) -> dict[str, tuple[float, str]]:
+        """The endpoints that are of no use, by name: for how many seconds, and what is wrong. The time starts at a call
+        of this method, so it is as exact as the calls are frequent.
+        """
+        health = list(self.health().values())
+        for endpoint, is_ in zip(self._endpoints, health, strict=True):
+            endpoint.note(is_)
+        return {
+            endpoint.name: (time.monotonic() - endpoint.away_since_s, f"{is_}: {endpoint.error}".rstrip(": "))
+            for endpoint, is_ in zip(self._endpoints, health, strict=True)
+            if endpoint.away_since_s is not None
+        }
+
+    @property
+    def number(self) -> int:
+        """How many endpoints there are, with those that do not answer."""
+        return len(self._endpoints)
+
+    def each(self, calls: Sequence[Call]) -> dict[str, list[Any]]:
+        """The answers of every endpoint, by its name; all are asked at the same time. Endpoints that do not answer,
+        refuse a call, or serve another chain are left out.
+        """
+        self._look()
+        asked = [endpoint for endpoint in self._endpoints if endpoint.seen().answered is not False]
+        with ThreadPoolExecutor(len(self._endpoints)) as pool:
+            answers = list(pool.map(lambda endpoint: self._said(endpoint, calls), asked))
+        said = {endpoint.name: found for endpoint, found in zip(asked, answers, strict=True) if found is not None}
+        if len(said) > 1:
+            self._second_answer.answered()
+        else:
+            self._second_answer.failed()
+        return said
+
+    def measure_by(self, now_s: Callable[[], float]) -> None:
+        """Measure the time without answers with another clock."""
+        for unanswered in (self._second_answer, *(endpoint.unanswered for endpoint in self._endpoints)):
+            unanswered.now_s = now_s
+
+    def _said(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Any] | None:
+        try:
+            chain_id, *answers = endpoint.rpc.batch([("eth_chainId", ()), *calls])
+        except RpcUnavailableError as error:
+            _fail(endpoint, error)
+            return None
+        refused = isinstance(chain_id, RpcError) or _refusal(calls, answers) is not None
+        return None if refused or int(chain_id, 16) != self._chain_id else answers
+
+    def alone_for_s(self) -> float:
+        """For how many seconds at most one endpoint has answered the calls of `each`, or has answered any call. Time in
+        which no endpoint was asked does not count.
+        """
+        silent_s = sorted(endpoint.unanswered.for_s for endpoint in self._endpoints)[1]
+        return max(self._second_answer.for_s, silent_s)
+
+    def _post(self, calls: Sequence[Call]) -> list[Any]:
+        self._look()
+        asked: list[Endpoint] = []
+        refusals: dict[Endpoint, tuple[RpcError, list[Any]]] = {}
+        while (endpoint := self._next(asked, only_alive=bool(refusals))) is not None:
+            asked.append(endpoint)
+            try:
+                answers = endpoint.rpc._post(calls)
+            except RpcUnavailableError as error:
+                _fail(endpoint, error)
+                continue
+            refusal = _refusal(calls, answers)
+            if refusal is None:
+                self._spread(calls, asked)
+                for other, (why, _) in refusals.items():  # the endpoint is the cause, and not the question
+                    other.refused(why)
+                return answers
+            refusals[endpoint] = refusal, answers
+        if refusals:
+            return next(answers for _, answers in refusals.values())
+        told = "; ".join(self._told(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
+        raise RpcUnavailableError(f"no RPC endpoint can be used: {told}")
+
+    def _look(self) -> None:
+        """Start a look at each due endpoint, without waiting. `_next` waits for one that was never looked at."""
+        alone = len(self._endpoints) == 1
+        for endpoint in self._endpoints:
+            if endpoint.due(self._chain_id) and not (alone and endpoint.seen().answered is None):
+                threading.Thread(
+                    target=self._look_at, args=(endpoint,), name=f"look at {endpoint.name}", daemon=True
+                ).start()
+
+    def _look_at(self, endpoint: Endpoint) -> None:
+        endpoint.look()
+        seen = [other.seen() for other in self._endpoints]
+        endpoint.alone = endpoint.alone.seen_again(others_head(self._endpoints.index(endpoint), seen, self._chain_id))
+
+    def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
+        """The best endpoint that was not asked yet; None when none is left. Endpoints that refuse come later. Endpoints
+        that did not answer last time come last, and must first report their chain; one that another thread's look has
+        just found alive is taken, too. With `only_alive` there is no wait for these: there is an answer, and only a
+        second opinion is wanted. When there is no answer at all, endpoints that may be slow get more time.
+        """
+        left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
+        for usable in (Health.ALIVE,) if only_alive else ORDER:
+            for endpoint in left:
+                if usable in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is usable:
+                    endpoint.look()
+                health = self._health_of(endpoint)
+                if health is Health.ALIVE or health is usable is Health.REJECTING:
+                    return endpoint
+        return None if only_alive else next(filter(self._answers_slowly, left), None)
+
+    def _answers_slowly(self, endpoint: Endpoint) -> bool:
+        if self._health_of(endpoint) is Health.UNREACHABLE:
+            endpoint.look_patiently()
+        return self._health_of(endpoint) is Health.ALIVE
+
+    def _health_of(self, endpoint: Endpoint) -> Health:
+        found = healths([other.seen() for other in self._endpoints], self._chain_id)
+        return found[self._endpoints.index(endpoint)]
+
+    def _spread(self, calls: Sequence[Call], asked: Sequence[Endpoint]) -> None:
+        """Broadcast to the other endpoints, too: the one that took the transactions may stop before it passes them on
+        to any other node.
+        """
+        if any(method != "eth_sendRawTransaction" for method, _ in calls):
+            return
+        for endpoint in self._endpoints:
+            if endpoint not in asked and self._health_of(endpoint) in TOLD:
+                threading.Thread(
+                    target=_tell, args=(endpoint, calls), name=f"tell {endpoint.name}", daemon=True
+                ).start()
+
+    def _told(self, endpoint: Endpoint, health: Health) -> str:
+        why = f"serves chain {endpoint.seen().chain_id}, the settings want {self._chain_id}"
+        return f"{endpoint.name} {health}: {why if health is Health.WRONG_CHAIN else endpoint.error}".rstrip(": ")
+
+
+def _tell(endpoint: Endpoint, calls: Sequence[Call]) -> None:
+    try:
+        endpoint.rpc.batch(calls)
+    except RpcUnavailableError as error:
+        _fail(endpoint, error)
+
+
+def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
+    endpoint.failed(error)
+    log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
+
+
+def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
+    """The first error that may be the node's own: it is busy, has forgotten that state, does not offer the method. A
+    contract's refusal, and an error in a transaction, do not count: other nodes would answer the same.
+    """
+    for (method, _), answer in zip(calls, answers, strict=True):
+        if isinstance(answer, RpcError) and not answer.reverted and method != "eth_sendRawTransaction":
+            return answer
+    return None

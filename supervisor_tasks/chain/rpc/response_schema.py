@@ -1,0 +1,109 @@
+"""What a node's answers to our questions look like. Pure.
+
+A broken node, or a proxy in front of a node, can send anything. An answer of the wrong shape counts as no answer: the
+next endpoint is asked.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Shape = Callable[[Any], bool]
+
+NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
+BYTES = re.compile("0x[0-9a-fA-F]*")
+ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
+GREATEST = 2**62  # greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, str) and NUMBER.fullmatch(value) is not None
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and int(value, 16) <= GREATEST
+
+
+def is_block_number(value: Any) -> bool:
+    """Whether the value is the number of a block, in hex."""
+    return _count(value)
+
+
+def _address(value: Any) -> bool:
+    return isinstance(value, str) and ADDRESS.fullmatch(value) is not None
+
+
+def is_bytes(value: Any) -> bool:
+    """Whether the value is data: 0x and any number of bytes."""
+    return isinstance(value, str) and len(value) % 2 == 0 and BYTES.fullmatch(value) is not None
+
+
+def _list_of(shape: Shape) -> Shape:
+    return lambda value: isinstance(value, list) and all(map(shape, value))
+
+
+def _with(fields: Mapping[str, Shape]) -> Shape:
+    return lambda value: isinstance(value, dict) and all(shape(value.get(name)) for name, shape in fields.items())
+
+
+def _or_none(shape: Shape) -> Shape:
+    return lambda value: value is None or shape(value)
+
+
+LOG = _with(
+    {
+        "address": is_bytes,
+        "topics": _list_of(is_bytes),
+        "data": is_bytes,
+        "blockNumber": _count,
+        "blockHash": is_bytes,
+        "logIndex": _count,
+        "transactionHash": is_bytes,
+    }
+)
+RECEIPT = {
+    "status": _number,
+    "to": _or_none(_address),
+    "blockNumber": _count,
+    "blockHash": is_bytes,
+    "transactionHash": is_bytes,
+    "gasUsed": _number,
+    "logs": _list_of(LOG),
+}
+BLOCK = {
+    "number": _count,
+    "hash": is_bytes,
+    "parentHash": is_bytes,
+    "timestamp": _number,
+    "gasLimit": _number,
+    "baseFeePerGas": _or_none(_number),
+}
+COUNTS = ("eth_blockNumber", "eth_getTransactionCount")
+NUMBERS = ("eth_chainId", "eth_getBalance", "eth_estimateGas", "eth_gasPrice", "eth_maxPriorityFeePerGas")
+SHAPES: dict[str, Shape] = {
+    **dict.fromkeys(COUNTS, _count),
+    **dict.fromkeys(NUMBERS, _number),
+    "eth_call": is_bytes,
+    "eth_getBlockByNumber": _or_none(_with(BLOCK)),
+    "eth_getLogs": _list_of(LOG),
+    "eth_getTransactionByHash": _or_none(_with({"input": is_bytes})),
+    "eth_getTransactionReceipt": _or_none(_with(RECEIPT)),
+    "eth_sendRawTransaction": is_bytes,
+}
+
+
+def matches_schema(method: str, params: Sequence[Any], result: Any) -> bool:
+    """Whether a result can be the answer to a call. For methods that we do not call, every result can."""
+    if not SHAPES.get(method, lambda _: True)(result):
+        return False
+    return method != "eth_getLogs" or _of_these_blocks(params[0], result)
+
+
+def _of_these_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all logs are of the blocks that were asked for; an end that is not a number ("latest") is no limit."""
+    first, last = _end(query.get("fromBlock"), 0), _end(query.get("toBlock"), GREATEST)
+    return all(first <= int(log["blockNumber"], 16) <= last for log in logs)
+
+
+def _end(block: Any, otherwise: int) -> int:
+    return int(block, 16) if _number(block) else otherwise

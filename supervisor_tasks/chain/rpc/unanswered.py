@@ -1,0 +1,28 @@
+"""For how long a question was asked again and again without an answer."""
+
+import time
+from collections.abc import Callable
+
+COUNTED_S = 10.0  # the most that counts between two failures: a longer gap had no try, and one might have succeeded
+
+
+class Unanswered:
+    """Counts the time over which each try failed. An hour between two failures does not count as an hour of silence
+    when there was no try in it.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
+        self._failed_s: float | None = None
+        self.for_s = 0.0
+
+    def failed(self) -> None:
+        """A try failed again."""
+        now_s = self.now_s()
+        if self._failed_s is not None:
+            self.for_s += min(now_s - self._failed_s, COUNTED_S)
+        self._failed_s = now_s
+
+    def answered(self) -> None:
+        """A try succeeded: the time starts at zero."""
+        self._failed_s, self.for_s = None, 0.0

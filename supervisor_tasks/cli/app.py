@@ -1,0 +1,133 @@
+"""The command line: nouns, each in a module of this package that is imported when it is used."""
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from supervisor_tasks.cli.exit_codes import MEANINGS, CommandError, ExitCode
+from supervisor_tasks.config.embedded_servers import NoDatabaseError
+from supervisor_tasks.config.settings import SettingsError
+from supervisor_tasks.errors import SupervisorError, TransientError
+
+MODULES = {
+    "status": ("status",),
+    "job": ("job",),
+    "effect": ("effect",),
+    "tx": ("tx",),
+    "top": ("top",),
+    "control": ("claims", "submissions", "reporter", "chain"),
+    "sweep": ("sweep",),
+    "cluster": ("cluster",),
+    "alarm": ("alarm",),
+    "provider": ("provider",),
+    "benchmark": ("benchmark",),
+    "log": ("log",),
+    "config": ("config",),
+    "db": ("db",),
+    "retention": ("retention", "archive"),
+    "metrics": ("metrics",),
+    "processes": ("health", "run"),
+    "completion": ("completion",),
+}
+"""The nouns of each module. Its COMMANDS has a Typer for each of them."""
+
+ABOUT = """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
+
+Each command says first, on standard error, which ledger it speaks to (cluster@host/database). A command that changes
+something says what, and asks; --yes answers. `supervisor log` shows who changed what."""
+EXITS = "\n\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
+EXAMPLE = "Example: supervisor job list --state RUNNING -o wide"
+
+
+class Nouns(TyperGroup):
+    """The nouns. An error ends the command with one line and the status that exit_codes.py documents."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  typer's own signature
+        """Return the names of all nouns."""
+        return sorted(name for names in MODULES.values() for name in names)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return a noun by its name, or None."""
+        for module, names in MODULES.items():
+            if cmd_name in names:
+                commands: dict[str, typer.Typer] = import_module(f"supervisor_tasks.cli.{module}").COMMANDS
+                command = typer.main.get_command(commands[cmd_name])
+                command.name = cmd_name
+                return command
+        return None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and end it with a status and a line on an error that the operator can do something about."""
+        try:
+            return super().invoke(ctx)
+        except SupervisorError as error:
+            end(str(error), error)
+        except Exception as error:
+            if (told := database_error(error)) is None:
+                raise
+            end(told, error)
+
+
+def end(message: str, error: Exception) -> None:
+    """Print the error as one line, and end the command with its status."""
+    if isinstance(error, TransientError):
+        message = f"{message}: try again when it answers"
+    named = isinstance(error, SettingsError | NoDatabaseError)  # each of their lines begins with the variable
+    typer.echo(message if named else f"Error: {message}", err=True)
+    raise typer.Exit(status_of(error)) from error
+
+
+def status_of(error: Exception) -> ExitCode:
+    """Return the status with which an error ends the command."""
+    if isinstance(error, CommandError):
+        return error.status
+    if isinstance(error, TransientError):
+        return ExitCode.UNREACHABLE
+    return ExitCode.USAGE if isinstance(error, SettingsError | NoDatabaseError) else ExitCode.REFUSED
+
+
+def database_error(error: Exception) -> str | None:
+    """Return the message for a database's error that is no outage; None for other errors."""
+    from psycopg.errors import UndefinedColumn, UndefinedTable  # in here, because only an error needs the import
+    from sqlalchemy.exc import ProgrammingError
+
+    if not isinstance(error, ProgrammingError):
+        return None
+    said = str(error.orig).partition("\n")[0]
+    if isinstance(error.orig, UndefinedTable | UndefinedColumn):
+        return f"found other tables than expected ({said}): `supervisor db upgrade` first"
+    return f"the ledger's database: {said}"
+
+
+app = typer.Typer(
+    cls=Nouns,
+    help=ABOUT,
+    epilog=f"{EXAMPLE}\n\nExit status:\n\n{EXITS}",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"supervisor {version('grid-supervisor')}")
+        sys.exit(0)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    show_version: Annotated[  # noqa: ARG001  its callback shows it
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Prepare what all commands share."""
+    from supervisor_tasks.cli.context import CliContext  # imports SQLAlchemy
+
+    context.obj = CliContext()

@@ -1,0 +1,119 @@
+"""`supervisor cluster`: the clusters of the ledger, and which SLURM is taken for the right one."""
+
+from dataclasses import asdict
+from datetime import timedelta
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View, plain
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.clusters import known_clusters, summary
+from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SLURM_MIN_JOB_AGE, UNEXPECTED_CLUSTER
+
+CLUSTERS = View(
+    "clusters",
+    "cluster",
+    (
+        Column("CLUSTER", "cluster"),
+        Column("OPEN_JOBS", "open_jobs", "number"),
+        Column("ALARMS", "alarms", "number"),
+        Column("HEARD", "heard_at", "age"),
+        Column("PAUSED", "switches", flexible=True),
+    ),
+)
+AT_WORK = timedelta(seconds=60)  # since its last tick
+app = options.noun("See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.")
+
+
+@app.command("list")
+def list_(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+    """List the clusters that the ledger knows; works also if CLUSTER_NAME is none of them.
+
+    Example: supervisor cluster list
+    """
+    desk = desk_of(context)
+    desk.shown.color = not no_color
+    database = desk.database
+    rows = [asdict(summary(database, name)) for name in known_clusters(database)]
+    desk.shown.rows(CLUSTERS, rows, output, desk.now())
+
+
+@app.command()
+def show(context: typer.Context, output: options.Output = Format.TABLE) -> None:
+    """Show which SLURM has the cluster's jobs, which one was seen in its place, and what is paused.
+
+    Example: supervisor cluster show
+    """
+    desk = desk_of(context)
+    facts, switches = desk.ledger.facts, desk.ledger.switches
+    wallet = desk.ledger.wallets.held()
+    found = {
+        "cluster": desk.settings.cluster_name,
+        "slurm": facts.get(SLURM_CLUSTER),
+        "seen instead": facts.get(UNEXPECTED_CLUSTER),
+        "slurm forgets after (s)": facts.get(SLURM_MIN_JOB_AGE),
+        "wallet": None if wallet is None else wallet.address,
+        "login node": desk.settings.slurm_ssh_address,
+        "partition": desk.settings.slurm_partition,
+        "claims paused": switches.reason(Switch.CLAIMING_PAUSED),
+        "submissions paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
+        "alarms": [alarm.name.value for alarm in desk.ledger.alarms.all()],
+    }
+    if output in (Format.JSON, Format.YAML):
+        desk.shown.document(found, output)
+    elif output is Format.NAME:
+        typer.echo(found["cluster"])
+    else:
+        desk.shown.facts({name: plain(value) for name, value in found.items() if value not in (None, [])})
+
+
+@app.command()
+def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Take SLURM as it is: what it does not know any more is lost, and jobs are given to it again.
+
+    Example: supervisor cluster accept --reason "the cluster was set up again"
+    """
+    desk = desk_of(context)
+    known, seen = desk.ledger.facts.get(SLURM_CLUSTER), desk.ledger.facts.get(UNEXPECTED_CLUSTER)
+    held = desk.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+    if seen is None and not held:
+        raise CommandError("found no other SLURM, and submissions are not held; there is nothing to accept")
+    jobs = desk.overview.snapshot().jobs
+    in_slurm = counted(sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING")), "job")
+    if seen is not None:
+        will = f"the cluster, which was {known or 'unknown'}, will be {seen}; {in_slurm} in SLURM may be lost"
+    else:
+        will = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"
+    with desk.change("cluster accept", desk.settings.cluster_name, will, yes=yes, reason=reason):
+        operator_actions.accept_slurm(desk.ledger)
+    typer.echo("accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`")
+
+
+@app.command("release-wallet")
+def release_wallet(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Let another cluster work with this cluster's wallet: this cluster is gone for good, or has another name now.
+
+    Example: supervisor cluster release-wallet --reason "renamed to new" (with CLUSTER_NAME=old)
+    """
+    desk = desk_of(context)
+    cluster, wallet = desk.settings.cluster_name, desk.ledger.wallets.held()
+    if wallet is None:
+        raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
+    heard_at = summary(desk.database, cluster).heard_at
+    if heard_at is not None and desk.now() - heard_at < AT_WORK:
+        raise CommandError(
+            f"found the fleet of {cluster!r} at work {(desk.now() - heard_at).seconds} s ago; expected none for"
+            f" {AT_WORK.seconds} s: stop its workers and beat first"
+        )
+    will = f"other clusters may work with {wallet.address}, until the fleet of {cluster!r} starts again"
+    with desk.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
+        desk.ledger.wallets.release()
+    typer.echo("released")
+
+
+COMMANDS = {"cluster": app}

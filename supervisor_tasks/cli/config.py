@@ -1,0 +1,115 @@
+"""The command for the configuration of this program."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from pydantic import SecretStr
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.exit_codes import UnusableError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.config.other_forms import OTHER_FORMS
+from supervisor_tasks.config.settings import CHAIN_URLS, IN_FILES, NOT_SHOWN, Need, Settings, SettingsError, load
+from supervisor_tasks.config.url_secrets import shown
+from supervisor_tasks.config.variables import mistyped
+
+HIDDEN = "(set, not shown)"
+SETTINGS = View(
+    "settings",
+    "setting",
+    (Column("SETTING", "setting"), Column("FROM", "from"), Column("VALUE", "value", flexible=True)),
+)
+
+
+class Process(StrEnum):
+    """The processes whose settings can be checked."""
+
+    WORKER = "worker"
+    CHAIN = "chain"
+    SLURM = "slurm"
+    CALLBACKS = "callbacks"
+    BEAT = "beat"
+
+
+NEEDS: dict[Process, tuple[Need, ...]] = {
+    Process.WORKER: (Need.WALLET, Need.SSH),
+    Process.CHAIN: (Need.WALLET,),
+    Process.SLURM: (Need.SSH,),
+    Process.CALLBACKS: (Need.SSH_PUBLIC,),
+    Process.BEAT: (),
+}
+app = options.noun("See and check what this program is configured with.")
+
+
+@app.command()
+def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+    """Show every setting, where it came from and what it is; secrets are not shown.
+
+    Example: supervisor config show -o json
+    """
+    desk = desk_of(context)
+    rows = [
+        {"setting": name.upper(), "from": _source(name, os.environ), "value": _value(name, desk.settings)}
+        for name in Settings.model_fields
+    ]
+    desk.shown.color = not no_color
+    desk.shown.rows(SETTINGS, rows, output, datetime.now(UTC))
+    _warn_of_mistyped()
+
+
+@app.command()
+def check(
+    process: Annotated[
+        Process,
+        typer.Argument(help="The process whose settings are checked; chain and slurm are workers of that queue."),
+    ] = Process.WORKER,
+) -> None:
+    """Check that a process could start with the settings of this environment; status 2 and a line for each that is wrong.
+
+    Example: supervisor config check callbacks
+    """
+    try:
+        load(*NEEDS[process])
+    except SettingsError as error:
+        raise UnusableError(str(error)) from error
+    finally:
+        _warn_of_mistyped()
+    typer.echo(f"the settings of {process.value} are complete and well-formed")
+
+
+def _warn_of_mistyped() -> None:
+    for name, nearest in mistyped(os.environ).items():
+        typer.echo(f"{name}: no setting; expected {nearest}?", err=True)
+
+
+def _source(name: str, environment: Mapping[str, str]) -> str:
+    """Return where a setting comes from, by the rule of settings.py: the variable has priority over the file."""
+    if environment.get(name.upper()):
+        return "environment"
+    if name in IN_FILES and (file := environment.get(f"{name.upper()}_FILE")):
+        return f"file {file}"
+    if name in OTHER_FORMS and environment.get(OTHER_FORMS[name][0]):
+        return f"environment, {OTHER_FORMS[name][0]}"
+    return "default"
+
+
+def _value(name: str, settings: Settings) -> Any:
+    """Return the part of a setting that may be shown. A command has no keys: it only knows whether one is set."""
+    value = getattr(settings, name)
+    if name in CHAIN_URLS:
+        urls = value.get_secret_value().split(",")
+        return " ".join(shown(url.strip(), number) for number, url in enumerate(urls, 1))
+    if name in NOT_SHOWN or isinstance(value, SecretStr):
+        return None if _source(name, os.environ) == "default" else HIDDEN
+    if value is None or isinstance(value, bool | int | float | dict):
+        return value
+    return ",".join(map(str, value)) if isinstance(value, tuple | frozenset) else str(value)
+
+
+COMMANDS = {"config": app}

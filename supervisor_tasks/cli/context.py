@@ -1,0 +1,199 @@
+"""What the operator's commands work with: the settings, the ledger that they speak to, the output."""
+
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property, partial
+from typing import Any
+
+import typer
+from sqlalchemy import Engine, make_url
+
+from supervisor_tasks.cli.exit_codes import CommandError, NotConfirmedError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import View
+from supervisor_tasks.config.embedded_servers import running_database_url
+from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.jobs.model import Job, JobId
+from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.clusters import known_clusters
+from supervisor_tasks.ledger.database import LedgerUnavailableError, open_engine
+from supervisor_tasks.ledger.due import not_dispatched
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
+from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
+from supervisor_tasks.monitoring.health import complaints, periodic_work
+from supervisor_tasks.monitoring.metrics import oldest_due_s
+
+MOST_NAMED = 5  # candidates that an ambiguous name lists
+
+
+class CliContext:
+    """The settings, the ledger and the output of a command; each is made at its first use."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings, without any key. Raises SettingsError."""
+        return load()
+
+    @cached_property
+    def database(self) -> Engine:
+        """The database, which is told first. Use it for what is not about one cluster."""
+        url = running_database_url(self.settings)
+        engine = open_engine(self.settings, connections=3, url=url)
+        typer.echo(target(self.settings.cluster_name, url), err=True)
+        return engine
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """The database, after a check that its ledger knows the cluster. Raises CommandError."""
+        name, known = self.settings.cluster_name, known_clusters(self.database)
+        if name not in known:
+            listed = ", ".join(known) or "none: no fleet has ever worked with it"
+            raise CommandError(f"CLUSTER_NAME: found {name!r}; expected a cluster that this ledger knows ({listed})")
+        return self.database
+
+    def now(self) -> datetime:
+        """The database's time, from which ages count."""
+        return Overview(self.database, self.settings.cluster_name).now()
+
+    def present(
+        self,
+        view: View,
+        rows: Callable[[], Sequence[Mapping[str, Any]]],
+        form: Format,
+        watch_s: float | None,
+        no_color: bool,
+    ) -> None:
+        """Print rows in a form, once or again and again."""
+        self.shown.color = not no_color
+        self.shown.repeated(lambda: self.shown.rows(view, rows(), form, self.now()), watch_s)
+
+    def close(self) -> None:
+        """Close the database's connections."""
+        if "database" in self.__dict__:
+            self.database.dispose()
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, for changes.
+
+        A command sends no messages: an effect that it opens counts as not woken, and beat wakes it within a second.
+        """
+        return Ledger(self._engine, self.settings.cluster_name, wake=partial(not_dispatched, self._engine))
+
+    @cached_property
+    def overview(self) -> Overview:
+        """The queries of the ledger."""
+        return Overview(self._engine, self.settings.cluster_name)
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        """The sweeps and the requests for a sweep."""
+        return Sweeps(self._engine, self.settings.cluster_name)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The blocks of the chain that the ledger keeps."""
+        return Blocks(self._engine, self.settings.cluster_name, self.settings.chain_confirmations)
+
+    @cached_property
+    def log(self) -> OperatorLog:
+        """What operators have changed."""
+        return OperatorLog(self._engine, self.settings.cluster_name)
+
+    @cached_property
+    def shown(self) -> Output:
+        """The output, which hides the secrets of the settings."""
+        return Output(self.settings.secret_values())
+
+    def job(self, name: str) -> Job:
+        """Return the job with this name: the beginning of its id, slurm:123 or customer:0x... Raises CommandError."""
+        found = self.overview.named(name)
+        if len(found) != 1:
+            number = "no job" if not found else "several jobs"
+            some = "".join(f"\n  {job_id}" for job_id in found[:MOST_NAMED])
+            raise CommandError(
+                f"found {number} of cluster {self.settings.cluster_name!r} that {name!r} names; expected one, by the"
+                f" beginning of its id, slurm:NUMBER or customer:ADDRESS: see `supervisor job list`{some}"
+            )
+        return self.ledger.jobs(found)[JobId(found[0])]
+
+    def complaints(self, snapshot: StatusSummary) -> list[str]:
+        """Return a line for each problem of the fleet."""
+        periodic = periodic_work(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
+        return complaints(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
+
+    @contextmanager
+    def change(
+        self, command: str, subject: str, will: str, *, yes: bool, reason: str = "", quiet: bool = False
+    ) -> Iterator[None]:
+        """Make a change: say what will happen, ask, and store who does it, why, and what came of it.
+
+        `subject` names what is changed, such as a job. `quiet`: the caller has said and asked. Raises NotConfirmedError.
+        """
+        if not quiet:
+            self._confirm(will, yes)
+        log = self.log
+        entry = log.begin(operator=operator(), command=command, subject=subject, change=will, reason=reason)
+        try:
+            yield
+        except LedgerUnavailableError:
+            raise  # nor can the log be written: the outcome stays unknown
+        except BaseException as error:
+            log.end(entry, f"{type(error).__name__}: {error}")
+            raise
+        log.end(entry, DONE)
+
+    def _confirm(self, will: str, yes: bool) -> None:
+        typer.echo(self.shown.line(f"{will}."), err=True)
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise NotConfirmedError("found no terminal to ask at; expected one, or --yes: nothing was changed")
+        if not typer.confirm("Go on?", err=True):
+            raise NotConfirmedError("nothing was changed")
+
+
+def desk_of(context: typer.Context) -> CliContext:
+    """Return what the command works with. Its connections are closed when the command ends."""
+    desk: Any = context.find_root().obj
+    assert isinstance(desk, CliContext)  # noqa: S101  the root command makes it
+    context.call_on_close(desk.close)
+    return desk
+
+
+def target(cluster: str, url: str) -> str:
+    """Return where a command works, without the password: cluster@host/database."""
+    parsed = make_url(url)
+    host = parsed.host or parsed.query.get("host") or "localhost"
+    host = host if isinstance(host, str) else ",".join(host)
+    port = f":{parsed.port}" if parsed.port is not None else ""
+    return f"{cluster}@{host}{port}/{parsed.database or ''}"
+
+
+def operator() -> str:
+    """Return who runs the command, as user@host; the user who called sudo."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = f"uid {os.getuid()}"
+    caller = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{caller or user}@{socket.gethostname()}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,128 @@
+"""The commands that steer the fleet: claims, submissions, the reporter, the chain's logs."""
+
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
+from supervisor_tasks.ledger.heartbeats import forget_reporter
+
+claims = options.noun("Stop and start the claiming of jobs; what is under way goes on.")
+submissions = options.noun("Stop and start the submission of jobs to SLURM; what SLURM has goes on.")
+reporter = options.noun("Tell the fleet about the reporter on slurmctld's host.")
+chain = options.noun("Decide about what was read of the chain.")
+
+
+@claims.command("pause")
+def pause_claims(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Claim no more jobs until `supervisor claims resume`.
+
+    Example: supervisor claims pause --reason "maintenance until noon"
+    """
+    desk = desk_of(context)
+    under_way = counted(sum(desk.overview.snapshot().jobs.values()), "job")
+    will = f"no more jobs will be claimed for {desk.settings.cluster_name}; {under_way} under way will go on"
+    with desk.change("claims pause", "claims", will, yes=yes, reason=reason):
+        desk.ledger.switches.set(Switch.CLAIMING_PAUSED, reason)
+    typer.echo("no more jobs are claimed; what is under way goes on")
+
+
+@claims.command("resume")
+def resume_claims(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Claim jobs again.
+
+    Example: supervisor claims resume
+    """
+    desk = desk_of(context)
+    why = desk.ledger.switches.reason(Switch.CLAIMING_PAUSED)
+    if why is None:
+        raise CommandError("found claims that are not paused; there is nothing to resume")
+    will = f"jobs will be claimed for {desk.settings.cluster_name} again; they were paused ({why or 'no reason given'})"
+    with desk.change("claims resume", "claims", will, yes=yes, reason=reason):
+        desk.ledger.switches.unset(Switch.CLAIMING_PAUSED)
+    typer.echo("jobs are claimed again")
+
+
+@submissions.command("pause")
+def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Give SLURM no more jobs, and claim none, until `supervisor submissions resume`.
+
+    Example: supervisor submissions pause --reason "SLURM is upgraded"
+    """
+    desk = desk_of(context)
+    jobs = desk.overview.snapshot().jobs
+    waiting = sum(number for state, number in jobs.items() if state in ("CLAIMED", "READY", "SUBMITTING"))
+    in_slurm = sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING"))
+    will = (
+        f"no more jobs will be submitted or claimed: {counted(waiting, 'job')} will wait,"
+        f" {counted(in_slurm, 'job')} in SLURM will go on"
+    )
+    with desk.change("submissions pause", "submissions", will, yes=yes, reason=reason):
+        desk.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason or "the operator")
+    typer.echo("no more jobs are given to SLURM; what it has goes on")
+
+
+@submissions.command("resume")
+def resume_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Give SLURM jobs again that an operator has held; what the fleet itself holds back, `supervisor cluster accept` frees.
+
+    Example: supervisor submissions resume
+    """
+    desk = desk_of(context)
+    why = desk.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    if why is None:
+        raise CommandError("found submissions that are not paused; there is nothing to resume")
+    raised = {alarm.name for alarm in desk.ledger.alarms.all()}
+    if AlarmName.SLURM_STATE_LOST in raised or desk.ledger.facts.get(UNEXPECTED_CLUSTER) is not None:
+        raise CommandError(
+            f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
+            " show`, then `supervisor cluster accept`"
+        )
+    will = f"jobs will be submitted to SLURM again; they were paused ({why})"
+    with desk.change("submissions resume", "submissions", will, yes=yes, reason=reason):
+        desk.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)
+    typer.echo("jobs are given to SLURM again")
+
+
+@reporter.command("disable")
+def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Wait no more for a reporter that the site has given up: ends are told without a spool, and what is lost is lost.
+
+    Example: supervisor reporter disable --reason "the site has no hooks any more"
+    """
+    desk = desk_of(context)
+    will = "the fleet will wait for no reporter until one is heard again; ends in a reporter's spool are lost"
+    with desk.change("reporter disable", "reporter", will, yes=yes, reason=reason):
+        forget_reporter(desk.ledger.ticks)
+    typer.echo("nobody waits for a reporter until one is heard again")
+
+
+@chain.command()
+def rewind(
+    context: typer.Context,
+    to_block: Annotated[
+        int | None, typer.Option(min=0, help="Instead of the last block that ledger and node have in common.")
+    ] = None,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
+    """Have a worker of the chain queue take back what was read of lost blocks, after a reorganisation that was too deep.
+
+    Example: supervisor chain rewind --to-block 120000 --reason "the nodes agree again"
+    """
+    desk = desk_of(context)
+    target = "the last block in common" if to_block is None else f"block {to_block}"
+    refusal = None if to_block is None else desk.blocks.why_not_back_to(to_block)
+    if refusal is not None:
+        raise CommandError(refusal)
+    will = f"what was read of the chain above {target} will be taken back, and read again"
+    with desk.change("chain rewind", target, will, yes=yes, reason=reason):
+        desk.ledger.facts.set(REWIND, to_block)
+    typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker tell what came of it")
+
+
+COMMANDS = {"claims": claims, "submissions": submissions, "reporter": reporter, "chain": chain}

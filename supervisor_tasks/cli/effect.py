@@ -1,0 +1,109 @@
+"""`supervisor effect`: what is left to do for jobs, and what an operator gives up of it."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.jobs.events import OperatorAbandonedEffect
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.reconciliation.snapshot import IN_SLURM
+
+EFFECTS = View(
+    "effects",
+    "effect",
+    (
+        Column("EFFECT", "effect", "number"),
+        Column("KIND", "kind"),
+        Column("PLACE", "place", "state"),
+        Column("JOB", "job_id", "id"),
+        Column("STATE", "state", "state", wide=True),
+        Column("DUE", "due_at", "age"),
+        Column("FAILS", "failing_since", "age", wide=True),
+        Column("TRIES", "attempts", "number", wide=True),
+        Column("LAST_ERROR", "last_error", flexible=True),
+        Column("EVIDENCE", "evidence", wide=True),
+    ),
+)
+NOT_NEEDED = (
+    EffectKind.NOTIFY_CUSTOMER,
+    EffectKind.CANCEL,
+    EffectKind.TOP_UP,
+)  # a job does not continue without the other kinds
+
+
+class Place(StrEnum):
+    """Where an effect is."""
+
+    DUE = "due"
+    WAITING = "waiting"
+    LEASED = "leased"
+    PARKED = "parked"
+
+
+app = options.noun("See what is left to do for jobs, and give up what cannot be done.")
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    state: Annotated[Place | None, typer.Option(help="Only what is so; parked effects wait for you.")] = None,
+    kind: Annotated[EffectKind | None, typer.Option(help="Only of this kind.")] = None,
+    limit: options.Limit = 100,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
+    """List what is left to do, what is due first at the beginning, with the last error and (wide) what was seen.
+
+    Example: supervisor effect list --state parked -o wide
+    """
+    desk = desk_of(context)
+    place, of_kind = state and state.value, kind and kind.value
+    desk.present(EFFECTS, lambda: desk.overview.effects(place, of_kind, limit), output, watch, no_color)
+
+
+@app.command()
+def abandon(
+    context: typer.Context,
+    effect: Annotated[int, typer.Argument(metavar="EFFECT", help="Its number; `supervisor effect list` has it.")],
+    reason: options.RequiredReason,
+    yes: options.Yes = False,
+) -> None:
+    """Give up a parked effect without which the job goes on: a line to the customer, a cancellation, a top-up.
+
+    Example: supervisor effect abandon 17 --reason "the logger is gone"
+    """
+    desk = desk_of(context)
+    found = next((row for row in desk.overview.parked() if row["effect"] == effect), None)
+    if found is None:
+        raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
+    kind, job = EffectKind(found["kind"]), desk.job(found["job_id"])
+    _refuse_what_is_needed(kind, job)
+    will = f"{kind} of {job.job_id} ({job.state}) will be given up, after {found['attempts']} tries"
+    with desk.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
+        operator_actions.forget(desk.ledger, effect, JobId(found["job_id"]), OperatorAbandonedEffect(kind, reason))
+    typer.echo("abandoned")
+
+
+def _refuse_what_is_needed(kind: EffectKind, job: Job) -> None:
+    if kind not in NOT_NEEDED:
+        expected = ", ".join(NOT_NEEDED)
+        raise CommandError(
+            f"found {kind} of a job in {job.state}; expected {expected}: without it the job stands still, so `supervisor job"
+            " retry` or `supervisor job settle`"
+        )
+    if kind is EffectKind.CANCEL and job.state not in IN_SLURM and job.slurm_id is not None:
+        raise CommandError(
+            f"found {kind} of a job in {job.state}; expected QUEUED or RUNNING: it is decided, and as long as SLURM runs it,"
+            f" each sweep asks for that again; end {job.slurm_id} in SLURM, then `supervisor job retry`"
+        )
+
+
+COMMANDS = {"effect": app}

@@ -1,0 +1,42 @@
+"""The statuses with which the command ends, and the errors that lead to them."""
+
+from enum import IntEnum
+
+from supervisor_tasks.errors import SupervisorError
+
+
+class ExitCode(IntEnum):
+    """The status of the process."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    NOT_CONFIRMED = 4
+
+
+MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.REFUSED: "refused: the message says what was found and what was expected (health: something is wrong)",
+    ExitCode.USAGE: "wrong usage, or settings that cannot be worked with",
+    ExitCode.UNREACHABLE: "the ledger's database does not answer: try again",
+    ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed",
+}
+
+
+class CommandError(SupervisorError):
+    """What was asked for cannot be done."""
+
+    status = ExitCode.REFUSED
+
+
+class UnusableError(CommandError):
+    """The command line, or a setting, cannot be worked with."""
+
+    status = ExitCode.USAGE
+
+
+class NotConfirmedError(CommandError):
+    """The operator did not confirm the change."""
+
+    status = ExitCode.NOT_CONFIRMED

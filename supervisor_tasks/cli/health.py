@@ -1,0 +1,100 @@
+"""The probe of the fleet. It asks only the database and imports little: orchestrators call it every few seconds.
+
+It reads four settings and does not validate the others: that would take longer than everything else together.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+from psycopg.errors import UndefinedColumn, UndefinedTable
+
+from supervisor_tasks.config.running_postgres import default_state_folder, no_database, running_postgres
+from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
+from supervisor_tasks.monitoring.health import complaints, periodic_work
+
+# As in settings.py; a test compares them.
+CLUSTER_NAME = "main"
+CHAIN_POLL_S = 1.0
+
+
+ABOUT = "Tell whether all goes on: exit status 0, or 1 with what is wrong; for probes."
+EXAMPLE = "Example: supervisor health --json"
+
+
+class HealthError(Exception):
+    """The question cannot be asked, or is not answered; the message says why."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command; returns the status of the process."""
+    parser = argparse.ArgumentParser("supervisor health", description=ABOUT, epilog=EXAMPLE, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", dest="as_json", help="Machine-readable, one document.")
+    try:
+        return health(parser.parse_args(words).as_json)
+    except HealthError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+def health(as_json: bool) -> int:
+    """Print whether the fleet is healthy; returns 1 if it is not."""
+    cluster = _given("CLUSTER_NAME") or CLUSTER_NAME
+    signs = _signs(_database_url(), cluster)
+    periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
+    found = complaints(periodic, signs.ticks_s, signs.oldest_due_s)
+    if as_json:
+        print(json.dumps({"cluster": cluster, "healthy": not found, "complaints": found}, indent=2))
+    else:
+        print("\n".join(found) or "healthy")
+    return 1 if found else 0
+
+
+def _signs(url: str, cluster: str) -> VitalSigns:
+    try:
+        return vital_signs(url, cluster)
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise HealthError(f"the ledger's database: {_first_line(error)}: try again when it answers") from error
+    except (UndefinedTable, UndefinedColumn) as error:
+        said = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
+        raise HealthError(said) from error
+    except psycopg.Error as error:
+        raise HealthError(f"the ledger's database: {_first_line(error)}") from error
+
+
+def _database_url() -> str:
+    """Return the database's URL for psycopg; if none is set, that of the embedded Postgres, which must run."""
+    url = _given("DATABASE_URL")
+    if not url:
+        folder = Path(_given("STATE_DIR")).expanduser() if _given("STATE_DIR") else default_state_folder()
+        url = running_postgres(folder) or ""
+        if not url:
+            raise HealthError(no_database(folder))
+    return url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+
+def _chain_poll_s() -> float:
+    text = _given("CHAIN_POLL_S")
+    try:
+        return float(text) if text else CHAIN_POLL_S
+    except ValueError as error:
+        raise HealthError(f"CHAIN_POLL_S: found {text!r}; expected a number of seconds") from error
+
+
+def _given(name: str) -> str:
+    """Return a setting, or the text of the file that NAME_FILE names; empty if neither is set."""
+    value, file = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
+    if value or not file:
+        return value
+    try:
+        return Path(file).expanduser().read_text().strip()
+    except OSError as error:
+        raise HealthError(f"{name}_FILE: expected a file that can be read ({error.strerror})") from error
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

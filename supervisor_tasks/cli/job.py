@@ -1,0 +1,124 @@
+"""`supervisor job`: what became of the customers' jobs, and the decisions about them that only an operator can make."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import job_actions, options
+from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.exit_codes import UnusableError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
+from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.status_queries import JobFilter
+
+JOBS = View(
+    "jobs",
+    "job_id",
+    (
+        Column("JOB", "job_id", "id"),
+        Column("STATE", "state", "state"),
+        Column("CHAIN", "chain_status", "state", wide=True),
+        Column("SLURM", "slurm_id", "number"),
+        Column("CUSTOMER", "customer", "id"),
+        Column("AGE", "created_at", "age"),
+        Column("CHANGED", "updated_at", "age"),
+        Column("LIMIT_MIN", "time_limit_min", "number", wide=True),
+        Column("RAN", "elapsed_s", "span", wide=True),
+        Column("REASON", "reason", flexible=True),
+    ),
+)
+
+
+class Sort(StrEnum):
+    """The orders of a list of jobs."""
+
+    AGE = "age"
+    CHANGED = "changed"
+    STATE = "state"
+    CUSTOMER = "customer"
+    SLURM = "slurm"
+
+
+app = options.noun("See the customers' jobs, and decide about those that do not go on by themselves.")
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(case_sensitive=False, metavar="STATE", help="Only in this state; may be given several times."),
+    ] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    since: options.Since = None,
+    sort: Annotated[Sort, typer.Option(help="The order.")] = Sort.AGE,
+    limit: options.Limit = 100,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
+    """List the jobs that are not settled, or those in a state, the latest first.
+
+    Example: supervisor job list --state RUNNING --customer 0x506a --since 2h
+    """
+    desk = desk_of(context)
+    states = tuple(one.value for one in state or ())
+    wanted = JobFilter(states, _hex(customer), options.age(since), sort.value, limit)
+    desk.present(JOBS, lambda: desk.overview.jobs(wanted), output, watch, no_color)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    job: job_actions.JobName,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
+    """Tell a job's whole story as a timeline: what happened, when, how long it took, what comes next; wide: with all details.
+
+    Example: supervisor job show slurm:1234
+    """
+    desk = desk_of(context)
+    desk.shown.color = not no_color
+    desk.shown.repeated(lambda: show_job(desk, job, output), watch)
+
+
+def show_job(desk: CliContext, name: str, output: Format) -> None:
+    """Print a job's story in a form."""
+    found = desk.job(name)
+    facts, story = desk.overview.job(found.job_id), desk.overview.story(found.job_id)
+    if output in (Format.JSON, Format.YAML):
+        desk.shown.document({"job": facts, "story": story}, output)
+        return
+    if output is Format.NAME:
+        typer.echo(found.job_id)
+        return
+    now = desk.overview.now()
+    desk.shown.facts(facts_of(found, facts, now, story))
+    desk.shown.title("what happened")
+    desk.shown.lines(lines_of(story, details=output is Format.WIDE, transaction_url=desk.settings.explorer_url))
+    desk.shown.title("what comes next")
+    desk.shown.lines(next_of(found, story, now))
+
+
+def _hex(customer: str | None) -> str | None:
+    if customer is None:
+        return None
+    address = customer.lower()
+    if not address.startswith("0x") or len(address) > 42 or not set(address[2:]) <= set("0123456789abcdef"):
+        raise UnusableError(f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a")
+    return address
+
+
+app.command("retry")(job_actions.retry)
+app.command("cancel")(job_actions.cancel)
+app.command("settle")(job_actions.settle)
+app.command("resubmit")(job_actions.resubmit)
+app.command("adopt")(job_actions.adopt)
+app.command("mark-lost")(job_actions.mark_lost)
+
+COMMANDS = {"job": app}

@@ -1,0 +1,223 @@
+"""The operator's decisions about jobs that do not go on by themselves."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, counted, desk_of, some_of
+from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.jobs.events import OperatorCancelled, OperatorClosedJob, OperatorConfirmedNotSubmitted
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, Outcome, State, is_final
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.ledger import JobChange
+
+CANCELLABLE = (State.CLAIMED, State.READY, State.QUEUED, State.RUNNING)
+COLD = [status.name for status in ChainStatus if status.cold]
+RETRIED = View(
+    "tried again",
+    "job_id",
+    (Column("EFFECT", "id", "number"), Column("KIND", "kind"), Column("JOB", "job_id", "id")),
+)
+
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="The beginning of its id, slurm:NUMBER or customer:ADDRESS.")
+]
+
+
+def retry(
+    context: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="All that is parked or fails of this job.")] = None,
+    effect: Annotated[
+        int | None, typer.Option(help="Only this effect; `supervisor effect list` has its number.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that is parked or fails, of all jobs.")] = False,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """Let what is parked, or fails again and again, start over at once.
+
+    Example: supervisor job retry 0x7903 --reason "the login node is back"
+    """
+    if sum((effect is not None, job is not None, everything)) != 1:
+        raise UnusableError("expected one of JOB, --effect NUMBER and --all")
+    desk = desk_of(context)
+    about = None if job is None else desk.job(job).job_id
+    found = desk.overview.retryable(effect_id=effect, job_id=about)
+    if not found and not everything:
+        raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
+    kinds = some_of(sorted({row["kind"] for row in found}), 8)
+    will = f"{counted(len(found), 'effect')} ({kinds or 'none'}) will be tried again at once"
+    with desk.change("job retry", about or (f"effect {effect}" if effect else "all"), will, yes=yes, reason=reason):
+        again = desk.ledger.effects.retry(effect_id=effect, job_id=about)
+    desk.shown.rows(RETRIED, [asdict(one) for one in again], output, desk.overview.now())
+
+
+def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
+    """Cancel a job: SLURM ends it, the customer reads the reason, and pays for the minutes that it has run.
+
+    Example: supervisor job cancel slurm:1234 --reason "the node is taken out of service"
+    """
+    desk = desk_of(context)
+    found = desk.job(job)
+    if found.state not in CANCELLABLE:
+        raise CommandError(
+            f"found {found.state}; expected {', '.join(CANCELLABLE)}: while a submission is open, SLURM may have the job or"
+            " not, and after the end there is nothing to cancel"
+        )
+    if found.wants_cancel:
+        raise CommandError("found a job that is being cancelled already; `supervisor job show` tells how far it is")
+    will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for the minutes that it has run"
+    with desk.change("job cancel", found.job_id, will, yes=yes, reason=reason):
+        after = desk.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[found.job_id]
+    typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
+
+
+def settle(
+    context: typer.Context,
+    job: JobName,
+    status: Annotated[str, typer.Option(metavar="|".join(COLD), help="How the job ended.")],
+    minutes: Annotated[int, typer.Option(min=0, help="The minutes that the customer pays for.")],
+    reason: Annotated[str, typer.Option(help="Why; the customer reads it.")],
+    exit_status: Annotated[int, typer.Option(min=0, help="The raw status of wait(2).")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Also what looks absurd.")] = False,
+    yes: options.Yes = False,
+) -> None:
+    """End a job as you say: the end is reported to the contract, and SLURM cancels what it holds of the job.
+
+    Example: supervisor job settle 0x7903 --status FAILED --minutes 7 --reason "node lost"
+    """
+    if status.upper() not in COLD:
+        raise UnusableError(f"--status: found {status!r}; expected one of {', '.join(COLD)}")
+    desk = desk_of(context)
+    found = desk.job(job)
+    outcome = Outcome(
+        status=ChainStatus[status.upper()], elapsed_s=minutes * 60, exit_status=exit_status, reason=reason
+    )
+    _refuse_absurd(desk, found, outcome, force)
+    will = f"{found.job_id} ({found.state}) will end as {outcome.status.name}; the customer pays {counted(minutes, 'minute')}"
+    with desk.change("job settle", found.job_id, will, yes=yes, reason=reason):
+        after = desk.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[found.job_id]
+    typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
+
+
+def _refuse_absurd(desk: CliContext, job: Job, outcome: Outcome, force: bool) -> None:
+    if is_final(job):
+        raise CommandError(
+            f"found {job.state}, {job.chain_status.name} on chain; expected a job that is not decided: it cannot be settled"
+        )
+    under_way = [row for row in desk.overview.transactions(only_open=True) if row["job_id"] == job.job_id]
+    if under_way:
+        raise CommandError(
+            f"found the open transaction {under_way[0]['hash']} ({under_way[0]['purpose']}) of the job; expected none: wait"
+            " until it is mined, and look again"
+        )
+    if outcome.minutes > job.limit_min and not force:
+        raise CommandError(
+            f"found {outcome.minutes} minutes; expected at most {job.limit_min}, which is the job's limit (--force)"
+        )
+    if outcome.minutes > 0 and job.slurm_id is None and not force:
+        raise CommandError(
+            f"found {outcome.minutes} minutes for a job of which no SLURM id is known; expected 0 (--force)"
+        )
+
+
+def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
+    """Submit a job again whose submission was cut off and is parked, as you know that SLURM neither has nor had it.
+
+    Example: supervisor job resubmit 0x7903 --reason "slurmctld.log has no trace of it"
+    """
+    desk = desk_of(context)
+    found = desk.job(job)
+    parked_here = [
+        row for row in desk.overview.parked() if row["job_id"] == found.job_id and row["kind"] == EffectKind.SUBMIT
+    ]
+    if found.state is not State.SUBMITTING or not parked_here:
+        raise CommandError(
+            f"found {found.state}, and {len(parked_here)} parked submissions; expected SUBMITTING and one: what is not parked"
+            " is looked for still, see `supervisor effect list --state parked`"
+        )
+    will = f"{found.job_id} will be submitted again; if SLURM has or had it, the customer's script runs twice"
+    with desk.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
+        after = desk.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
+    typer.echo(f"{after.job_id} is {after.state}")
+
+
+def mark_lost(
+    context: typer.Context,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these; else all that are held.")
+    ] = None,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
+    """Confirm that SLURM has lost jobs which the last sweep held back: they end as PANICKED, and cost the customer nothing.
+
+    Example: supervisor job mark-lost 0x7903 --reason "slurmctld lost its state folder"
+    """
+    desk = desk_of(context)
+    held = operator_actions.held_back(desk.ledger)
+    chosen = [desk.job(name).job_id for name in jobs or ()] or list(held)
+    unheld = [job_id for job_id in chosen if job_id not in held]
+    if not chosen or unheld:
+        found = f"{some_of(unheld)}, which it does not hold" if unheld else "no such job"
+        raise CommandError(f"found {found} in the last sweep; expected one that is held: see `supervisor sweep show`")
+    will = (
+        f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
+    )
+    with desk.change("job mark-lost", some_of(chosen), will, yes=yes, reason=reason):
+        lost = operator_actions.confirm_lost(desk.ledger, chosen)
+    if not lost:
+        raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")
+    typer.echo("\n".join(lost))
+
+
+def adopt(
+    context: typer.Context,
+    mark: Annotated[str, typer.Argument(metavar="MARK", help="The lost ledger's; the alarm foreign_claims has it.")],
+    yes_it_is_dead: Annotated[
+        bool, typer.Option("--yes-it-is-dead", help="Also if something shows that its fleet lives.")
+    ] = False,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
+    """Take in the jobs that a lost ledger has claimed; refused while its fleet shows a sign of life, as two fleets would run
+    each job twice.
+
+    Example: supervisor job adopt 0a1b2c3d4e5f6071 --reason "restored from no backup"
+    """
+    desk = desk_of(context)
+    others = desk.ledger.others
+    known = {found.hex(): number for found, number in others.count().items()}
+    chosen = mark.lower().removeprefix("0x")
+    if chosen not in known:
+        shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
+        raise CommandError(f"found no jobs claimed under the mark {mark!r}; known marks: {shown}")
+    _require_dead(desk, bytes.fromhex(chosen), yes_it_is_dead)
+    number = counted(known[chosen], "job")
+    will = f"{number} of the ledger {chosen} will become this one's; if its fleet still lives, both run each job"
+    with desk.change("job adopt", chosen, will, yes=yes, reason=reason):
+        others.take_over(bytes.fromhex(chosen))
+        desk.sweeps.ask(f"the mark {chosen} was taken over")
+    typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` tells what came of it")
+
+
+def _require_dead(desk: CliContext, mark: bytes, sure: bool) -> None:
+    from supervisor_tasks.chain.rpc.failover import Endpoints  # imports web3, for which all other commands would wait
+    from supervisor_tasks.recovery.fleet_liveness import liveness_evidence
+
+    provider = desk.ledger.facts.get(PROVIDER)
+    rpc = Endpoints(desk.settings.rpc_urls, desk.settings.chain_id)
+    ledger = desk.ledger
+    signs = liveness_evidence(ledger.engine, ledger.cluster, rpc, provider or "", mark)
+    for sign in signs:
+        typer.echo(f"{mark.hex()}: {sign}", err=True)
+    if signs and not sure:
+        raise CommandError(
+            "expected no sign of life of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
+        )

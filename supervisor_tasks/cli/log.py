@@ -1,0 +1,47 @@
+"""`supervisor log`: what operators have changed."""
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View
+
+LOG = View(
+    "changes",
+    "id",
+    (
+        Column("AT", "at", "age"),
+        Column("OPERATOR", "operator"),
+        Column("COMMAND", "command"),
+        Column("SUBJECT", "subject", wide=True),
+        Column("OUTCOME", "outcome", "state"),
+        Column("REASON", "reason", flexible=True),
+        Column("CHANGE", "change", flexible=True),
+    ),
+)
+app = options.single()
+
+
+@app.command()
+def log(
+    context: typer.Context,
+    since: options.Since = None,
+    limit: options.Limit = 50,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """Show who changed what, when and why, the latest first; an empty outcome: the command was cut off.
+
+    Example: supervisor log --since 1d
+    """
+    desk = desk_of(context)
+    younger = options.age(since)
+
+    def rows() -> list[dict[str, object]]:
+        return desk.log.last(limit, since=None if younger is None else desk.now() - younger)
+
+    desk.present(LOG, rows, output, None, no_color)
+
+
+COMMANDS = {"log": app}

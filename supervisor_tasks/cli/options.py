@@ -1,0 +1,66 @@
+"""Options that many commands have, and how a noun is made."""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli.exit_codes import UnusableError
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class Format(StrEnum):
+    """The forms in which a command shows what it has found."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Output = Annotated[
+    Format, typer.Option("-o", "--output", help="The form: wide has all columns in full, name the names only.")
+]
+NoColor = Annotated[bool, typer.Option("--no-color", help="Show no colours; the variable NO_COLOR does the same.")]
+Watch = Annotated[
+    float | None,
+    typer.Option("-w", "--watch", min=0.2, metavar="SECONDS", help="Show it again every SECONDS, until Ctrl-C."),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show so many rows at most.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="AGE", help="Only what is younger: 90s, 15m, 2h, 3d or 1w.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` shows it.")]
+RequiredReason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` and the job's story show it.")]
+
+
+def noun(about: str) -> typer.Typer:
+    """Return a group of verbs."""
+    app = single()
+    app.info.help = about
+    app.info.no_args_is_help = True
+    app.callback()(_nothing)  # a group keeps its verb as a word of its own, also if it has only one
+    return app
+
+
+def single() -> typer.Typer:
+    """Return a command without verbs."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _nothing() -> None:
+    pass
+
+
+def age(text: str | None) -> timedelta | None:
+    """Return the age that an operator has written. Raises UnusableError."""
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not number.isascii() or not number.isdigit() or unit not in UNITS_S or len(number) > 6:
+        raise UnusableError(f"--since: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
+    return timedelta(seconds=int(number) * UNITS_S[unit])

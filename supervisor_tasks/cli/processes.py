@@ -1,0 +1,31 @@
+"""`health` and `run` as words of the command line, for its help and for completion.
+
+`supervisor_tasks.cli.main` runs both without typer, so that they start fast.
+"""
+
+import sys
+
+import typer
+
+from supervisor_tasks.cli import health, options, run
+
+AS_THEY_ARE = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+health_app = options.single()
+run_app = options.single()
+
+
+@health_app.command(context_settings=AS_THEY_ARE, help=f"{health.ABOUT}\n\n{health.EXAMPLE}")
+def health_(context: typer.Context) -> None:
+    """Run `supervisor health`."""
+    sys.exit(health.main(context.args))
+
+
+@run_app.command(
+    context_settings=AS_THEY_ARE | {"allow_interspersed_args": False}, help=f"{run.ABOUT}\n\n{run.EXAMPLE}"
+)
+def run_(context: typer.Context) -> None:
+    """Run `supervisor run`."""
+    run.main(context.args)
+
+
+COMMANDS = {"health": health_app, "run": run_app}

@@ -1,0 +1,77 @@
+"""The commands for old rows: pause their deletion, and archive them first."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
+from supervisor_tasks.ledger.archive import archive as write_archive
+from supervisor_tasks.ledger.retention import HELD
+
+retention = options.noun("Pause and resume the deletion of old rows.")
+archive = options.single()
+
+
+@retention.command()
+def pause(context: typer.Context, reason: options.RequiredReason, yes: options.Yes = False) -> None:
+    """Delete no old rows until `supervisor retention resume`, such as during an audit.
+
+    Example: supervisor retention pause --reason "audit of 2025"
+    """
+    desk = desk_of(context)
+    will = f"no old rows of {desk.settings.cluster_name} will be deleted until `supervisor retention resume`"
+    with desk.change("retention pause", "retention", will, yes=yes, reason=reason):
+        desk.ledger.facts.set(HELD, reason)
+    typer.echo("no old rows are deleted")
+
+
+@retention.command()
+def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Delete old rows again, from the next night on.
+
+    Example: supervisor retention resume
+    """
+    desk = desk_of(context)
+    why = desk.ledger.facts.get(HELD)
+    if why is None:
+        raise CommandError("found a deletion that is not paused; there is nothing to resume")
+    days = desk.settings.retention_days
+    kept = "only scripts" if days == 0 else f"scripts, and jobs that ended more than {counted(days, 'day')} ago"
+    will = f"{kept} will be deleted from the next night on; the deletion was paused ({why})"
+    with desk.change("retention resume", "retention", will, yes=yes, reason=reason):
+        desk.ledger.facts.clear(HELD)
+    typer.echo("old rows are deleted again")
+
+
+@archive.command()
+def write(
+    context: typer.Context,
+    before: Annotated[
+        str, typer.Option("--before", metavar="DATE", help="Jobs that ended before that day (UTC), such as 2026-01-01.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A new file, such as 2025.jsonl.zst.")],
+) -> None:
+    """Write jobs that have ended into a file, one line of JSON a job with all its rows, compressed by zstandard.
+
+    Nothing is deleted. A file that exists is not overwritten.
+
+    Example: supervisor archive --before 2026-01-01 --to 2025.jsonl.zst
+    """
+    desk = desk_of(context)
+    day = _day(before)
+    written = write_archive(desk.ledger.engine, desk.settings.cluster_name, day, to)
+    typer.echo(f"{counted(written, 'job')} in {to}")
+
+
+def _day(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise UnusableError(f"--before: found {text!r}; expected a day such as 2026-01-01") from error
+
+
+COMMANDS = {"retention": retention, "archive": archive}

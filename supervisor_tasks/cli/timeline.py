@@ -1,0 +1,299 @@
+"""A job's story as a timeline: what happened, when, which side did it, how long after, and what comes next. Pure.
+
+The ledger stores events, callbacks, effects and transactions (Overview.story). Each becomes one line, and lines that say the
+same again become one.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from supervisor_tasks.cli.views import STYLES, Cell, plain, span
+from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.jobs.model import ChainStatus, Job, State
+
+Entry = Mapping[str, Any]
+Told = tuple[str, Callable[[Mapping[str, Any]], str]]
+
+SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
+OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
+CALLBACK_STATUS = (
+    "UNSPECIFIED",
+    "PENDING",
+    "META_SCHEDULED",
+    "SCHEDULED",
+    "RUNNING",
+    "CANCELLING",
+    "CANCELLED",
+    "FINISHED",
+    "FAILED",
+    "OUT_OF_CREDITS",
+    "PANICKED",
+)
+
+
+def _because(text: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda details: f"{text}: {details.get('reason') or 'no reason given'}"
+
+
+def _fixed(text: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda _: text
+
+
+def _claimed(details: Mapping[str, Any]) -> str:
+    return f"claimed for {details.get('time_limit_min')} minutes at most"
+
+
+def _ended(details: Mapping[str, Any]) -> str:
+    return f"ended: {outcome_text(details.get('outcome') or {})}"
+
+
+def _seen(verb: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda details: f"seen {details.get('seen') or verb}"
+
+
+def _adopted(details: Mapping[str, Any]) -> str:
+    number = details.get("slurm_id")
+    return "taken in; SLURM shows nothing of it" if number is None else f"taken in: SLURM has it as {number}"
+
+
+TELLERS: dict[str, Told] = {
+    "Claimed": ("chain", _claimed),
+    "ScriptFetched": ("worker", lambda details: f"script fetched, {details.get('bytes')} bytes"),
+    "ScriptUnavailable": ("worker", _because("there is no script")),
+    "SubmitStarted": ("worker", lambda details: f"submission begins, for {details.get('limit_min')} minutes"),
+    "Submitted": ("slurm", lambda details: f"submitted as {details.get('slurm_id')}"),
+    "SubmitRejected": ("slurm", _because("rejected")),
+    "SubmitNotExecuted": ("worker", _because("certainly not submitted")),
+    "SubmitOutcomeUnknown": ("worker", _because("submission cut off")),
+    "SubmissionNotFound": ("slurm", _fixed("has no job of this name")),
+    "CallbackReceived": ("plugin", _fixed("a callback came, and a look is due")),
+    "SlurmJobIdentified": ("slurm", lambda details: f"recognised as {details.get('slurm_id')}"),
+    "SlurmPendingObserved": ("slurm", _seen("waiting")),
+    "SlurmRunningObserved": ("slurm", _seen("RUNNING")),
+    "EarlierRunsTold": ("plugin", lambda details: f"earlier runs took {plain(details.get('ends_s'))} s"),
+    "MoreThanPaid": ("slurm", lambda details: f"has more than was paid for: {details.get('what')}"),
+    "SlurmCompleted": ("slurm", _ended),
+    "RunsAfterItsEnd": ("slurm", lambda details: f"runs {details.get('slurm_id')} again after its end"),
+    "CancelRequested": ("customer", _fixed("cancels the job")),
+    "ToppedUp": ("customer", lambda details: f"pays for {details.get('minutes')} minutes more"),
+    "LimitApplied": ("slurm", lambda details: f"has a limit of {details.get('limit_min')} minutes"),
+    "ChainStatusObserved": ("chain", lambda details: f"the contract says {details.get('status')}"),
+    "EffectMissing": ("sweep", lambda details: f"{details.get('kind')} was missing, and is due again"),
+    "ExistingSlurmJobAdopted": ("sweep", _adopted),
+    "SlurmJobMissing": ("slurm", _because("does not know it any more")),
+    "SubmissionLostBySlurm": ("slurm", lambda details: f"forgot {details.get('slurm_id')}, which had only waited"),
+    "SubmissionDenied": ("slurm", _because("never had it")),
+    "Reorganised": ("chain", lambda details: f"blocks were replaced; the contract says {details.get('status')}"),
+    "EffectCompleted": ("worker", lambda details: f"{details.get('kind')} is done"),
+    "OperatorConfirmedNotSubmitted": ("operator", _because("says that SLURM does not have it")),
+    "OperatorCancelled": ("operator", _because("cancels the job")),
+    "OperatorClosedJob": ("operator", lambda details: f"settles it: {outcome_text(details.get('outcome') or {})}"),
+    "OperatorAbandonedEffect": ("operator", lambda details: f"gives up {details.get('kind')}: {details.get('reason')}"),
+}
+"""Of each event's name in the journal: who acts, and what is told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: when, who, what, and the details of the wide form. `times`: how often it was told; `until`: the last time."""
+
+    at: datetime
+    who: str
+    what: str
+    style: str = ""
+    details: str = ""
+    times: int = 1
+    until: datetime | None = None
+
+
+def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = "") -> list[list[Cell]]:
+    """Return the cells of each line: the time, how long after the line before, who, what.
+
+    `transaction_url` has the place of a hash as {hash}; it is the explorer's address of a transaction.
+    """
+    told = [line for entry in story if (line := _line(entry, details, transaction_url)) is not None]
+    folded = list(_folded(told))
+    shown, before = [], None
+    for line in folded:
+        after = "" if before is None else f"+{_fine((line.at - before).total_seconds())}"
+        moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
+        what = line.what if line.times == 1 else f"{line.what}, {line.times} times in {_took(line)}"
+        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.who), Cell(what, line.style)])
+        before = line.until or line.at
+        if line.details:
+            shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
+    return shown
+
+
+def _took(line: Line) -> str:
+    return _fine(((line.until or line.at) - line.at).total_seconds())
+
+
+def _fine(seconds: float) -> str:
+    return f"{seconds:.2f}s" if seconds < 10 else span(seconds)
+
+
+def _folded(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines, those that say the same one after the other as one."""
+    last: Line | None = None
+    for line in lines:
+        if last is not None and (last.who, last.what) == (line.who, line.what):
+            last = replace(last, times=last.times + 1, until=line.at)
+            continue
+        if last is not None:
+            yield last
+        last = line
+    if last is not None:
+        yield last
+
+
+def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
+    """Return the line of an entry. An effect has one only if it was parked or fails: its events tell the rest."""
+    details = entry["details"]
+    shown = plain(details) if with_details else ""
+    if entry["source"] == "journal":
+        who, teller = TELLERS.get(entry["what"], ("ledger", _fixed(entry["what"])))
+        return Line(entry["at"], who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
+    if entry["source"] == "callback":
+        return Line(entry["at"], "plugin", _callback(entry["what"], details), "", shown)
+    if entry["source"] == "transaction":
+        return Line(entry["at"], "wallet", _transaction(entry["what"], details, transaction_url), "", shown)
+    if with_details or "parked_at" in details:
+        return Line(
+            entry["at"], "worker", _effect(entry["what"], details), "red" if "parked_at" in details else "", shown
+        )
+    return None
+
+
+def _callback(what: str, details: Mapping[str, Any]) -> str:
+    number = what.removeprefix("status ")
+    known = number.isdigit() and int(number) < len(CALLBACK_STATUS)
+    status = CALLBACK_STATUS[int(number)] if known else what
+    return f"says {status} of {details.get('slurm_id')} after {span(details.get('duration_s') or 0)}"
+
+
+def _transaction(purpose: str, details: Mapping[str, Any], url: str) -> str:
+    tx_hash, place = str(details.get("hash", "")), details.get("block")
+    link = url.replace("{hash}", tx_hash) if url else f"{tx_hash[:10]}"
+    state = details.get("state", "")
+    mined = f" in block {place}" if place is not None else ""
+    error = f": {details['error']}" if details.get("error") else ""
+    return f"{purpose}: {state}{mined}, nonce {details.get('nonce')}, {link}{error}"
+
+
+def _effect(kind: str, details: Mapping[str, Any]) -> str:
+    error = f": {details['last_error']}" if details.get("last_error") else ""
+    if "parked_at" in details:
+        return f"{kind} is parked after {details.get('attempts')} tries{error}"
+    return f"{kind} {'was done' if 'done_at' in details else 'is open'} after {details.get('attempts')} tries{error}"
+
+
+# --- what comes next --------------------------------------------------------------------------------------------------
+
+
+def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]:
+    """Return a line for each thing that is left to do: what, when, and what is in its way."""
+    entries = list(story)
+    effects = [entry for entry in entries if entry["source"] == "effect" and "done_at" not in entry["details"]]
+    sent = [
+        entry
+        for entry in entries
+        if entry["source"] == "transaction" and entry["details"].get("state") in ("SIGNED", "SENT")
+    ]
+    lines = [_next_effect(job, entry, now) for entry in effects]
+    lines += [
+        [Cell(entry["what"]), Cell(f"waits to be mined for {span((now - entry['at']).total_seconds())}", "cyan")]
+        for entry in sent
+    ]
+    if not lines:
+        over = (
+            "nothing: the contract has its end" if job.state is State.SETTLED else "nothing; the next sweep looks at it"
+        )
+        lines.append([Cell(over)])
+    return lines
+
+
+def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
+    details = entry["details"]
+    error = f", as the last try failed: {details['last_error']}" if details.get("last_error") else ""
+    if "parked_at" in details:
+        advice = f"`supervisor job retry {job.job_id[:12]}`"
+        return [Cell(entry["what"]), Cell(f"is parked and waits for you ({advice}){error}", "red")]
+    due_s = (datetime.fromisoformat(details["due_at"]) - now).total_seconds()
+    when = f"in {span(due_s)}" if due_s >= 1 else "now"
+    return [Cell(entry["what"]), Cell(f"{when}{error}", "yellow" if error else "")]
+
+
+# --- the head ---------------------------------------------------------------------------------------------------------
+
+
+def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[Entry] = ()) -> dict[str, Cell]:
+    """Return the job in a few lines: our words, SLURM's and the contract's beside each other."""
+    outcome = job.outcome
+    size = job.definition
+    facts = {
+        "job": Cell(job.job_id),
+        "state": Cell(job.state.value, STYLES.get(job.state.value, "")),
+        "contract": Cell(
+            f"{job.chain_status.name} at block {job.chain_position[0]}", STYLES.get(job.chain_status.name, "")
+        ),
+        "slurm": Cell(_slurm(job, story)),
+        "customer": Cell(job.customer),
+        "size": Cell(f"{size.cpus} CPUs, {size.memory_mb} MB, {size.gpus} GPUs in {size.ntasks} tasks"),
+        "paid for": Cell(_paid(job)),
+        "ended": Cell("" if outcome is None else outcome_text(_outcome(job))),
+        "settled by": Cell("an operator" if job.settled_by_operator else ""),
+        "wanted": Cell("the customer wants it cancelled" if job.cancel_requested else ""),
+        "status_message": Cell(
+            "" if outcome is not None and job.status_message == outcome.reason else job.status_message
+        ),
+    }
+    ages = {"claimed": row.get("created_at"), "changed": row.get("updated_at")}
+    return facts | {
+        name: Cell(f"{span((now - at).total_seconds())} ago") for name, at in ages.items() if at is not None
+    }
+
+
+def _slurm(job: Job, story: Sequence[Entry]) -> str:
+    if job.slurm_id is None:
+        return ""
+    words = [entry["details"].get("seen") for entry in story if entry["what"] in SEEN]
+    last = next((word for word in reversed(words) if word), "")
+    return f"{job.slurm_id} {last}".strip()
+
+
+def _paid(job: Job) -> str:
+    added = sum(top_up.minutes for top_up in job.top_ups)
+    parts = f" ({job.time_limit_min} at the claim, {added} added)" if added else ""
+    return f"{job.limit_min} minutes{parts}"
+
+
+def _outcome(job: Job) -> dict[str, Any]:
+    assert job.outcome is not None  # noqa: S101  the caller has looked
+    found = job.outcome
+    return {
+        "status": found.status.name,
+        "elapsed_s": found.elapsed_s,
+        "exit_status": found.exit_status,
+        "reason": found.reason,
+    }
+
+
+def outcome_text(outcome: Mapping[str, Any]) -> str:
+    """Return how a job ended, as the contract gets it: the status, the seconds, the minutes that are paid, the exit."""
+    status, seconds = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
+    name = ChainStatus(status).name if isinstance(status, int) else str(status)
+    minutes = 0 if name == ChainStatus.PANICKED.name else seconds // SECONDS_PER_MINUTE
+    ended, reason = exit_text(int(outcome.get("exit_status") or 0)), outcome.get("reason") or ""
+    told = f"{ended}; {reason}" if reason not in ("", ended) else ended
+    return f"{name} after {span(seconds)}, {minutes} min paid, {told}"
+
+
+def exit_text(wait_status: int) -> str:
+    """Return a raw wait(2) status in words."""
+    if os.WIFSIGNALED(wait_status):
+        return f"signal {os.WTERMSIG(wait_status)}"
+    return f"exit code {os.WEXITSTATUS(wait_status)}" if os.WIFEXITED(wait_status) else f"wait status {wait_status}"

@@ -1,0 +1,181 @@
+"""`supervisor top`: a live screen of the cluster, with keys."""
+
+import os
+import select
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.exit_codes import UnusableError
+from supervisor_tasks.cli.job import JOBS, show_job
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.status import EFFECTS, facts_of
+from supervisor_tasks.cli.views import Cell, Column, View
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary
+
+STATES = View(
+    "jobs",
+    "state",
+    (Column("STATE", "state", "state"), Column("JOBS", "jobs", "number"), Column("OLDEST", "oldest_at", "age")),
+)
+FACTS = ("cluster", "health", "claims", "submissions", "provider", "open transactions", "wallet", "RPC endpoints")
+KEYS = "q quit   j/k next and previous job   enter open   b back   f filter by state   p pause or resume claims"
+ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
+    "\x1b[?1049h\x1b[?25l",
+    "\x1b[?25h\x1b[?1049l",
+    "\x1b[H",
+    "\x1b[K",
+    "\x1b[J",
+)
+ARROWS = {b"\x1b[A": "k", b"\x1b[B": "j", b"\r": "\n"}
+app = options.single()
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What the keys have chosen: the job that is marked, the one that is open, the only state that is shown, a question."""
+
+    marked: int = 0
+    opened: str | None = None
+    only: State | None = None
+    asks: bool = False
+
+
+@app.command()
+def top(
+    context: typer.Context,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.2, metavar="SECONDS", help="How often it is read again.")
+    ] = 2.0,
+    no_color: options.NoColor = False,
+) -> None:
+    """Show the cluster live: health, jobs by state, what is left to do, alarms, wallet; keys open a job, filter and pause.
+
+    Example: supervisor top --every 1
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UnusableError("found no terminal; expected one: `supervisor status --watch 2` works without")
+    desk = desk_of(context)
+    desk.shown.color = not no_color
+    screen = Screen()
+    with _own_screen():
+        while True:
+            jobs = desk.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
+            _draw(desk, screen, jobs)
+            key = _key(every_s)
+            if key == "q":
+                return
+            if screen.asks and key == "y":
+                _switch_claims(desk)
+            screen = pressed(screen, key, [str(row["job_id"]) for row in jobs])
+
+
+def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
+    """Return what is shown after a key; an empty key is none."""
+    last = max(len(job_ids) - 1, 0)
+    screen = replace(screen, marked=min(screen.marked, last), asks=screen.asks and not key)
+    if key == "p":
+        return replace(screen, asks=True)
+    if key == "b":
+        return replace(screen, opened=None)
+    if key == "\n" and job_ids:
+        return replace(screen, opened=job_ids[screen.marked])
+    if key == "f":
+        return replace(screen, only=following(screen.only), marked=0)
+    step = {"j": 1, "k": -1}.get(key, 0)
+    return replace(screen, marked=max(min(screen.marked + step, last), 0))
+
+
+def following(only: State | None) -> State | None:
+    """Return the state that the next press of the filter shows; None for all."""
+    states: list[State | None] = [*State, None]
+    return states[0] if only is None else states[states.index(only) + 1]
+
+
+def _switch_claims(desk: CliContext) -> None:
+    switches = desk.ledger.switches
+    if switches.is_set(Switch.CLAIMING_PAUSED):
+        with desk.change("claims resume", "claims", "jobs will be claimed again", yes=True, reason="top", quiet=True):
+            switches.unset(Switch.CLAIMING_PAUSED)
+    else:
+        with desk.change("claims pause", "claims", "no more jobs will be claimed", yes=True, reason="top", quiet=True):
+            switches.set(Switch.CLAIMING_PAUSED, "supervisor top")
+
+
+def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the screen in one write, so that it does not flicker; what does not fit is left out."""
+    columns, rows = os.get_terminal_size()
+    with desk.shown.captured() as lines:
+        if screen.opened is not None:
+            show_job(desk, screen.opened, Format.TABLE)
+        else:
+            snapshot = desk.overview.snapshot()
+            overview(desk.shown, snapshot, desk.complaints(snapshot), desk.overview.by_state(), desk.now())
+            title = "all that are not settled" if screen.only is None else screen.only.value
+            desk.shown.title(f"jobs: {title}")
+            desk.shown.table(JOBS, jobs, desk.now(), marked=screen.marked)
+    question = "Pause or resume claims? y/n" if screen.asks else KEYS
+    shown = [*lines[: rows - 2], "", question[: columns - 1]]
+    sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
+    sys.stdout.flush()
+
+
+def overview(
+    shown: Output,
+    snapshot: StatusSummary,
+    complaints: Sequence[str],
+    states: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> None:
+    """Print what is above the list of jobs."""
+    facts = facts_of(snapshot, complaints)
+    alarms = ", ".join(alarm.name.value for alarm in snapshot.alarms)
+    shown.facts({name: facts[name] for name in FACTS} | {"alarms": Cell(alarms or "none", "red" if alarms else "")})
+    for view, rows in ((STATES, states), (EFFECTS, [_effects(count) for count in snapshot.effects])):
+        shown.blank()
+        shown.table(view, rows, now)
+
+
+def _effects(count: Any) -> dict[str, Any]:
+    return {
+        name: getattr(count, name) for name in ("kind", "due", "waiting", "leased", "failing", "parked", "oldest_due_s")
+    }
+
+
+def _key(within_s: float) -> str:
+    """Return the key that is pressed within this time; empty for none."""
+    ready, _, _ = select.select([sys.stdin], [], [], within_s)
+    if not ready:
+        return ""
+    pressed_bytes = os.read(sys.stdin.fileno(), 8)
+    return ARROWS.get(pressed_bytes, pressed_bytes[:1].decode(errors="replace"))
+
+
+@contextmanager
+def _own_screen() -> Iterator[None]:
+    """Take keys one by one, on a screen that is gone when this ends, however it ends."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        sys.stdout.write(ENTER_SCREEN)
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        sys.stdout.write(LEAVE_SCREEN)
+        sys.stdout.flush()
+
+
+COMMANDS = {"top": app}

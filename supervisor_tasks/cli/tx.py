@@ -1,0 +1,147 @@
+"""`supervisor tx`: the wallet's transactions."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import Column, View, span
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.transactions import OPEN
+from supervisor_tasks.wallet.pending_policy import TransactionRequest
+
+TRANSACTIONS = View(
+    "transactions",
+    "hash",
+    (
+        Column("TX", "id", "number"),
+        Column("NONCE", "nonce", "number"),
+        Column("STATE", "state", "state"),
+        Column("PURPOSE", "purpose"),
+        Column("JOB", "job_id", "id"),
+        Column("HASH", "hash", "id"),
+        Column("AGE", "created_at", "age"),
+        Column("BLOCK", "block_number", "number", wide=True),
+        Column("MAX_FEE_WEI", "max_fee_wei", "number", wide=True),
+        Column("ERROR", "error", flexible=True),
+    ),
+)
+SIGNATURES = View(
+    "signatures",
+    "hash",
+    (
+        Column("HASH", "hash", flexible=True),
+        Column("SIGNED", "signed_at", "age"),
+        Column("MAX_FEE_WEI", "max_fee_wei", "number"),
+        Column("AT_BLOCK", "head", "number"),
+    ),
+)
+Name = Annotated[str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")]
+app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.")
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not known to be mined.")] = False,
+    limit: options.Limit = 50,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
+    """List the wallet's transactions, the latest first; with --open in the order of their nonces.
+
+    Example: supervisor tx list --open
+    """
+    desk = desk_of(context)
+    desk.present(TRANSACTIONS, lambda: desk.overview.transactions(only_open, limit), output, watch, no_color)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    transaction: Name,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """Show a transaction with all its signatures: each replacement has a hash of its own, and any of them may be mined.
+
+    Example: supervisor tx show 0x4be1
+    """
+    desk = desk_of(context)
+    row = _found(desk, transaction)
+    if output in (Format.JSON, Format.YAML):
+        desk.shown.document(row, output)
+    elif output is Format.NAME:
+        typer.echo(row["hash"])
+    else:
+        now = desk.now()
+        ages = {
+            name: span((now - row[name]).total_seconds()) for name in ("created_at", "sent_at", "done_at") if row[name]
+        }
+        shown = {name: value for name, value in row.items() if name != "signatures"}
+        if desk.settings.explorer_url:
+            shown["explorer"] = desk.settings.explorer_url.replace("{hash}", row["hash"])
+        desk.shown.facts(shown | {name: f"{age} ago" for name, age in ages.items()})
+        desk.shown.title("signatures")
+        desk.shown.table(SIGNATURES, row["signatures"], now)
+
+
+@app.command()
+def bump(context: typer.Context, transaction: Name, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Have a transaction that waits signed again for a higher fee, within WALLET_MAX_WEI_PER_GAS and WALLET_MAX_WEI_PER_TX.
+
+    Example: supervisor tx bump 42 --reason "the gas price has doubled"
+    """
+    desk = desk_of(context)
+    row = _open(desk, transaction)
+    will = f"{_named(row)} will be signed again for a higher fee than {row['max_fee_wei']} wei per gas"
+    _request(desk, row, TransactionRequest.BUMP, will, yes, reason)
+
+
+@app.command()
+def cancel(context: typer.Context, transaction: Name, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Have a transaction that waits replaced by one that does nothing; what it was for is written again with a later nonce.
+
+    Example: supervisor tx cancel 42 --reason "it holds up all later ones"
+    """
+    desk = desk_of(context)
+    row = _open(desk, transaction)
+    later = sum(other["nonce"] > row["nonce"] for other in desk.overview.transactions(only_open=True))
+    will = (
+        f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
+    )
+    _request(desk, row, TransactionRequest.CANCEL, will, yes, reason)
+
+
+def _request(
+    desk: CliContext, row: Mapping[str, Any], what: TransactionRequest, will: str, yes: bool, reason: str
+) -> None:
+    with desk.change(f"tx {what}", f"transaction {row['id']}", will, yes=yes, reason=reason):
+        operator_actions.request_of_transaction(desk.ledger, row["id"], what.value)
+    typer.echo(f"asked; `supervisor tx show {row['id']}` has one signature more when a worker has done it")
+
+
+def _open(desk: CliContext, name: str) -> dict[str, Any]:
+    row = _found(desk, name)
+    if row["state"] not in OPEN:
+        raise CommandError(f"found {row['state']}; expected {' or '.join(OPEN)}: only what is not mined can be changed")
+    return row
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"transaction {row['id']} ({row['purpose']}, nonce {row['nonce']})"
+
+
+def _found(desk: CliContext, name: str) -> dict[str, Any]:
+    found = desk.overview.transaction(name)
+    if len(found) != 1:
+        number = "no transaction" if not found else "several transactions"
+        raise CommandError(f"found {number} that {name!r} names; expected one: see `supervisor tx list`")
+    return found[0]
+
+
+COMMANDS = {"tx": app}

@@ -1,0 +1,92 @@
+"""Logs: structlog for our code, and through it also for libraries that use the standard library's logging."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.config.redaction import Hide, hiding
+
+MANY_LINES = ("exception", "stack")  # structlog's names for tracebacks
+
+
+def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
+    """Configure the logs: readable text if standard error is a terminal, otherwise JSON; secrets are redacted."""
+    hide = hiding(secrets)
+    terminal = sys.stderr.isatty()
+
+    def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {
+            key: _traceback(value, hide, "    " * terminal) if key in MANY_LINES else cleaned(value, hide)
+            for key, value in event.items()
+        }
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    # A rich traceback would show local variables, secrets among them.
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    last = plain if terminal else structlog.processors.JSONRenderer()
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            clean,
+            last,
+        ],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for quiet in (
+        "paramiko",
+        "urllib3",
+        "web3",
+        "celery.worker.strategy",
+        "celery.beat",
+        "celery.app.trace",
+        "alembic",
+    ):
+        logging.getLogger(quiet).setLevel(logging.WARNING)
+    # The code that uses a connection raises the error that ends it. paramiko logs that error too, with one line of the
+    # log for each line of the traceback.
+    logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def cleaned(value: Any, hide: Hide) -> Any:
+    """Return the value without secrets and control characters, in all nested texts."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {cleaned(str(key), hide): cleaned(entry, hide) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [cleaned(entry, hide) for entry in value]
+    return visible(hide(str(value)))
+
+
+def _traceback(value: Any, hide: Hide, margin: str) -> str:
+    """Return a traceback with its lines; the margin separates them from lines of the log."""
+    return "\n".join(margin + visible(line) for line in hide(str(value)).split("\n"))
+
+
+def visible(text: str) -> str:
+    """Escape control characters: a stranger's text must not begin a line of the log or move the terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

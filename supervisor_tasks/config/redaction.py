@@ -1,0 +1,31 @@
+"""Texts without secrets. Pure.
+
+A long secret is hidden everywhere. A short one can be a part of many other words, so it is hidden only where it is a
+whole word; one character is no secret.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+LONG = 8  # characters
+LEAST = 2
+
+Hide = Callable[[str], str]
+
+
+def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
+    """Return a function that hides these secrets in a text; the longest first, because one can be part of another."""
+    found = sorted({secret for secret in secrets if len(secret) >= LEAST}, key=lambda secret: (-len(secret), secret))
+    if not found:
+        return str
+    pattern = re.compile("|".join(_pattern(secret) for secret in found))
+    return lambda text: pattern.sub(instead, text)
+
+
+def _pattern(secret: str) -> str:
+    """Return the secret's pattern. A short secret must be a whole word; a sign such as / at its end ends the word."""
+    written = re.escape(secret)
+    if len(secret) >= LONG:
+        return written
+    begins = r"(?<![^\W_])" if secret[0].isalnum() else ""
+    return begins + written + (r"(?![^\W_])" if secret[-1].isalnum() else "")

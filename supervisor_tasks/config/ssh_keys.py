@@ -1,0 +1,45 @@
+"""SSH keys in the form of the settings: base64 of a private key's file, or the line of a public key's file."""
+
+import base64
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
+
+PRIVATE_KEY = "base64 of an SSH private key file without a passphrase, on one line"
+PUBLIC_KEY = "the line of an OpenSSH public key file"
+
+
+def private_key(encoded: str) -> str:
+    """Return the key file from its base64, in OpenSSH's format. Raises ValueError."""
+    return _read(encoded)[0].decode()
+
+
+def public_half(encoded: str) -> str:
+    """Return the line of a private key's public key. Raises ValueError."""
+    key = _read(encoded)[1].public_key()
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def public_key(text: str) -> str:
+    """Return the line of a public key. Raises ValueError, also for several lines: they would let more keys in."""
+    try:
+        (line,) = text.strip().splitlines()
+        serialization.load_ssh_public_key(line.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError(PUBLIC_KEY) from error
+    return line
+
+
+def _read(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
+    """Return the file and the key from their base64. Raises ValueError."""
+    try:
+        file = base64.b64decode("".join(encoded.split()), validate=True)
+        if b"-----BEGIN OPENSSH" in file:
+            return file, serialization.load_ssh_private_key(file, None)
+        key: Any = serialization.load_pem_private_key(file, None)  # ssh-keygen's format until 2018
+        form = serialization.PrivateFormat.OpenSSH  # it refuses key types that SSH does not have
+        return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), key
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(PRIVATE_KEY) from error

@@ -1,0 +1,54 @@
+"""The parts of a URL that can be a key: all but scheme, host and port. Pure.
+
+Companies that sell access to nodes put a customer's key into the path, the query or the user's name.
+"""
+
+import base64
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote, urlsplit
+
+from supervisor_tasks.config.redaction import LONG
+
+LEAST_KEY = 4  # characters; a shorter part is no key but, for example, v3
+
+
+def shown(url: str, number: int) -> str:
+    """Return the part of a URL that may be shown; `number`, its place among others, separates two keys at one host."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}{'' if parts.port is None else f':{parts.port}'}#{number}"
+
+
+def url_keys(url: str) -> list[str]:
+    """Return what must be hidden in every text: path, query and user, and those of their parts that are no words."""
+    return sorted({*_whole(url), *(part for part in _parts(url) if _may_be_key(part))})
+
+
+def all_keys(url: str) -> list[str]:
+    """Return the keys of `url_keys` and all other parts, also plain words: for texts about this URL only."""
+    return sorted({*_whole(url), *_parts(url)})
+
+
+def _whole(url: str) -> Iterator[str]:
+    """Yield user, path and query, as written and decoded; the path and the rest after it with the slash before it."""
+    parts = urlsplit(url)
+    user, path, query = parts.netloc.rpartition("@")[0], parts.path.rstrip("/"), parts.query or parts.fragment
+    behind = url.partition("://")[2].partition("/")
+    for text in (user, path, path.strip("/") if "/" in path[1:] else "", query, behind[1] + behind[2]):
+        if text.strip("/"):
+            yield text
+            yield unquote(text)
+    if user:  # as in HTTP's Authorization header
+        yield base64.b64encode(unquote(user).encode()).decode()
+
+
+def _parts(url: str) -> set[str]:
+    parts = urlsplit(url)
+    behind = [parts.netloc.rpartition("@")[0], parts.path, parts.query, parts.fragment]
+    written = {part for text in behind for part in re.split(r"[/?&=:;,]", text) if part}
+    return written | {unquote(part) for part in written}
+
+
+def _may_be_key(part: str) -> bool:
+    return len(part) >= LONG or (len(part) >= LEAST_KEY and not part.isalpha())

@@ -1,0 +1,385 @@
+"""The formats of the settings: durations, addresses, URLs, names in a directory, labels. Checks have no side effects.
+
+Each check raises ValueError with a description of the expected value.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from datetime import time
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr, TypeAdapter
+from pydantic_settings import NoDecode
+
+from benchmarks import plan
+from benchmarks.label_format import normalised
+from supervisor_tasks.notifications.rules import QuietHours
+from supervisor_tasks.provider.offer import normalised_labels
+
+LEAST_INTERVAL_S = 3600.0
+
+
+def _go_duration_s(value: object) -> object:
+    """Parse Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0; returns seconds."""
+    if isinstance(value, float):
+        return value  # pydantic checks the default too
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    text = str(value).removeprefix("+")
+    if text == "0":
+        return 0.0
+    parts = re.findall(rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
+    return sum(float(number) * units[unit] for number, unit in parts)
+
+
+def _labels(value: object) -> object:
+    """Parse key=value,key=value into a mapping."""
+    if isinstance(value, dict):
+        return value
+    pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
+    if any(not (key.strip() and equals) for key, equals, _ in pairs):
+        raise ValueError("labels as key=value,key=value")
+    labels = {key.strip(): text.strip() for key, _, text in pairs}
+    if len(labels) != len(pairs):
+        raise ValueError("labels as key=value,key=value, each key once")
+    normalised_labels(labels)
+    return labels
+
+
+def _assignments(value: object) -> object:
+    """Parse NAME=value NAME=value into a mapping, as a shell reads words: a value with spaces needs quotes."""
+    if isinstance(value, dict):
+        return value
+    pairs = [word.partition("=") for word in _words(str(value))]
+    if any(not (name and equals) for name, equals, _ in pairs):
+        raise ValueError('NAME=value NAME="two words"')
+    return {name: text for name, _, text in pairs}
+
+
+# Options of sbatch that the supervisor itself gives a benchmark's job, or with which it would not be one job whose
+# output the supervisor can read.
+_NOT_THE_SITES = (
+    *("parsable", "job-name", "comment", "partition", "output", "nice", "requeue", "no-requeue"),
+    *("nodes", "nodelist", "nodefile", "exclusive", "oversubscribe", "time", "time-min"),
+    *("ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "cpus-per-task"),
+    *("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "cpus-per-gpu", "gres"),
+    *("mem", "mem-per-cpu", "mem-per-gpu"),
+    *(
+        "array",
+        "batch",
+        "begin",
+        "chdir",
+        "clusters",
+        "deadline",
+        "dependency",
+        "error",
+        "gid",
+        "help",
+        "hold",
+        "input",
+    ),
+    *("open-mode", "quiet", "test-only", "uid", "usage", "version", "wait", "wait-all-nodes", "wrap"),
+)
+
+
+def _sbatch_flags(value: object) -> object:
+    """Check words for sbatch: each must be --name=value.
+
+    sbatch also accepts the beginning of an option's name. It would take the word after an option without = for the
+    option's value, and any other word for its script.
+    """
+    words = value if isinstance(value, tuple) else tuple(_words(str(value)))
+    for word in words:
+        found = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
+        if found is None:
+            raise ValueError(f"long options of sbatch with their values, --name=value ({word!r} is none)")
+        if any(known.startswith(found[1]) for known in _NOT_THE_SITES):
+            raise ValueError(
+                f"options of sbatch that a benchmark does not need for itself (--{found[1]} is not the site's)"
+            )
+        _fits(plan.Text, word, "words without control characters")
+    return words
+
+
+def _words(text: str) -> list[str]:
+    """Split a text as a shell reads words."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError("words as a shell reads them, each quote closed") from error
+
+
+def _fits(form: Any, value: object, expected: str) -> None:
+    try:
+        TypeAdapter(form).validate_python(value)
+    except ValueError as error:
+        raise ValueError(expected) from error
+
+
+def matches_type(
+    form: Any, expected: str, *, each_of: Callable[[str], list[str]] = lambda text: [text]
+) -> BeforeValidator:
+    """Return a check that a text, or each part of it, has a form of the benchmark's plan."""
+
+    def check(value: object) -> object:
+        for part in each_of(str(value)):
+            _fits(form, part, expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _label_keys(value: object) -> object:
+    """Parse keys of labels, separated by commas, into the grid's form."""
+    keys = [key.strip() for key in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    return frozenset(normalised(key) for key in keys if key)
+
+
+def _price(value: object) -> object:
+    """Parse a whole number of decimal digits only; int() would accept other forms too."""
+    if not re.fullmatch(r"\d{1,78}", str(value), re.ASCII) or int(str(value)) >= 2**256:
+        raise ValueError("a price in wei (credits x 1e18) a minute: a whole number that is not negative")
+    return int(str(value))
+
+
+def _has_port(value: object) -> bool:
+    _, colon, port = str(value).rpartition(":")
+    return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
+
+
+def _host_port(value: object) -> object:
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))):
+        raise ValueError("an address as host:port")
+    return value
+
+
+def _listened_at(value: object) -> object:
+    """Check an address to listen at, in Go's form: `:3000` means all interfaces."""
+    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))):
+        raise ValueError("an address as host:port or :port")
+    return value
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine can reach a process that listens at host:port."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _networks(value: object) -> object:
+    """Parse networks such as 10.0.0.0/8,fd00::/8."""
+    if isinstance(value, tuple):
+        return value
+    try:
+        return tuple(ip_network(text.strip()) for text in str(value).split(",") if text.strip())
+    except ValueError as error:
+        raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
+
+
+def _splits(url: str) -> bool:
+    """Return whether urllib can separate host and port."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:  # the port is no number, or the brackets do not match
+        return False
+
+
+def _reads_as_database(url: str) -> bool:
+    """Return whether SQLAlchemy can read the URL; a password can contain any character but @."""
+    form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
+    return re.fullmatch(form, url.partition("://")[2]) is not None
+
+
+def _is_broker_url(url: str) -> bool:
+    """Return whether kombu can read the URL: the path must be the number of a database, but not for redis+socket."""
+    return _splits(url) and (url.startswith("redis+socket:") or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None)
+
+
+def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
+    """Return a check that a URL, secret or not, begins with one of these schemes and that `reads` accepts it."""
+
+    def check(value: object) -> object:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        scheme, separator, rest = text.partition("://")
+        if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
+            raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
+        if not reads(text):
+            raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
+        return value
+
+    return BeforeValidator(check)
+
+
+def split_urls(text: str) -> list[str]:
+    """Split URLs that are separated by commas; a comma inside a URL does not separate."""
+    return [url.strip() for url in re.split(r",(?=\s*\w+://)", text)]
+
+
+def _http_urls(value: object) -> object:
+    """Check one URL or several, the best first."""
+    check = url_with("http", "https").func
+    for url in split_urls(value.get_secret_value() if isinstance(value, SecretStr) else str(value)):
+        check(url)  # type: ignore[call-arg]  # pydantic's type has a second argument
+    return value
+
+
+def _zero_or_at_least_one_hour(interval_s: float) -> float:
+    """Check the interval: benchmarks take the whole cluster, and must leave it to the customers most of the time."""
+    if 0 < interval_s < LEAST_INTERVAL_S:
+        raise ValueError("0 (none) or at least 1h")
+    return interval_s
+
+
+def pattern(expression: str, expected: str) -> BeforeValidator:
+    """Return a check by a regular expression; its error describes the expected value in words."""
+
+    def check(value: object) -> object:
+        if not re.fullmatch(expression, str(value)):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+_ATTRIBUTE = "[A-Za-z][A-Za-z0-9-]*"
+_MADE_BY_US = {"objectclass", "uid", "uidnumber", "gidnumber", "homedirectory"}
+
+
+def _ldap_attributes(value: object) -> object:
+    """Parse a JSON object, whose values are texts, numbers or lists of these, into a mapping of names to texts."""
+    expected = """a JSON object of attributes, such as {"gecos": "customer {address}", "mail": ["a@b.c", "d@e.f"]}"""
+    if isinstance(value, dict):
+        return value
+    try:
+        told = json.loads(str(value))
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if not isinstance(told, dict):
+        raise ValueError(expected)
+    attributes = {name: texts if isinstance(texts, list) else [texts] for name, texts in told.items()}
+    if not all(re.fullmatch(_ATTRIBUTE, name) and _are_texts(texts) for name, texts in attributes.items()):
+        raise ValueError(expected)
+    ours = sorted(name for name in attributes if name.lower() in _MADE_BY_US)
+    if ours:
+        raise ValueError(f"attributes that no other setting is for ({', '.join(ours)}: see the other settings LDAP_*)")
+    return {name: tuple(map(str, texts)) for name, texts in attributes.items()}
+
+
+def _are_texts(values: list[object]) -> bool:
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    texts = [value for value in values if isinstance(value, str) and value]
+    return bool(values) and len(numbers) + len(texts) == len(values)
+
+
+def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
+    """Return the check of `pattern` for a value that may already be a SecretStr."""
+
+    def check(value: object) -> object:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        if not re.fullmatch(expression, text):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _home(value: object) -> object:
+    """Expand `~`: a unit file or a container sets the variable without a shell, which would do that."""
+    return Path(str(value)).expanduser()
+
+
+_MAIL_ADDRESS = r"[^\s@,<>\"]+@[^\s@,<>\"]+"
+
+
+def _mail_addresses(value: object) -> object:
+    """Parse addresses of mail, separated by commas."""
+    addresses = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
+    for address in addresses:
+        if not re.fullmatch(_MAIL_ADDRESS, address, re.ASCII):
+            raise ValueError(f"addresses as ops@example.org, with commas between ({address!r} is none)")
+    return tuple(dict.fromkeys(addresses))
+
+
+def _command_words(value: object) -> object:
+    """Parse a command as a shell reads words."""
+    words = value if isinstance(value, tuple) else tuple(_words(str(value)))
+    if words and not words[0].startswith("/"):
+        raise ValueError("a command that begins with an absolute path, and its arguments")
+    return words
+
+
+def _quiet_hours(value: object) -> object:
+    """Parse hours with a time zone, such as 22:00-07:00 Europe/Zurich."""
+    if isinstance(value, QuietHours):
+        return value
+    expected = "hours and a time zone, such as 22:00-07:00 Europe/Zurich"
+    found = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)(?: +(\S+))?", str(value).strip())
+    if found is None:
+        raise ValueError(expected)
+    try:
+        zone = found[3] or "UTC"
+        ZoneInfo(zone)
+        hours = QuietHours(time.fromisoformat(found[1]), time.fromisoformat(found[2]), zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise ValueError(f"{expected} ({error})") from error
+    if hours.begin == hours.end:
+        raise ValueError(f"{expected}: not the whole day")
+    return hours
+
+
+HostPort = Annotated[str, BeforeValidator(_host_port)]
+ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)]
+HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
+File = Annotated[Path, BeforeValidator(_home)]
+Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
+Duration = Annotated[float, BeforeValidator(_go_duration_s)]
+Interval = Annotated[Duration, AfterValidator(_zero_or_at_least_one_hour)]
+Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
+LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
+_RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
+Dn = Annotated[str, pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
+ObjectClasses = Annotated[
+    str, pattern(f" *{_ATTRIBUTE} *(, *{_ATTRIBUTE} *)*", "names of object classes with commas between")
+]
+LdapAttributes = Annotated[dict[str, tuple[str, ...]], NoDecode, BeforeValidator(_ldap_attributes)]
+HomeTemplate = Annotated[
+    str, pattern(r"(/([^/:{}\s]|\{address\})+)+/?", "an absolute path in which {address} is the customer's")
+]
+SitePath = Annotated[str, pattern(r"/[^\s:]*", "an absolute path")]
+DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
+BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)]
+Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+Variables = Annotated[dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)]
+Volumes = Annotated[dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)]
+_WORD = "letters, digits and _./:@=,+%#-, no - first"
+Image = Annotated[str, matches_type(plan.Word, f"a container image: {_WORD}")]
+Command = Annotated[str, matches_type(plan.Word, f"a program's name or path: {_WORD}")]
+Modules = Annotated[str, matches_type(plan.Word, f"names of modules with spaces between: {_WORD}", each_of=_words)]
+SrunFlags = Annotated[str, matches_type(plan.Text, "words for srun without control characters", each_of=_words)]
+SbatchFlags = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sbatch_flags)]
+UcxAffinity = Annotated[
+    str,
+    matches_type(
+        plan.Device,
+        "devices such as mlx5_0:1, or one entry for each node with | between",
+        each_of=lambda text: [part for part in text.split("|") if part],
+    ),
+]
+UcxTransport = Annotated[str, matches_type(plan.Transport, "names of transports with commas between")]
+Iperf3Server = Annotated[str, matches_type(plan.Iperf3Server, "an address as host:port")]
+LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]
+MailAddress = Annotated[str, pattern(_MAIL_ADDRESS, "an address as supervisor@example.org")]
+MailAddresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_mail_addresses)]
+CommandWords = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_command_words)]
+QuietHoursSetting = Annotated[QuietHours, NoDecode, BeforeValidator(_quiet_hours)]

@@ -1,0 +1,39 @@
+"""Finds variables of the environment that are probably misspelled settings."""
+
+import os
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import cache
+
+import structlog
+
+from supervisor_tasks.config.other_forms import OTHER_FORMS
+from supervisor_tasks.config.settings import IN_FILES, Settings
+
+log = structlog.get_logger()
+
+# How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97, systemd's STATE_DIRECTORY and
+# STATE_DIR 0.75.
+ALIKE = 0.8
+
+
+def mistyped(environment: Collection[str]) -> Mapping[str, str]:
+    """Return the variables that begin like a setting and are none, each with the nearest setting's name.
+
+    It takes only names, because a value can be a secret.
+    """
+    known = {name.upper() for name in Settings.model_fields} | {f"{name.upper()}_FILE" for name in IN_FILES}
+    known |= {variable for variable, _ in OTHER_FORMS.values()}
+    beginnings = {name.partition("_")[0] for name in known}
+    found = {}
+    for name in sorted(set(environment) - known):
+        if name.partition("_")[0] in beginnings and (nearest := get_close_matches(name, sorted(known), 1, ALIKE)):
+            found[name] = nearest[0]
+    return found
+
+
+@cache
+def warn_of_mistyped() -> None:
+    """Log a warning for each of them, once in a process."""
+    for name, nearest in mistyped(os.environ).items():
+        log.warning("variable_not_known", variable=name, nearest=nearest)

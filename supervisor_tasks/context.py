@@ -1,0 +1,161 @@
+"""Everything that a worker's code uses, in one object."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.plan import Plan
+from benchmarks.registry import Benchmark
+from supervisor_tasks.chain.blocks import AdaptiveRange
+from supervisor_tasks.chain.claim_waits import ClaimWaits
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain.heads import Heads
+from supervisor_tasks.grid.job_definitions import JobDefinitions
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.notifications.channels import Notifier
+from supervisor_tasks.provider.offer import Prices
+from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
+from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.wallet.wallet import Wallet
+
+if TYPE_CHECKING:
+    from supervisor_tasks.accounts.directory import Directory
+
+
+@dataclass(frozen=True, slots=True)
+class ChainServices:
+    """The services of workers of the chain queue only: they need the wallet's key."""
+
+    contract: Contract
+    wallet: Wallet
+    job_definitions: JobDefinitions
+    claim_batch: int
+    claim_max_waiting: int
+    claim_customer_share: float
+    wallet_min_wei: int
+    wake_tracker: Callable[[], None]
+    blocks: Blocks
+    confirmations: int
+    stuck_after_s: float = 60.0
+    reach: AdaptiveRange = field(default_factory=AdaptiveRange)
+    claim_waits: ClaimWaits = field(default_factory=ClaimWaits)
+    heads: Heads = field(default_factory=Heads)
+
+
+@dataclass(slots=True)
+class LastClusterCheck:
+    """When this process last checked which SLURM it reaches, by its own clock."""
+
+    at_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmServices:
+    """The services of workers of the slurm and benchmark queues only: they need the SSH key."""
+
+    cluster: Cluster
+    nodes: Nodes
+    trust_callbacks: bool
+    benchmark_user: str = "root"
+    try_every_s: float = 10.0
+    met: LastClusterCheck = field(default_factory=LastClusterCheck)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkServices:
+    """The services of the benchmarks beyond SLURM's side: their jobs, their programs and their plan."""
+
+    jobs: BenchmarkJobs
+    suite: Mapping[str, Benchmark]
+    plan_of: Callable[[PartitionHardware, str], Plan]
+    disabled: bool = False
+    sbatch_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferConfig:
+    """The provider's offer by the settings, for workers of the chain queue. `wake` wakes the registration's task."""
+
+    prices: Prices
+    operator_labels: Mapping[str, str]
+    labels_override: frozenset[str]
+    hardware_stable_s: float
+    benchmarks_enabled: bool
+    benchmark_every_s: float
+    wake: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationServices:
+    """The services of the sweep beyond SLURM's side.
+
+    The sweep reads the contract, which needs no key. The workers with the wallet's key store the provider's address in
+    the ledger for it.
+    """
+
+    contract_of: Callable[[Address], Contract]
+    wake: Callable[[str], None]
+    every_s: float
+    grace_s: float
+    start_block: int
+    foreign_jobs_allowed: bool = False
+    reach: AdaptiveRange = field(default_factory=AdaptiveRange)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """A worker's services for one cluster.
+
+    A side that the worker's queues do not need is None. The directory is None at a site that makes its accounts itself.
+    """
+
+    ledger: Ledger
+    grid_logger: GridLogger
+    chain_side: ChainServices | None
+    slurm_side: SlurmServices | None
+    sweep_side: ReconciliationServices | None = None
+    directory: "Directory | None" = None
+    benchmark_side: BenchmarkServices | None = None
+    offer_side: OfferConfig | None = None
+    notifier: Notifier = field(default_factory=Notifier)
+    retention_days: int = 400
+
+    @property
+    def chain(self) -> ChainServices:
+        """The chain's side. Raises LookupError in a worker without the wallet's key."""
+        if self.chain_side is None:
+            raise LookupError("this worker does not serve the chain queue: it holds no wallet key")
+        return self.chain_side
+
+    @property
+    def offer(self) -> OfferConfig:
+        """The offer. Raises LookupError in a worker that does not serve the chain queue."""
+        if self.offer_side is None:
+            raise LookupError("this worker does not serve the chain queue: it registers nothing")
+        return self.offer_side
+
+    @property
+    def slurm(self) -> SlurmServices:
+        """SLURM's side. Raises LookupError in a worker without the SSH key."""
+        if self.slurm_side is None:
+            raise LookupError("this worker serves neither the slurm nor the benchmark queue: it holds no SSH key")
+        return self.slurm_side
+
+    @property
+    def benchmarking(self) -> BenchmarkServices:
+        """The benchmarks' side. Raises LookupError in a worker that does not serve their queue."""
+        if self.benchmark_side is None:
+            raise LookupError("this worker does not serve the benchmark queue")
+        return self.benchmark_side
+
+    @property
+    def sweep(self) -> ReconciliationServices:
+        """The sweep's side. Raises LookupError in a worker that does not serve the slurm queue."""
+        if self.sweep_side is None:
+            raise LookupError("this worker does not serve the slurm queue: it does not sweep")
+        return self.sweep_side

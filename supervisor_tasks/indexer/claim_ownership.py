@@ -1,0 +1,75 @@
+"""Which claims on the chain are this ledger's: two fleets may share one wallet by mistake."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError, require
+from supervisor_tasks.jobs.events import Claimed
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.transactions import TransactionStore
+from supervisor_tasks.wallet.raw_transaction import extract_tag
+
+log = structlog.get_logger()
+
+
+def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]) -> list[ChainEvent]:
+    """What happened, without the claims of another ledger that writes with the same key: that ledger handles them. This
+    one remembers them and calls the operator.
+    """
+    ours, others = classify_claims(ledger, contract, happened)
+    if others:
+        ledger.others.keep(others)
+        about = {
+            "address": contract.provider,
+            "claims": len(others),
+            "some": [entry.claim.claim_key for entry in others[:3]],
+        }
+        ledger.alarms.on(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT, **about)
+    return ours
+
+
+def classify_claims(
+    ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
+) -> tuple[list[ChainEvent], list[OthersClaim]]:
+    """What happened, without the claims of other ledgers; and those claims. A claim that bears our mark, or a mark that
+    was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any mark was
+    made by hand, and this ledger runs its job. None of these is `claim_known_to_ledger`. With `old`, the node may have
+    forgotten a transaction; its claim then counts as one without a mark.
+    """
+    book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
+    claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
+    unknown = claims - book.ours(claims) if claims else set()
+    if not unknown:
+        return list(happened), []
+    ours = {None, book.mark(), *ledger.others.taken()}
+    strange = {tx_hash: mark for tx_hash, mark in _marks(contract, sorted(unknown), old).items() if mark not in ours}
+    log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=min(unknown))
+    kept, others = list[ChainEvent](), list[OthersClaim]()
+    for entry in happened:
+        if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
+            kept.append(entry)
+            continue
+        claim, mark = replace(entry.event, claim_known_to_ledger=False), strange.get(entry.tx_hash)
+        if mark is None:
+            kept.append(replace(entry, event=claim))
+        else:
+            others.append(OthersClaim(mark, claim))
+    return kept, others
+
+
+def _marks(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
+    """The mark that each transaction bears; None without one. Raises RpcUnavailableError when the node does not know a
+    transaction that is not `old`.
+    """
+    answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])
+    marks = {}
+    for tx_hash, answer in zip(hashes, answers, strict=True):
+        if require(answer) is None and not old:
+            raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
+        marks[tx_hash] = None if answer is None else extract_tag(bytes.fromhex(answer["input"][2:]))
+    return marks

@@ -1,0 +1,26 @@
+"""The events in the contracts' logs. A log that cannot be read does not hold up the others."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.ledger import Ledger
+
+log = structlog.get_logger()
+
+ADVICE = "an event of ours may be missing: compare the contract's ABI, and `supervisor job show` with the contract"
+
+
+def decode_logs(ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]) -> list[ChainEvent]:
+    """The events in the logs, in the chain's order. The operator is called for logs that cannot be read."""
+    happened, unreadable = contract.decode_events(logs)
+    for entry in unreadable:
+        log.error("chain_log_unreadable", **asdict(entry))
+    if unreadable:
+        about = asdict(unreadable[-1]) | {"advice": ADVICE}
+        ledger.alarms.on(AlarmName.CHAIN_LOG_UNREADABLE, **about)
+    return happened

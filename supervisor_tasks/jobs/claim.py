@@ -1,0 +1,173 @@
+"""Claim: take the jobs, cancellations and top-ups that the contract has for this provider."""
+
+import secrets
+
+import structlog
+
+from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, ClaimPermission, Demand
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.jobs.claim_room import Room, Waits
+from supervisor_tasks.jobs.exclusive_run import record_run, run_exclusive
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.jobs.stalled import is_held
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.read_once import reading_once
+from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
+from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.wallet.gas import NoEstimateError
+from supervisor_tasks.wallet.wallet import Write
+
+log = structlog.get_logger()
+
+WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
+# While one of these is on, no new job is claimed: its reports could not be written or paid for, or the job may not
+# exist.
+STANDING = {
+    AlarmName.CONTRACT_RETIRED,
+    AlarmName.WALLET_EMPTY,
+    AlarmName.TRANSACTION_STUCK,
+    AlarmName.REORGANISED_TOO_DEEP,
+}
+CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
+MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may have longer definitions
+
+
+def look(site: WorkerContext) -> bool:
+    """Whether the contract has anything for us. Stores our permissions, and calls the operator when the chain or the
+    wallet has a problem. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError.
+    """
+    with reading_once(), record_run(site.ledger, "claim"), chain_watched(site):
+        demand = site.chain.contract.demand()
+        wallet_watched(site, demand)
+        _hear_of_registration(site, demand.permission)
+        for purpose, number in _numbers(demand).items():
+            if not number:
+                claim_backoff.record_estimate_ok(site.ledger, purpose)  # no estimate, so no refusal
+        if not demand.claimable:
+            site.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
+    return any(_numbers(demand).values())
+
+
+def _numbers(demand: Demand) -> dict[str, int]:
+    return {
+        "claim": demand.claimable,
+        "claim-cancelling": demand.cancelling,
+        "claim-top-up": demand.topped_up,
+    }
+
+
+def claim(site: WorkerContext) -> None:
+    """Look at the queues, and write one claim for each job, cancellation and top-up for us. Their receipts show what
+    each claim gave.
+    """
+    run_exclusive(site.ledger, "claim", lambda: _claim(site))
+
+
+def _claim(site: WorkerContext) -> bool:
+    chain = site.chain
+    with reading_once(), chain_watched(site):
+        demand = chain.contract.demand()
+        alarms = wallet_watched(site, demand)
+        _hear_of_registration(site, demand.permission)
+        _send(site, demand, alarms)
+    return False
+
+
+def _hear_of_registration(site: WorkerContext, permission: ClaimPermission) -> None:
+    """Store our permission, and wake the registration at once when the grid has approved, removed or banned us."""
+    facts = Registrations(site.ledger.facts)
+    if facts.learn_permission(permission.valid, permission.waiting, permission.banned) and site.offer_side is not None:
+        site.offer_side.wake()
+
+
+def _send(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> None:
+    chain = site.chain
+    wanted = _numbers(demand) | {"claim": min(demand.claimable, _room(site, demand, alarms))}
+    for purpose in (purpose for purpose, number in wanted.items() if not number):
+        claim_backoff.record_estimate_ok(site.ledger, purpose)  # no estimate, so no refusal
+    if not any(wanted.values()):
+        return
+    under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
+    writes, failed = list[Write](), None
+    for purpose, number in wanted.items():
+        try:
+            most = claim_backoff.allowed_in_flight(site.ledger, purpose, min(number, chain.claim_batch))
+            writes += _writes(site, purpose, most - under_way.count(purpose))
+        except NoEstimateError as error:
+            failed = error  # the other purposes go on
+    if writes:
+        chain.wallet.send(writes)
+        log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
+        chain.wake_tracker()
+    if failed is not None:
+        raise failed
+
+
+def _room(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
+    """How many jobs may be claimed now. Claims that are under way go on in any case."""
+    ledger = site.ledger
+    if not demand.claimable:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
+        return 0
+    standing = sorted(alarms & STANDING)
+    because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
+    if because:
+        log.info("not_claiming", claimable=demand.claimable, because=because)
+        return 0
+    if not demand.permission.valid:
+        log.info(
+            "not_claiming", claimable=demand.claimable, because="the grid has not approved this provider, or banned it"
+        )
+        return 0
+    if not slurm_is_healthy(ledger):
+        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
+        return 0
+    return _places(site, demand)
+
+
+def _places(site: WorkerContext, demand: Demand) -> int:
+    """How many more jobs have room. The ledger is asked for each customer's share only when the room may be full."""
+    chain, ledger = site.chain, site.ledger
+    number = ledger.count_in_states(WAITING)
+    if number < chain.claim_max_waiting:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return chain.claim_max_waiting - number
+    waiting, room = _waiting(ledger), Room(chain.claim_max_waiting, chain.claim_customer_share)
+    left = room.left(waiting)
+    if left:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return left
+    full = f"{number} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+    log.info("not_claiming", claimable=demand.claimable, because=full)
+    advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
+    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=number, customers=room.told(waiting), advice=advice)
+    return 0
+
+
+def _waiting(ledger: Ledger) -> dict[str, Waits]:
+    found = dict[str, Waits]()
+    for customer, seen, number in ledger.journal.waiting(WAITING):
+        waits = found.get(customer, Waits())
+        held = seen is not None and is_held(seen)
+        found[customer] = Waits(waits.turn + number * (not held), waits.held + number * held)
+    return found
+
+
+def _writes(site: WorkerContext, purpose: str, number: int) -> list[Write]:
+    if number <= 0:
+        return []
+    data = CALLS[purpose].encode()
+    gas = site.chain.wallet.estimate([Write("", purpose, data)])[0]
+    if isinstance(gas, NoEstimateError):
+        raise gas
+    if not isinstance(gas, int):
+        if claim_backoff.record_estimate_rejected(site.ledger, purpose, str(gas)):
+            log.warning("claim_would_revert", purpose=purpose, error=str(gas))
+        return []
+    claim_backoff.record_estimate_ok(site.ledger, purpose)
+    # All claims are alike: a random intent distinguishes them.
+    return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]

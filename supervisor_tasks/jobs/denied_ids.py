@@ -1,0 +1,64 @@
+"""Ids in sbatch's answer that SLURM never gave to the job.
+
+The answer comes through the customer's own login. A start-up file can print any id in sbatch's place, also that of
+another customer's job. So an id is believed only when a look has recognised the job under it. If slurmctld does not
+know the job under that id, and cannot have forgotten a job that it took, the job does not have that id.
+"""
+
+from collections.abc import Mapping
+
+import structlog
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.events import SubmissionDenied, SubmitStarted
+from supervisor_tasks.jobs.model import Job, JobId, State
+from supervisor_tasks.slurm.job_matching import MatchResult
+
+log = structlog.get_logger()
+
+CLOCKS_APART_S = 5.0  # the most by which the clocks of the database, the login node and slurmctld differ
+
+
+def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool:
+    """Whether slurmctld must know every job whose submission began `begun_ago_s` ago or later. It has run for
+    `runs_for_s`, and remembers ended jobs for `remembers_s` (0: for ever). Pure.
+    """
+    sure_s = begun_ago_s + CLOCKS_APART_S
+    return sure_s < runs_for_s and (remembers_s == 0 or sure_s < remembers_s)
+
+
+def deny(
+    site: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
+) -> dict[JobId, SubmissionDenied]:
+    """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld cannot be asked at the moment,
+    the sights of these jobs become unclear.
+    """
+    unseen = {
+        job_id: job
+        for job_id, job in jobs.items()
+        if job.state is State.QUEUED
+        and job.slurm_id is not None
+        and job.slurm_submit_s is None
+        and sights[job_id].unknown
+    }
+    begun_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(unseen, SubmitStarted).items()}
+    if not begun_ago_s:
+        return {}
+    try:
+        controller, now_s = site.slurm.cluster.controller(), site.slurm.cluster.now_s()
+    except TransientError as error:
+        sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
+        return {}
+    runs_for_s = now_s - int(controller.booted) if controller.booted.isdecimal() else 0
+    known = {job_id for job_id, ago_s in begun_ago_s.items() if must_know(ago_s, runs_for_s, controller.min_job_age_s)}
+    for job_id in known:
+        job = unseen[job_id]
+        log.error("sbatch_named_another_job", job_id=job_id, customer=job.customer, slurm_id=job.slurm_id)
+    return {job_id: _denial(unseen[job_id]) for job_id in known}
+
+
+def _denial(job: Job) -> SubmissionDenied:
+    assert job.slurm_id is not None  # noqa: S101  QUEUED, and sbatch's answer named it
+    reason = f"sbatch's answer named SLURM id {job.slurm_id}, under which SLURM has no such job of {job.customer}"
+    return SubmissionDenied(job.slurm_id, reason)

@@ -1,0 +1,45 @@
+"""The effects that several rules open, and when they are due. Pure."""
+
+from supervisor_tasks.jobs.model import Effect, EffectKind, Job, State
+
+FIRST_LOOK_S = 0.5
+LONGEST_LOOK_S = 900.0
+LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
+
+SUBMIT_TIMEOUT_S = 10.0  # from the moment a submission begins until sbatch must have ended
+KILL_GRACE_S = 1  # from SIGTERM to SIGKILL for an sbatch that does not end
+MARGIN_S = 2.0  # for clocks that count whole seconds, and for the kill itself
+MESSAGE_TIMEOUT_S = 10.0  # SLURM's default
+
+
+def settled_after_s(message_timeout_s: float) -> float:
+    """Seconds after the start of a submission until it can change nothing any more. By then sbatch was killed, and
+    slurmctld has taken or dropped what sbatch sent.
+    """
+    return SUBMIT_TIMEOUT_S + KILL_GRACE_S + message_timeout_s + MARGIN_S
+
+
+BEFORE_SECOND_SEARCH_S = settled_after_s(MESSAGE_TIMEOUT_S)
+
+
+def next_poll(job: Job) -> Effect:
+    """The next look at a job. The wait doubles each time, but the look comes no later than the paid time is used. So a
+    job that is requeued right after this look, without a callback, has had no unpaid time at the next one.
+    """
+    used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
+    return Effect(EffectKind.POLL_SLURM, min(FIRST_LOOK_S * 2 ** min(job.poll_count, 16), LONGEST_LOOK_S, used_up_in_s))
+
+
+def limit_to_apply(job: Job) -> tuple[Effect, ...]:
+    """The effect that gives SLURM the job's time limit, if SLURM has another one."""
+    given = job.state in (State.QUEUED, State.RUNNING)
+    return (Effect(EffectKind.TOP_UP),) if given and job.run_limit_min != job.applied_limit_min else ()
+
+
+def stop_slurm(job: Job) -> tuple[Effect, ...]:
+    """The cancel of a job that is decided, if SLURM may still have it. After an unclear submission, it comes when
+    nothing can arrive any more.
+    """
+    if job.state is State.SUBMITTING:
+        return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)
+    return (Effect(EffectKind.CANCEL),) if job.slurm_id is not None and job.outcome is None else ()

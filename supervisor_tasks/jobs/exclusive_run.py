@@ -1,0 +1,125 @@
+"""Work that takes all due effects in one batch, and that only one worker does at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.outbox import PARKED_AFTER, OpenEffect
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
+from supervisor_tasks.monitoring.instruments import BATCHES, timed
+from supervisor_tasks.slurm.homes import UNSAFE
+
+log = structlog.get_logger()
+
+
+def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
+    """Do `work` until it returns False, unless another worker holds the lock.
+
+    A wake-up can arrive just before the other worker releases the lock. It is not lost: the effects are stored, and
+    `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
+    worker that finds the lock taken leaves one, too.
+    """
+    left = True
+    while left:
+        ledger.holder.number()  # makes this process a holder: if it stands still with the lock, other holders end it
+        with try_advisory_lock(ledger.engine, cluster_lock(ledger.cluster, name)) as mine:
+            if not mine:
+                if takes_long:
+                    ledger.ticks.record(finished_key(name))
+                return
+            with record_run(ledger, name):
+                left = work()
+
+
+@contextmanager
+def record_run(ledger: Ledger, name: str) -> Iterator[None]:
+    """Leave up to two ticks for periodic work. The first: it came to an end, so this program makes progress. The
+    second: it succeeded, so the other systems answer too.
+    """
+    try:
+        with timed(BATCHES, name):
+            yield
+    except TransientError:
+        ledger.ticks.record(finished_key(name))
+        raise
+    ledger.ticks.record(finished_key(name), name)
+
+
+@contextmanager
+def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iterator[None]:
+    """Make the effects of a batch due again soon if the batch fails. A TransientError is logged as a warning. An
+    unexpected error is raised; an effect that fails so each time is taken alone, and then parked.
+    """
+    again_s = retry_delay_s(max(effect.attempts for effect in effects))
+    try:
+        yield
+    except TransientError as error:
+        ledger.effects.postpone(effects, again_s, str(error))
+        log.warning("batch_postponed", jobs=len(effects), error=str(error))
+    except Exception as error:
+        give_back_unforeseen(ledger, effects, error)
+        raise
+    except BaseException as error:  # the worker got the order to end: no failure of the effects
+        ledger.effects.postpone(effects, again_s, repr(error))
+        raise
+
+
+def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
+    """Make effects due again soon after an unexpected error. One that was taken alone is parked at its third error."""
+    if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
+        park(ledger, effects[0], repr(error), error=type(error).__name__, **seen)
+    else:
+        again_s = retry_delay_s(max(effect.attempts for effect in effects))
+        ledger.effects.postpone(effects, again_s, repr(error), unexpected=True)
+
+
+def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
+    """Leave an effect to the operator, with an alarm and the evidence in `seen`. If news of the job came in meanwhile,
+    the effect is tried once more instead.
+    """
+    parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
+    about = {"job_id": effect.job_id, "kind": effect.kind, "attempts": effect.attempts, "reason": reason}
+    if not parked:
+        log.warning("effect_retried_after_new_event", **about)
+        return
+    log.error("effect_parked", **about)
+    watch_effects(ledger)
+
+
+def watch_effects(ledger: Ledger) -> None:
+    """Call the operator for parked effects, and for effects that have failed for long. The alarms end when there are
+    none. Late effects are still tried: an outage never ends a job.
+    """
+    trouble = ledger.effects.trouble()
+    if trouble.parked:
+        ledger.alarms.on(
+            AlarmName.EFFECT_PARKED, effects=trouble.parked, advice="supervisor effect list --state parked"
+        )
+    else:
+        ledger.alarms.off(AlarmName.EFFECT_PARKED)
+    if trouble.late:
+        ledger.alarms.on(
+            AlarmName.EFFECT_OVERDUE,
+            effects=trouble.late,
+            tries=trouble.most_tries,
+            for_s=round(trouble.longest_s),
+            last_error=trouble.last_error,
+        )
+    else:
+        ledger.alarms.off(AlarmName.EFFECT_OVERDUE)
+    _watch_homes(ledger)
+
+
+def _watch_homes(ledger: Ledger) -> None:
+    waiting, homes = ledger.effects.failing_with(UNSAFE)
+    if waiting:
+        ledger.alarms.on(AlarmName.HOME_UNSAFE, effects=waiting, homes=homes)
+    else:
+        ledger.alarms.off(AlarmName.HOME_UNSAFE)

@@ -1,0 +1,298 @@
+"""Monitor: ask SLURM what became of the jobs, and record its answers. A callback is only a hint to look."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import structlog
+from sqlalchemy import Connection
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.jobs.callback_fallback import (
+    RUNNING,
+    CallbackRecord,
+    ConflictingOutcomes,
+    outcome_from_callbacks,
+    poll_delay_s,
+)
+from supervisor_tasks.jobs.denied_ids import deny
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
+    Event,
+    MoreThanPaid,
+    SlurmCompleted,
+    SlurmJobIdentified,
+    SlurmPendingObserved,
+    SlurmRunningObserved,
+    stored_name,
+)
+from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome, SlurmId
+from supervisor_tasks.jobs.oversize import call_operator, oversized
+from supervisor_tasks.jobs.run_callbacks import runs_told
+from supervisor_tasks.jobs.runs import is_exact
+from supervisor_tasks.jobs.runs import seen as runs_after
+from supervisor_tasks.jobs.stalled import NOT_LISTED, PATIENCE_S, is_unexpected_state, stall_reason
+from supervisor_tasks.ledger.callbacks import CallbackSeen
+from supervisor_tasks.ledger.counters import Total
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm.job_matching import UNKNOWN, MatchRequest, MatchResult
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord, SlurmUnavailableError
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+log = structlog.get_logger()
+
+ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
+LOOKED_BACK_S = 2 * PATIENCE_S
+SHOWN = 3  # callbacks about other jobs than ours in one log line
+
+
+def poll_jobs(site: WorkerContext) -> None:
+    """Read the inbox, then look at all jobs that are due, with one question to SLURM."""
+    run_exclusive(site.ledger, "poll_jobs", lambda: _poll(site))
+
+
+def _poll(site: WorkerContext) -> bool:
+    read = _read_inbox(site)
+    return _look(site) or read
+
+
+def _read_inbox(site: WorkerContext) -> bool:
+    callbacks = site.ledger.inbox.unread()
+    if not callbacks:
+        return False
+    jobs = site.ledger.jobs({callback.job_id for callback in callbacks})
+    heard = site.ledger.inbox.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    hinted, strange, early = dict[JobId, CallbackReceived](), list[CallbackSeen](), 0
+    for callback in callbacks:
+        job = jobs.get(callback.job_id)
+        if job is not None and job.slurm_id == callback.slurm_id:
+            hinted[job.job_id] = _hint(hinted.get(job.job_id), callback, heard[job.job_id, callback.slurm_id])
+        elif job is None or job.slurm_id is not None:
+            strange.append(callback)
+        else:
+            # The callback came before sbatch's answer. The first look follows that answer in a moment, and the
+            # callback stays in the inbox.
+            early += 1
+    if strange:
+        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, SHOWN)]
+        log.warning("callbacks_unknown_job", callbacks=len(strange), first=shown)
+    verdicts = {"matched": len(callbacks) - len(strange) - early, "early": early, "strange": len(strange)}
+
+    def read(connection: Connection) -> None:
+        site.ledger.inbox.mark_read(connection, callbacks)
+        counted = Counter({(Total.CALLBACKS, verdict): number for verdict, number in verdicts.items()})
+        site.ledger.counters.add(connection, counted)
+
+    site.ledger.record(*(JobChange(job_id, event) for job_id, event in hinted.items()), also=read)
+    return True
+
+
+def _hint(so_far: CallbackReceived | None, callback: CallbackSeen, heard: int) -> CallbackReceived:
+    """The event for all unread callbacks of a job. Callbacks that a stranger forges cannot delay the look that a proven
+    callback asks for.
+    """
+    in_s = 0.0 if callback.proven else poll_delay_s(heard)
+    if so_far is None:
+        return CallbackReceived(in_s, callback.status == RUNNING)
+    return CallbackReceived(min(in_s, so_far.poll_delay_s), so_far.running or callback.status == RUNNING)
+
+
+def _look(site: WorkerContext) -> bool:
+    effects = site.ledger.effects.lease([EffectKind.POLL_SLURM])
+    if not effects:
+        return False
+    with given_back_on_failure(site.ledger, effects):
+        _see(site, effects)
+    return True
+
+
+def _see(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
+    jobs = site.ledger.jobs({effect.job_id for effect in effects})
+    sights = look_at(site, jobs.values())
+    denied = deny(site, jobs, sights)
+    said = _believed(site, [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied])
+    puzzles = _puzzles(site, sights)
+    now_s = _now_s(site, sights.values())
+    recognised = _recognised(site, jobs.values(), sights, now_s)
+    attempts = {effect.job_id: effect.attempts for effect in effects}
+    sights |= _runs_asked(site, jobs, sights, attempts)
+    told, untold = runs_told(site, jobs, sights, attempts)
+    sights |= untold
+    unclear = dict[str, list[OpenEffect]]()
+    bigger = oversized(site, jobs.values(), sights)
+    changes = [change for change in bigger if isinstance(change.event, MoreThanPaid) and change.event.ended]
+    bigger = [change for change in bigger if change not in changes]
+    for effect in effects:
+        job, sight = jobs[effect.job_id], sights[effect.job_id]
+        if sight.unclear:
+            unclear.setdefault(sight.unclear, []).append(effect)
+            continue
+        if job.job_id in denied:
+            changes.append(JobChange(job.job_id, denied[job.job_id], done=effect))
+            continue
+        changes += [known[job.job_id] for known in (recognised, told) if job.job_id in known]
+        if (why := puzzles.get(job.job_id)) is not None and sight.seen is not None:
+            park(site.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
+            continue
+        heard = said.get(job.job_id)
+        if isinstance(heard, ConflictingOutcomes):
+            park(site.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
+            continue
+        changes.append(JobChange(job.job_id, _what(sight.seen, heard, now_s), done=effect))
+    changes += bigger
+    call_operator(site, changes, jobs, site.ledger.record(*changes))
+    for change in changes:
+        if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
+            log.info("slurm_state_changed", job_id=change.job_id, said=stored_name(change.event))
+    for why, waiting in unclear.items():
+        log.warning("slurm_poll_postponed", jobs=len(waiting), error=why)
+        site.ledger.effects.postpone(waiting, retry_delay_s(max(effect.attempts for effect in waiting)), why)
+
+
+def look_at(
+    site: WorkerContext,
+    jobs: Iterable[Job],
+    listed: Mapping[SlurmId, SqueueRow] | None = None,
+    *,
+    accounting: bool = True,
+) -> dict[JobId, MatchResult]:
+    """SLURM's record of each job, or that SLURM does not know the job, or why that is unclear at the moment.
+
+    A job that has no SLURM id is unknown to SLURM. The look asks the ledger once and SLURM as often as `Cluster.look`
+    does, for any number of jobs. Raises SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look
+    learns nothing about any job. A retry helps.
+    """
+    require_expected_cluster(site)
+    jobs = list(jobs)
+    given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
+    submissions = site.ledger.journal.submissions(set(given.values()))
+    wanted = [
+        MatchRequest(
+            job_id=job.job_id,
+            slurm_id=given[job.job_id],
+            user=job.customer,
+            submit_s=job.slurm_submit_s,
+            id_is_anothers=job.job_id in submissions and submissions[job.job_id].id_is_anothers,
+        )
+        for job in jobs
+        if job.job_id in given
+    ]
+    sights = site.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
+    return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
+
+
+def record_of(site: WorkerContext, job: Job) -> JobRecord | None:
+    """slurmctld's record of one job, for a caller that is about to change or cancel the job.
+
+    None when slurmctld does not know the job; its id may then belong to another job. Raises SlurmUnavailableError or
+    SshUnavailableError, also when the answer is unclear at the moment. A retry helps.
+    """
+    sight = look_at(site, [job], accounting=False)[job.job_id]
+    if sight.unclear:
+        raise SlurmUnavailableError(sight.unclear)
+    return sight.seen
+
+
+def _now_s(site: WorkerContext, sights: Iterable[MatchResult]) -> int:
+    """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job that runs shows the time
+    itself: its start and its seconds.
+    """
+    stand_still = any(sight.seen is not None and sight.seen.is_stalled for sight in sights)
+    return site.slurm.cluster.now_s() if stand_still else 0
+
+
+def _recognised(
+    site: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult], now_s: int
+) -> dict[JobId, JobChange]:
+    """The jobs for which SLURM shows a run that the ledger does not know: the first run, or a run after a requeue."""
+    pairs = [(job, sights[job.job_id].seen) for job in jobs]
+    new = [(job, seen) for job, seen in pairs if seen is not None and seen.submit_s != job.slurm_submit_s]
+    unseen = {seen.slurm_id for job, seen in new if seen.restarts and not job.runs}
+    submissions = site.ledger.journal.submissions(unseen) if unseen else {}
+    found = dict[JobId, JobChange]()
+    for job, seen in new:
+        if job.slurm_submit_s is not None:
+            log.warning("slurm_job_requeued", job_id=job.job_id, slurm_id=job.slurm_id, restarts=seen.restarts)
+        known = submissions.get(job.job_id)
+        since_s = None if known is None else int(known.called_s)
+        event = SlurmJobIdentified(seen.slurm_id, seen.submit_s, seen.sighting(now_s), since_s)
+        found[job.job_id] = JobChange(job.job_id, event)
+    return found
+
+
+def _runs_asked(
+    site: WorkerContext, jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult], attempts: Mapping[JobId, int]
+) -> dict[JobId, MatchResult]:
+    """Accounting's answer for ended jobs with a run that the looks did not see from its start to its end. Accounting
+    may learn of a run some seconds after slurmctld has ended it, so the job is asked for at several looks.
+    """
+    if not site.slurm.cluster.paths.sacct:
+        return {}
+    ended = [
+        job
+        for job in jobs.values()
+        if (seen := sights[job.job_id].seen)
+        and seen.phase is Phase.ENDED
+        and not is_exact(runs_after(job.runs, seen.sighting(0), 0))
+    ]
+    told = look_at(site, ended, {}) if ended else {}
+    found = dict[JobId, MatchResult]()
+    for job in ended:
+        seen, sight = sights[job.job_id].seen, told[job.job_id]
+        if seen is None:
+            continue
+        if sight.seen is not None and sight.seen.earlier_runs >= seen.restarts:
+            known = replace(seen, earlier_s=sight.seen.earlier_s, earlier_runs=sight.seen.earlier_runs)
+            found[job.job_id] = MatchResult(known)
+        elif attempts[job.job_id] < ASKED_FOR_RUNS:
+            found[job.job_id] = MatchResult(unclear=sight.unclear or "accounting has not all runs of the job yet")
+    return found
+
+
+def _what(seen: JobRecord | None, said: Outcome | None, now_s: int) -> Event:
+    if seen is None:
+        return SlurmPendingObserved(NOT_LISTED) if said is None else SlurmCompleted(said)
+    if seen.phase is Phase.ENDED:
+        before_s = seen.earlier_s if seen.earlier_runs else None
+        return SlurmCompleted(seen.outcome(), before_s, seen.earlier_runs, may_requeue=seen.may_requeue)
+    run = seen.sighting(now_s)
+    return (
+        SlurmRunningObserved(seen.state, run) if seen.phase is Phase.RUNNING else SlurmPendingObserved(seen.shown, run)
+    )
+
+
+def _puzzles(site: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
+    """The jobs that SLURM has shown for too long in a state that leads to no end, and why an operator must look."""
+    odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and is_unexpected_state(sight.seen)}
+    looks = site.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}
+    found = {job_id: stall_reason(seen, looks.get(job_id, ())) for job_id, seen in odd.items()}
+    return {job_id: why for job_id, why in found.items() if why is not None}
+
+
+def _believed(site: WorkerContext, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
+    """How jobs ended that SLURM has forgotten, where a plugin reported an end that can be true. At a site with
+    accounting, callbacks are not believed: accounting knows the end, or the end stays unknown.
+    """
+    slurm, asked = site.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
+    if not asked or not slurm.trust_callbacks or slurm.cluster.paths.sacct:
+        return {}
+    heard = site.ledger.inbox.about(asked)
+    submissions = site.ledger.journal.submissions(set(asked.values()))
+    suspended = site.ledger.journal.ever_suspended(asked)
+    found = dict[JobId, Outcome | ConflictingOutcomes]()
+    for job in forgotten:
+        called_s = submissions[job.job_id].called_s if job.job_id in submissions else 0.0
+        evidence = [row for row in heard.get(job.job_id, ()) if row.is_evidence]
+        said = [CallbackRecord(row.status, row.duration_s, row.exit_code, row.received_s) for row in evidence]
+        outcome = outcome_from_callbacks(job, called_s, said, suspended=job.job_id in suspended)
+        if isinstance(outcome, Outcome):
+            log.warning("outcome_from_callback", job_id=job.job_id, slurm_id=job.slurm_id, elapsed_s=outcome.elapsed_s)
+        if outcome is not None:
+            found[job.job_id] = outcome
+    return found

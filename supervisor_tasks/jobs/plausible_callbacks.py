@@ -1,0 +1,57 @@
+"""Which callbacks can be a trace of a job that SLURM itself does not have any more.
+
+Any caller that reaches the callbacks' port can name any job and any SLURM id. A job can have been in SLURM under the id
+in a callback only if SLURM has given that id by now, and to no other job.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.slurm.parsers import can_be_given
+
+CLOCKS_APART_S = 5.0  # the most by which the clocks of the database, the login node and slurmctld differ
+GIVEN_AND_FORGOTTEN = 10_000  # ids that a killed slurmctld may have given after it last saved its state
+
+
+def plausible_ids(
+    site: WorkerContext, heard: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
+) -> dict[JobId, set[SlurmId]]:
+    """The SLURM ids that these jobs may have had, out of those in the callbacks (`heard`).
+
+    `ago_s` is how many seconds ago each submission began. The caller has asked SLURM and accounting for the jobs, and
+    they know none of them: so an id that they know belongs to another job. Raises SlurmUnavailableError or
+    SshUnavailableError; a retry helps.
+    """
+    named = {SlurmId(number) for numbers in heard.values() for number in numbers if can_be_given(number)}
+    if not named:
+        return {}
+    cluster, ledger = site.slurm.cluster, site.ledger
+    controller, now_s = cluster.controller(), cluster.now_s()
+    named = {number for number in named if can_be_given(number, controller.max_id)}
+    runs_for_s = now_s - int(controller.booted) if controller.booted.isdecimal() else 0
+    highest = max(controller.next_id - 1, ledger.highest_recognised_id()) if controller.next_id else max(named)
+    last = Last(highest, runs_for_s, ledger.recognised_as(named))
+    free = named - cluster.known_ids(named)
+    return {
+        job_id: {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
+        for job_id, numbers in heard.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What is known about the ids that SLURM gave: the highest one, how long slurmctld has run, and the jobs that own
+    some ids. A slurmctld that was killed gives ids again, and may have given ids that no look has seen. Pure.
+    """
+
+    highest: int
+    runs_for_s: float
+    owners: Mapping[SlurmId, Collection[JobId]]
+
+    def may_be(self, job_id: JobId, slurm_id: SlurmId, begun_ago_s: float) -> bool:
+        """Whether SLURM may have given that id to a job whose submission began `begun_ago_s` ago."""
+        if begun_ago_s + CLOCKS_APART_S >= self.runs_for_s:
+            return slurm_id <= self.highest + GIVEN_AND_FORGOTTEN
+        return slurm_id <= self.highest and not {*self.owners.get(slurm_id, ())} - {job_id}

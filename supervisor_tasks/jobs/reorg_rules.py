@@ -1,0 +1,153 @@
+"""What a reorganisation of the chain makes of a job. Pure.
+
+Only these rules take back what the contract reported. What SLURM did is never taken back: an outcome stays, an id
+stays, and a job that may be in SLURM is searched for and not submitted again.
+"""
+
+from dataclasses import replace
+
+from supervisor_tasks.jobs.effect_timing import limit_to_apply, next_poll, stop_slurm
+from supervisor_tasks.jobs.events import Claimed, Reorganised
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    Effect,
+    EffectKind,
+    Job,
+    State,
+    TopUp,
+    is_final,
+    pending_reports,
+    validation_error,
+)
+
+LAST_LOG = 2**31 - 1  # a log index after all logs of a block
+
+Next = tuple[Job, tuple[Effect, ...]]
+
+
+def reorganised(job: Job, event: Reorganised) -> Next:
+    """The job after a reorganisation: events above the fork are void, and what the contract answers now counts."""
+    if event.until is None and event.seen < job.chain_position[0]:
+        return job, ()  # a newer event is known already; the contract is asked again
+    back = _without_lost_words(job, event)
+    if event.status.cold:
+        return _cold(back, event.status)
+    if event.ours and event.status >= ChainStatus.SCHEDULED:
+        return _ours(back, event)
+    return _not_ours(back, event)
+
+
+def claimed_again(job: Job, event: Claimed) -> Next:
+    """The job after a new claim of it; a reorganisation had taken the old claim away.
+
+    The job goes on from its present state, under the new claim. If it never reached SLURM, it begins again. If the new
+    claim has another definition or customer under the same id, the job is given back.
+    """
+    again = replace(
+        job,
+        claim_key=event.claim_key,
+        chain_position=event.at,
+        chain_status=ChainStatus.SCHEDULED,
+        time_limit_min=event.time_limit_min,
+        # For a job that had been given back, nothing is in doubt any more: doubtful top-ups are lost.
+        top_ups=job.top_ups if job.reorg_deadline_block is not None else _certain(job),
+    )
+    again = replace(again, reorg_deadline_block=job.reorg_deadline_block if _doubtful(again) else None)
+    if (job.customer, job.definition) != (event.customer, event.definition):
+        given_back = replace(again, state=State.REFUSED, reorg_deadline_block=None)
+        return given_back, (Effect(EffectKind.RETURN_JOB), *stop_slurm(job))
+    return _go_on(_begun_anew(again) if _never_begun(again) else again)
+
+
+def _never_begun(job: Job) -> bool:
+    """Whether the job ended because its script was refused: the service gives scripts only to the claim's provider."""
+    unknown = not job.has_script and job.slurm_id is None and not job.cancel_requested
+    return unknown and validation_error(job.definition, job.time_limit_min) is None
+
+
+def _begun_anew(job: Job) -> Job:
+    return replace(job, state=State.CLAIMED, outcome=None, status_message="", poll_count=0)
+
+
+def _without_lost_words(job: Job, event: Reorganised) -> Job:
+    """The job without the events above the fork. Top-ups from these blocks are in doubt, or lost."""
+    top_ups = _certain(job) if event.until is None else tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
+    back = replace(
+        job,
+        chain_position=(event.seen, LAST_LOG),
+        last_event_block=event.seen,
+        top_ups=top_ups,
+        cancel_requested=job.cancel_requested and event.cancel_requested,
+    )
+    return replace(back, reorg_deadline_block=event.until if _doubtful(back) else None)
+
+
+def _cold(job: Job, status: ChainStatus) -> Next:
+    if job.state is State.REFUSED and job.chain_status < ChainStatus.SCHEDULED:
+        return job, ()  # the end of another provider's job
+    return replace(job, state=State.SETTLED, chain_status=status, reorg_deadline_block=None), stop_slurm(job)
+
+
+def _ours(job: Job, event: Reorganised) -> Next:
+    return _go_on(replace(job, chain_status=event.status))
+
+
+def _not_ours(job: Job, event: Reorganised) -> Next:
+    """The job whose claim is in a lost block. For a while the claim can come back; after that the job is not ours."""
+    given_back = job.state is State.REFUSED and is_final(job)
+    status = event.status if event.status < ChainStatus.SCHEDULED else ChainStatus.PENDING
+    if given_back:
+        return replace(job, chain_status=status, reorg_deadline_block=None), ()
+    if event.until is None:
+        lost = replace(job, state=State.REFUSED, chain_status=status, reorg_deadline_block=None)
+        return lost, stop_slurm(job)
+    waiting = replace(_where_it_was(job), chain_status=status, reorg_deadline_block=event.until)
+    return waiting, _work_in_slurm(waiting)
+
+
+def _go_on(job: Job) -> Next:
+    """The job is ours: open the effects that its state needs."""
+    job = _where_it_was(job)
+    report = (Effect(EffectKind.REPORT),) if pending_reports(job) else ()
+    wanted = {
+        State.CLAIMED: (Effect(EffectKind.FETCH),),
+        State.READY: (Effect(EffectKind.SUBMIT),),
+        State.REFUSED: (Effect(EffectKind.RETURN_JOB),),
+    }
+    return job, (*wanted.get(job.state, ()), *report, *_work_in_slurm(job))
+
+
+def _work_in_slurm(job: Job) -> tuple[Effect, ...]:
+    if job.state is State.SUBMITTING:
+        return (Effect(EffectKind.SUBMIT),)
+    return (next_poll(job), *limit_to_apply(job)) if job.state in (State.QUEUED, State.RUNNING) else ()
+
+
+def _where_it_was(job: Job) -> Job:
+    """The job in the state that SLURM has it in, after the contract had ended it or had taken it from us. A job without
+    an id may still be in SLURM: it is searched for.
+    """
+    if job.state not in (State.SETTLED, State.REFUSED) or _rejected(job):
+        return job
+    if job.outcome is not None:
+        return replace(job, state=State.ENDED)
+    if job.slurm_id is not None:
+        return replace(job, state=State.QUEUED, poll_count=0)
+    return replace(job, state=State.SUBMITTING if job.has_script else State.CLAIMED, poll_count=0)
+
+
+def _rejected(job: Job) -> bool:
+    """Whether the job was given back because SLURM refused it."""
+    return job.state is State.REFUSED and job.slurm_id is None and bool(job.status_message)
+
+
+def _doubted(top_up: TopUp, fork: int) -> TopUp:
+    return replace(top_up, block=None) if top_up.block is not None and top_up.block > fork else top_up
+
+
+def _certain(job: Job) -> tuple[TopUp, ...]:
+    return tuple(top_up for top_up in job.top_ups if top_up.block is not None)
+
+
+def _doubtful(job: Job) -> bool:
+    return any(top_up.block is None for top_up in job.top_ups)

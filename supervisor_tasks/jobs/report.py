@@ -1,0 +1,172 @@
+"""Report: write the true status of each job to the contract, by the shortest path that the contract accepts."""
+
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from supervisor_tasks.chain.contract import refuse_call, report_call
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.jobs.events import ChainStatusObserved
+from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId, pending_reports
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
+from supervisor_tasks.wallet.wallet import Write
+
+log = structlog.get_logger()
+
+Plans = dict[OpenEffect, list[Write]]
+
+FORK_SHOWS_WITHIN_S = 5.0
+TRIES_BEFORE_A_FORK_SHOWS = 20
+REPORT_AGAIN_S = 30.0  # then a report is tried again if none of its transactions was mined
+UNEXPLAINED = 3  # refusals that the contract's status of the job does not explain; a node may be between two blocks
+MOST_REVERTED = 3  # transactions of one step that were mined and reverted; each one costs gas
+# The node cannot estimate a step while the step before it is not mined.
+FOLLOWING_GAS = 250_000
+GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
+
+
+def report(site: WorkerContext) -> None:
+    """Write all due reports to the chain in one batch. The effects stay open until the receipts close them."""
+    run_exclusive(site.ledger, "report", lambda: _report(site))
+
+
+def _report(site: WorkerContext) -> bool:
+    effects = site.ledger.effects.lease([EffectKind.REPORT, EffectKind.RETURN_JOB])
+    if not effects:
+        return False
+    with given_back_on_failure(site.ledger, effects):
+        _write(site, effects)
+    return True
+
+
+def _write(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
+    jobs = site.ledger.jobs({effect.job_id for effect in effects})
+    plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
+    missing = site.chain.wallet.missing([write.intent for plan in plans.values() for write in plan])
+    reverted = _reverted(site, plans, missing)
+    hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
+    rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
+    refused = _send(site, rest, missing, reverted.keys())
+    _reconcile(site, jobs, refused)
+    for effect, times in hopeless.items():
+        wanted = [write.purpose for write in plans[effect]]
+        park(site.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+
+
+def _reverted(site: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
+    """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
+    refused, or not since `supervisor job retry`, are left out: they are tried once more.
+    """
+    again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.contract_rejections}
+    intents = {write.intent: write.job_id or "" for write in again.values() if write}
+    times = site.chain.wallet.book.reverted(intents) if intents else {}
+    found = {effect: times.get(write.intent, 0) for effect, write in again.items() if write}
+    return {effect: number for effect, number in found.items() if number}
+
+
+def _first(plan: list[Write], missing: set[str]) -> Write | None:
+    """The next step, unless its transaction is under way."""
+    return plan[0] if plan and plan[0].intent in missing else None
+
+
+def _send(
+    site: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
+) -> list[tuple[OpenEffect, RevertedError]]:
+    """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
+    node has no estimate for a step, only that effect is postponed.
+    """
+    wallet = site.chain.wallet
+    firsts = {effect: write for effect, plan in plans.items() if (write := _first(plan, missing))}
+    estimates = dict(zip(firsts, wallet.estimate(list(firsts.values())), strict=True)) if firsts else {}
+    gas = {firsts[effect].intent: estimate for effect, estimate in estimates.items() if isinstance(estimate, int)}
+    refused = [(effect, error) for effect, error in estimates.items() if isinstance(error, RevertedError)]
+    for effect, error in estimates.items():
+        if isinstance(error, TooMuchGasError | NoEstimateError):
+            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(error))
+            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error))
+    plans = {effect: plan for effect, plan in plans.items() if isinstance(estimates.get(effect, 0), int)}
+    writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
+    if writes and wallet.send(writes):
+        log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
+    if plans:
+        site.chain.wake_tracker()
+    _wait(site, plans, missing, reverted)
+    return refused
+
+
+def _wait(site: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
+    """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
+    reverted, make no progress: the ledger keeps since when, and the operator is called when that lasts.
+    """
+    again = [effect for effect in plans if effect in reverted]
+    waiting = [
+        effect
+        for effect, plan in plans.items()
+        if plan and effect not in again and not any(write.intent in missing for write in plan)
+    ]
+    fresh = [effect for effect in plans if effect not in again and effect not in waiting]
+    site.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
+    site.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
+    site.ledger.effects.postpone(again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
+
+
+def _path(job: Job, kind: EffectKind) -> list[Write]:
+    if kind is EffectKind.RETURN_JOB:
+        return [Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)]
+    return [
+        Write(
+            _intent(job, step.status.name),
+            f"report {step.status.name}",
+            report_call(job.job_id, step),
+            job.job_id,
+        )
+        for step in pending_reports(job)
+    ]
+
+
+def _intent(job: Job, name: str) -> str:
+    """The intent, once for each claim and job: after a reorganisation, a claim that is mined again may give another
+    job.
+    """
+    return f"{job.claim_key}:{job.job_id}:{name}"
+
+
+def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
+    gas = estimates.get(write.intent, FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2)
+    return Write(write.intent, write.purpose, write.data, write.job_id, gas)
+
+
+def _reconcile(
+    site: WorkerContext, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
+) -> None:
+    """Ask the contract for the status of jobs whose report it would refuse. If the status explains the refusal, the
+    ledger records it, and the effect is due again. After UNEXPLAINED refusals that it does not explain, the effect is
+    parked.
+    """
+    if not refused:
+        return
+    seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
+    statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
+    for effect, error in refused:
+        refusals = effect.contract_rejections + 1
+        before = after = jobs[effect.job_id]
+        status, _ = statuses.get(effect.job_id, (None, ""))  # None: the job's request was in a lost block
+        if status is not None:
+            after = site.ledger.record(JobChange(effect.job_id, ChainStatusObserved(status)))[effect.job_id]
+        on_chain = None if status is None else status.name
+        log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
+        taken_back = status is None or status < before.chain_status
+        if taken_back and site.chain.confirmations and refusals < TRIES_BEFORE_A_FORK_SHOWS:
+            # A block may be lost; the scan finds that.
+            site.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
+        elif after != before:
+            site.ledger.effects.postpone([effect], 0.0)
+        elif refusals < UNEXPLAINED:
+            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
+        else:
+            wanted = [step.status.name for step in pending_reports(before)]
+            park(site.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)

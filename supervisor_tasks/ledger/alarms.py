@@ -1,0 +1,178 @@
+"""Alarms that are on, for the operator, and switches that the operator has set."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.incidents import clear_incident, open_incident
+from supervisor_tasks.ledger.mapping import sanitize_json
+from supervisor_tasks.ledger.read_once import forget, kept
+from supervisor_tasks.ledger.tables import AlarmRow, SwitchRow
+
+log = structlog.get_logger()
+
+ALARMS = AlarmRow.metadata.tables["alarms"]
+SWITCHES = SwitchRow.metadata.tables["switches"]
+
+
+class AlarmName(StrEnum):
+    """The reasons to call an operator."""
+
+    SLURM_NOT_ANSWERING = "slurm_not_answering"
+    SLURM_CLUSTER_MISMATCH = "slurm_cluster_mismatch"
+    SLURM_STATE_LOST = "slurm_state_lost"
+    NO_USABLE_NODES = "no_usable_nodes"
+    CALLBACK_HEARTBEAT_MISSING = "callback_heartbeat_missing"
+    CHAIN_NOT_ANSWERING = "chain_not_answering"
+    RPC_ENDPOINT_UNAVAILABLE = "rpc_endpoint_unavailable"  # one of several endpoints
+    ENDPOINTS_DISAGREE = "endpoints_disagree"
+    EVENTS_FROM_ONE_ENDPOINT = "events_from_one_endpoint"  # although more endpoints are configured
+    WRONG_CHAIN = "wrong_chain"
+    WALLET_EMPTY = "wallet_empty"
+    TRANSACTION_STUCK = "transaction_stuck"
+    UNKNOWN_TRANSACTION_ON_ACCOUNT = "unknown_transaction_on_account"
+    FOREIGN_CLAIMS = "foreign_claims"
+    CONTRACT_RETIRED = "contract_retired"
+    CLAIMS_FULL = "claims_full"  # there is no room for more waiting jobs
+    CLAIMS_REVERTING = "claims_reverting"
+    CHAIN_LOG_UNREADABLE = "chain_log_unreadable"
+    REORGANISED_TOO_DEEP = "reorganised_too_deep"
+    NODE_BEHIND = "node_behind"
+    CHAIN_SCAN_STALLED = "chain_scan_stalled"
+    EFFECT_PARKED = "effect_parked"
+    EFFECT_OVERDUE = "effect_overdue"
+    HOME_UNSAFE = "home_unsafe"  # a customer's home, in which another user may decide what a session runs
+    LDAP_REQUEST_REJECTED = "ldap_request_rejected"
+    LDAP_UNAVAILABLE = "ldap_unavailable"
+    RUNS_AFTER_END = "runs_after_end"  # jobs that had ended were requeued, and are cancelled
+    MORE_THAN_PAID = "more_than_paid"  # owners changed their jobs in SLURM, and these were cancelled
+    SIZES_NOT_COMPARED = "sizes_not_compared"  # the sizes of jobs with the paid sizes
+    SWEEP_CONTRADICTION = "sweep_contradiction"
+    RECONCILIATION_SOURCE_UNREACHABLE = "reconciliation_source_unreachable"
+    FOREIGN_CUSTOMER_JOBS = "foreign_customer_jobs"
+    SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"  # slurmctld does not ask job_submit.lua
+    PROVIDER_BANNED = "provider_banned"
+    PROVIDER_REJECTED = "provider_rejected"  # or removed
+    REGISTRATION_REFUSED = "registration_refused"
+    BENCHMARK_STALLED = "benchmark_stalled"
+    BENCHMARK_FAILED = "benchmark_failed"
+    BENCHMARK_USER_REFUSED = "benchmark_user_refused"  # the login node does not let BENCHMARK_RUN_AS in
+    BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
+    SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
+    NOTIFICATIONS_FAILING = "notifications_failing"
+
+
+class Switch(StrEnum):
+    """The switches that an operator can set."""
+
+    CLAIMING_PAUSED = "claiming_paused"
+    """No new job is claimed; claimed jobs go on."""
+    SUBMISSIONS_PAUSED = "submissions_paused"
+    """No job is claimed, and none is submitted to SLURM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm that is on, with its details."""
+
+    name: AlarmName
+    details: dict[str, Any]
+    raised_at: datetime
+
+
+class Alarms:
+    """The alarms of one cluster. Raising an alarm that is on, or ending one that is off, writes nothing to the log.
+
+    The transaction that raises or ends an alarm also changes its incident, from which the messages to people follow.
+    """
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._key = ("alarms", id(engine), cluster)
+
+    def on(self, name: AlarmName, **details: Any) -> None:
+        """Raise an alarm. It is logged once, however often it is raised. Its details are the last ones."""
+        kept = sanitize_json(details)
+        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=kept)
+        seen = {"details": kept, "seen_at": func.now()}
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=seen)
+        with self._engine.begin() as connection:
+            # now() is the start of the transaction: only a row of this transaction has this time
+            fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
+            if fresh:
+                open_incident(connection, self._cluster, name.value, json.dumps(kept))
+        forget(self._key)
+        if fresh:
+            log.error("alarm_on", alarm=name.value, **details)
+
+    def off(self, name: AlarmName, *, quiet_s: float | None = None) -> None:
+        """End an alarm. With `quiet_s`, end it only if it was not raised again for so long."""
+        known = kept(self._key, self._all)
+        if known is not None and all(alarm.name is not name for alarm in known):
+            return
+        this = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
+        if quiet_s is not None:
+            this.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
+        with read_connection(self._engine) as connection:  # one round trip; mostly the alarm is off
+            if not connection.scalar(select(exists().where(*this))):
+                return
+        gone = delete(ALARMS).where(*this)
+        with self._engine.begin() as connection:
+            ended = connection.execute(gone).rowcount
+            if ended:
+                clear_incident(connection, self._cluster, name.value)
+        if ended:
+            log.info("alarm_off", alarm=name.value)
+        forget(self._key)
+
+    def all(self) -> list[Alarm]:
+        """The alarms that are on, oldest first."""
+        known = kept(self._key, self._all)
+        return self._all() if known is None else known
+
+    def _all(self) -> list[Alarm]:
+        query = select(ALARMS).where(ALARMS.c.cluster == self._cluster).order_by(ALARMS.c.raised_at)
+        with read_connection(self._engine) as connection:
+            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in connection.execute(query)]
+
+
+class Switches:
+    """The operator's switches of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def set(self, switch: Switch, reason: str = "") -> None:
+        """Turn a switch on. The reason is shown to operators."""
+        row = insert(SWITCHES).values(cluster=self._cluster, name=switch.value, reason=reason)
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"reason": reason})
+        with self._engine.begin() as connection:
+            connection.execute(upsert)
+
+    def unset(self, switch: Switch, reason: str | None = None) -> None:
+        """Turn a switch off. With a reason, only if it is on for this reason."""
+        because = () if reason is None else (SWITCHES.c.reason == reason,)
+        with self._engine.begin() as connection:
+            connection.execute(delete(SWITCHES).where(*self._here(switch), *because))
+
+    def is_set(self, switch: Switch) -> bool:
+        """Whether the switch is on."""
+        return self.reason(switch) is not None
+
+    def reason(self, switch: Switch) -> str | None:
+        """The reason why the switch is on; None when it is off."""
+        with read_connection(self._engine) as connection:
+            found: str | None = connection.scalar(select(SWITCHES.c.reason).where(*self._here(switch)))
+        return found
+
+    def _here(self, switch: Switch) -> tuple[Any, ...]:
+        return SWITCHES.c.cluster == self._cluster, SWITCHES.c.name == switch.value

@@ -1,0 +1,194 @@
+"""The callbacks that plugins sent. grpc_callbacks/callback_writer.py writes them, jobs/monitor.py reads them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, exists, func, or_, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.facts import FACTS, INT, Fact
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.tables import Callback
+
+CALLBACKS = Callback.metadata.tables["callbacks"]
+
+UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
+UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)  # the last id that was checked
+FORGET_EVERY_S = 600.0
+STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
+MOST = 1000  # callbacks that are read at a time
+
+# The first callback after those checked before that is unread, or was read too short a time ago.
+_FIRST_YOUNG = text(
+    """
+    SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
+        AND (read_at IS NULL OR read_at >= now() - :kept_s * interval '1 second')
+    ORDER BY id LIMIT 1
+    """
+)
+_LAST = text("SELECT id FROM callbacks WHERE id > :behind ORDER BY id DESC LIMIT 1")
+# The first callback that is kept because its job has no SLURM id yet: it must be checked again.
+_FIRST_UNDECIDED = text(
+    """
+    SELECT min(callbacks.id) FROM callbacks JOIN jobs USING (cluster, job_id)
+    WHERE cluster = :cluster AND callbacks.id > :behind AND callbacks.id < :young
+        AND jobs.slurm_id IS NULL AND jobs.state NOT IN ('SETTLED', 'REFUSED')
+    """
+)
+_STRANGE = text(
+    """
+    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind AND id < :young
+        AND NOT EXISTS (
+            SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
+                AND (jobs.slurm_id = callbacks.slurm_id
+                    OR (jobs.slurm_id IS NULL AND jobs.state NOT IN ('SETTLED', 'REFUSED')))
+        )
+    """
+)
+# A callback that was about no job when it came may be about a job that a sweep has found on chain since then.
+_NO_LONGER_STRANGE = text(
+    """
+    UPDATE callbacks SET unknown_job = false WHERE cluster = :cluster AND unknown_job
+        AND EXISTS (
+            SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
+                AND jobs.slurm_id = callbacks.slurm_id
+        )
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSeen:
+    """A callback: a row of the inbox."""
+
+    id: int
+    job_id: JobId
+    slurm_id: int
+    status: int
+    duration_s: int
+    exit_code: int
+    received_s: float = 0.0  # Unix time
+    proof: str = "no key"  # "proven" or "unproven": whether the caller had the site's key; "no key": the site has none
+
+    @property
+    def proven(self) -> bool:
+        """Whether the caller had the site's key."""
+        return self.proof == "proven"
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether a job may be billed by it. At a site with a key, a callback without it is only a hint to look."""
+        return self.proof != "unproven"
+
+
+class CallbackReader:
+    """The inbox of one cluster: its callbacks."""
+
+    def __init__(self, engine: Engine, cluster: str, ticks: PeriodicRuns) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._ticks = ticks
+
+    def unread(self) -> list[CallbackSeen]:
+        """Callbacks that were not read yet, oldest first, at most MOST."""
+        query = (
+            select(CALLBACKS)
+            .where(CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None))
+            .order_by(CALLBACKS.c.id)
+            .limit(MOST)
+        )
+        with read_connection(self._engine) as connection:
+            return [_callback(row) for row in connection.execute(query)]
+
+    def has_unread(self) -> bool:
+        """Whether the inbox holds callbacks that were not read yet."""
+        unread = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None)
+        with read_connection(self._engine) as connection:
+            return bool(connection.scalar(select(exists().where(*unread))))
+
+    def heard(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
+        """How many different callbacks came for each pair of job and SLURM id. Pairs without one are left out."""
+        mine = CALLBACKS.c.cluster == self._cluster, tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(about))
+        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, func.count().label("number")).where(*mine)
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id))
+            return {(JobId(row.job_id), row.slurm_id): row.number for row in rows}
+
+    def purge_unknown(self) -> int:
+        """Delete callbacks that were read 45 minutes ago and match no job of the ledger under its SLURM id.
+
+        It works at most every ten minutes. It checks each callback once, up to the first younger one; a callback whose
+        job has no SLURM id yet is checked again. Returns how many callbacks it deleted.
+        """
+        ago_s = self._ticks.age_s(UNKNOWN_CALLBACKS_PURGED)
+        if ago_s is not None and ago_s < FORGET_EVERY_S:
+            return 0
+        with self._engine.begin() as connection:
+            looked_at = FACTS.c.cluster == self._cluster, FACTS.c.name == UNKNOWN_CHECKED_TO.name
+            behind = int(connection.scalar(select(FACTS.c.value).where(*looked_at)) or 0)
+            where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
+            young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
+            gone = connection.execute(_STRANGE, where | {"young": young}).rowcount
+            connection.execute(_NO_LONGER_STRANGE, where)
+            last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
+            known = insert(FACTS).values(cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id))
+            value = {"value": known.excluded.value}
+            connection.execute(known.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
+        self._ticks.record(UNKNOWN_CALLBACKS_PURGED)
+        return gone
+
+    def about(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
+        """All callbacks about these jobs under these SLURM ids, oldest first."""
+        about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items()))
+        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self._cluster, about).order_by(CALLBACKS.c.id)
+        found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
+        with read_connection(self._engine) as connection:
+            for row in connection.execute(query):
+                found[JobId(row.job_id)].append(_callback(row))
+        return found
+
+    def last_heard_s(self, job_ids: Collection[str]) -> dict[JobId, dict[SlurmId, float]]:
+        """How many seconds ago the last callback about each of these jobs came, for each SLURM id in its callbacks."""
+        age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
+        mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
+        heard = dict[JobId, dict[SlurmId, float]]()
+        with read_connection(self._engine) as connection:
+            for row in connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)):
+                heard.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
+        return heard
+
+    def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
+        """Those of these jobs, under these SLURM ids, for which a plugin reported one of the statuses. Only callbacks
+        count that were not read yet, or that came in the last `seconds`.
+        """
+        about = (
+            CALLBACKS.c.cluster == self._cluster,
+            tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items())),
+        )
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        fresh = CALLBACKS.c.status.in_(list(statuses)), or_(CALLBACKS.c.read_at.is_(None), young)
+        with read_connection(self._engine) as connection:
+            return {JobId(name) for name in connection.scalars(select(CALLBACKS.c.job_id).where(*about, *fresh))}
+
+    def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
+        """All callbacks about a job in the last `seconds`, under any SLURM id, oldest first."""
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        about = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == job_id
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
+            return [_callback(row) for row in rows]
+
+    def mark_read(self, connection: Connection, seen: Sequence[CallbackSeen]) -> None:
+        """Mark callbacks as read, in the transaction that applies them to their jobs."""
+        ids = func.any(bindparam("ids", [row.id for row in seen]))
+        connection.execute(update(CALLBACKS).where(CALLBACKS.c.id == ids).values(read_at=func.now()))
+
+
+def _callback(row: Any) -> CallbackSeen:
+    about = row.id, JobId(row.job_id), row.slurm_id
+    said = row.status, row.duration_s, row.exit_code
+    return CallbackSeen(*about, *said, row.received_at.timestamp(), row.proof)

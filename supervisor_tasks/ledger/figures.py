@@ -1,0 +1,75 @@
+"""What the metrics need of the ledger beside the status summary: moments as Unix times, the wallet, and the totals.
+
+Each query reads a partial index, a small table or the last rows of a large one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.ledger.counters import Counters
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
+
+NEVER = 0.0  # of a moment that was not, or of a first one of none
+
+_MOMENTS = text(
+    """
+    SELECT
+        COALESCE((SELECT EXTRACT(EPOCH FROM min(due_at)) FROM effects WHERE cluster = :cluster AND done_at IS NULL
+            AND parked_at IS NULL AND lease IS NULL AND due_at <= now()), 0)::float8 AS effect_s,
+        COALESCE((SELECT EXTRACT(EPOCH FROM min(received_at)) FROM callbacks
+            WHERE cluster = :cluster AND read_at IS NULL), 0)::float8 AS callback_s,
+        COALESCE((SELECT EXTRACT(EPOCH FROM min(created_at)) FROM transactions
+            WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')), 0)::float8 AS transaction_s,
+        COALESCE((SELECT EXTRACT(EPOCH FROM finished_at) FROM sweeps
+            WHERE cluster = :cluster ORDER BY id DESC LIMIT 1), 0)::float8 AS sweep_s
+    """
+)
+_TICKS = text(
+    "SELECT name, EXTRACT(EPOCH FROM succeeded_at)::float8 AS at_s FROM periodic_runs WHERE cluster = :cluster"
+)
+_COST = text(
+    """
+    SELECT avg(cost_wei)::float8 FROM (
+        SELECT COALESCE(NULLIF(gas_used * gas_price_wei, 0), gas * max_fee_wei) AS cost_wei
+        FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT 100
+    ) AS last_ones
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Unix times by the database's clock: of the first due effect, unread callback and open transaction; of the last
+    sweep's end. NEVER if there is none.
+    """
+
+    effect_s: float = NEVER
+    callback_s: float = NEVER
+    transaction_s: float = NEVER
+    sweep_s: float = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a cluster. `cost_wei` is the mean cost of the last transactions; None if there is none."""
+
+    moments: Moments = Moments()
+    ticks: Mapping[str, float] = field(default_factory=dict)  # the Unix times of the ticks, by name
+    balance: Balance | None = None
+    cost_wei: float | None = None
+    totals: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)  # by name and label; see counters.py
+
+
+def read_figures(engine: Engine, cluster: str) -> Figures:
+    """Read the figures. Raises LedgerUnavailableError; a retry helps."""
+    here = {"cluster": cluster}
+    with read_connection(engine) as connection:
+        moments = Moments(*connection.execute(_MOMENTS, here).one())
+        ticks = {row.name: row.at_s for row in connection.execute(_TICKS, here)}
+        cost_wei = connection.scalar(_COST, here)
+    balance = Facts(engine, cluster).get(BALANCE)
+    return Figures(moments, ticks, balance, cost_wei, Counters(engine, cluster).read())

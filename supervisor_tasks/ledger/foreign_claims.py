@@ -1,0 +1,91 @@
+"""Claims that other ledgers made with the key of this provider.
+
+This ledger leaves them alone until the operator states that the ledger behind a mark is lost.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.jobs.events import Claimed
+from supervisor_tasks.jobs.model import Definition, JobId
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import event_to_json
+from supervisor_tasks.ledger.tables import AdoptedTagRow, ForeignClaimRow
+
+CLAIMS = ForeignClaimRow.metadata.tables["foreign_claims"]
+TAKEN = AdoptedTagRow.metadata.tables["adopted_tags"]
+
+
+@dataclass(frozen=True, slots=True)
+class OthersClaim:
+    """A claim, and the mark of the ledger that made it."""
+
+    mark: bytes
+    claim: Claimed
+
+
+class ForeignClaims:
+    """The claims of other ledgers that one cluster has seen."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def keep(self, claims: Collection[OthersClaim]) -> None:
+        """Store claims. The last claim of a job replaces the ones before."""
+        rows = [
+            {
+                "cluster": self._cluster,
+                "job_id": entry.claim.job_id,
+                "tag": entry.mark,
+                "claim": event_to_json(entry.claim),
+            }
+            for entry in claims
+        ]
+        if not rows:
+            return
+        new = insert(CLAIMS)
+        last = {name: new.excluded[name] for name in ("tag", "claim")}
+        with self._engine.begin() as connection:
+            connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=last), rows)
+
+    def all(self) -> dict[JobId, OthersClaim]:
+        """All stored claims."""
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(select(CLAIMS).where(CLAIMS.c.cluster == self._cluster))
+            return {JobId(row.job_id): OthersClaim(bytes(row.tag), _claim(row.claim)) for row in rows}
+
+    def count(self) -> Counter[bytes]:
+        """How many claims each mark has. Marks that were taken over are left out."""
+        query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
+        taken = self.taken()
+        with read_connection(self._engine) as connection:
+            return Counter(mark for row in connection.scalars(query) if (mark := bytes(row)) not in taken)
+
+    def forget(self, job_ids: Sequence[JobId]) -> None:
+        """Delete the claims of these jobs: they are over."""
+        any_of = CLAIMS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with self._engine.begin() as connection:
+            connection.execute(delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of))
+
+    def taken(self) -> set[bytes]:
+        """The marks that the operator has made this ledger's own."""
+        with read_connection(self._engine) as connection:
+            return {
+                bytes(mark) for mark in connection.scalars(select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster))
+            }
+
+    def take_over(self, mark: bytes) -> None:
+        """Make the claims with this mark this ledger's own, also those that are made with it from now on."""
+        with self._engine.begin() as connection:
+            connection.execute(insert(TAKEN).values(cluster=self._cluster, tag=mark).on_conflict_do_nothing())
+
+
+def _claim(stored: Mapping[str, Any]) -> Claimed:
+    about = dict(stored) | {"definition": Definition(**stored["definition"]), "at": tuple(stored["at"])}
+    return Claimed(**about)

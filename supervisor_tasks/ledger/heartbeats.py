@@ -1,0 +1,68 @@
+"""Heartbeats of the two sources that report how jobs end.
+
+These are the gRPC process that plugins call, and the reporter that delivers the hooks' spool. The gRPC process stores
+the heartbeats of both as ticks: when the last one came, and since when they have come without a gap.
+"""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, text
+
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+
+REPORTER = "reporter"
+HEARTBEAT_SOURCES = (CALLBACKS, REPORTER)
+AWAY_S = 30.0  # heartbeats come every few seconds
+
+_BEGIN = text(
+    """
+    INSERT INTO periodic_runs (cluster, name, succeeded_at)
+    SELECT :cluster, :unbroken, now() WHERE NOT EXISTS (
+        SELECT FROM periodic_runs
+        WHERE cluster = :cluster AND name = :name AND succeeded_at > now() - :away_s * interval '1 second'
+    )
+    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
+    """
+)
+_LAST = text(
+    """
+    INSERT INTO periodic_runs (cluster, name, succeeded_at) VALUES (:cluster, :name, now())
+    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
+    """
+)
+
+
+def continuous_since_key(name: str) -> str:
+    """The name of the tick that holds since when the heartbeats of a source have had no gap."""
+    return f"{name} without a gap"
+
+
+def record_heartbeats(connection: Connection, cluster: str, names: Collection[str]) -> None:
+    """Store that heartbeats of these sources came just now."""
+    for name in sorted(names):
+        about = {"cluster": cluster, "name": name, "unbroken": continuous_since_key(name), "away_s": AWAY_S}
+        connection.execute(_BEGIN, about)
+        connection.execute(_LAST, about)
+
+
+def forget_reporter(ticks: PeriodicRuns) -> None:
+    """Delete the ticks of the reporter: the site has none any more. It counts again from its next heartbeat."""
+    for name in (REPORTER, continuous_since_key(REPORTER)):
+        ticks.remove(name)
+
+
+def missing_sources(ticks_s: Mapping[str, float]) -> dict[str, float | None]:
+    """The sources without a recent heartbeat, and the seconds since the last one; None if it never came.
+
+    `ticks_s` holds the ages of all ticks. A reporter that was never heard is left out: plugins do not need one.
+    """
+    wanted = [CALLBACKS, *({REPORTER} & ticks_s.keys())]
+    return {name: ticks_s.get(name) for name in wanted if ticks_s.get(name, float("inf")) > AWAY_S}
+
+
+def continuous_uptime_s(ticks_s: Mapping[str, float]) -> float | None:
+    """For how many seconds all sources have been heard without a gap; None while one of them is away."""
+    if missing_sources(ticks_s):
+        return None
+    return min(ticks_s.get(continuous_since_key(name), 0.0) for name in HEARTBEAT_SOURCES if name in ticks_s)

@@ -1,0 +1,301 @@
+"""Incidents of alarms and the messages about them: what is left to tell, and to which channel.
+
+An alarm's raise or end and the change of its incident are one transaction. The notify task plans the messages and sends
+them. Only one worker at a time does this, under a lock that ends with the worker. A message that was sent, and whose
+worker ended before it recorded that, is sent again with the same key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.notifications.model import TEST, Incident, MessageKind
+from supervisor_tasks.notifications.rules import Plan
+
+MOST = 100  # incidents or messages that are read at a time
+KEPT_DAYS = 90  # incidents that are closed
+
+OPEN_OR_GO_ON = text(
+    """
+    INSERT INTO alarm_incidents (cluster, alarm, details) VALUES (:cluster, :alarm, CAST(:details AS jsonb))
+    ON CONFLICT (cluster, alarm) WHERE closed_at IS NULL AND alarm <> 'test'
+    DO UPDATE SET cleared_at = NULL, details = excluded.details, raises = alarm_incidents.raises + 1, due_at = now()
+    """
+)
+CLEAR = text(
+    """
+    UPDATE alarm_incidents SET cleared_at = now(), due_at = now()
+    WHERE cluster = :cluster AND alarm = :alarm AND closed_at IS NULL AND cleared_at IS NULL
+    """
+)
+
+# A resolution follows a raise that the channel has taken.
+MAY_BE_SENT = """
+    message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at <= now()
+    AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
+        WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
+            AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
+"""
+SOMETHING_IS_DUE = f"""
+    EXISTS (SELECT FROM alarm_incidents WHERE cluster = :cluster AND due_at <= now())
+    OR EXISTS (SELECT FROM alarm_messages AS message WHERE cluster = :cluster AND {MAY_BE_SENT})
+"""  # noqa: S608  no part comes from outside
+
+_LOOK_AGAIN = text("UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL")
+_TO_PLAN = text(
+    """
+    SELECT incident.*, now() AS present, ARRAY(
+        SELECT channel FROM alarm_messages WHERE incident_id = incident.id AND kind = 'raised') AS told
+    FROM alarm_incidents AS incident WHERE cluster = :cluster AND due_at <= now() ORDER BY id LIMIT :most FOR UPDATE
+    """
+)
+# No resolution follows a raise that the operator has dropped.
+_WRITE = text(
+    """
+    INSERT INTO alarm_messages (cluster, incident_id, channel, kind)
+    SELECT :cluster, :incident_id, :channel, :kind WHERE :kind <> 'resolved' OR NOT EXISTS (
+        SELECT FROM alarm_messages WHERE incident_id = :incident_id AND channel = :channel AND kind = 'raised'
+            AND done_at IS NOT NULL AND sent_at IS NULL)
+    ON CONFLICT DO NOTHING
+    """
+)
+_SETTLE = text(
+    """
+    UPDATE alarm_incidents SET due_at = :look_again_at, closed_at = CASE WHEN :closed THEN now() ELSE closed_at END
+    WHERE id = :id
+    """
+)
+# The raise of an incident that is over is not repeated.
+_END_REPEATS = text(
+    "UPDATE alarm_messages SET done_at = now() WHERE incident_id = :id AND sent_at IS NOT NULL AND done_at IS NULL"
+)
+_FORGET = text(
+    """
+    DELETE FROM alarm_incidents AS incident
+    WHERE cluster = :cluster AND closed_at < now() - :days * interval '1 day'
+        AND NOT EXISTS (SELECT FROM alarm_messages WHERE incident_id = incident.id AND done_at IS NULL)
+    """
+)
+# A message that was never tried goes first, so that one that its receiver always rejects delays no other.
+_DUE = text(
+    f"""
+    SELECT message.id, message.channel, message.kind, message.attempts, incident.id AS incident_id, incident.key,
+        incident.alarm, incident.raised_at, incident.cleared_at, incident.raises, incident.details
+    FROM alarm_messages AS message JOIN alarm_incidents AS incident ON incident.id = message.incident_id
+    WHERE message.cluster = :cluster AND {MAY_BE_SENT}
+    ORDER BY message.attempts, message.id LIMIT :most
+    """  # noqa: S608
+)
+_SENT = text(
+    """
+    UPDATE alarm_messages AS message SET sent_at = COALESCE(sent_at, now()), attempts = 0, failing_since = NULL,
+        last_error = NULL, due_at = now() + COALESCE(CAST(:again_s AS float8), 0) * interval '1 second',
+        done_at = CASE WHEN CAST(:again_s AS float8) IS NULL OR incident.closed_at IS NOT NULL THEN now() END
+    FROM alarm_incidents AS incident WHERE message.id = :id AND incident.id = message.incident_id
+    """
+)
+_FAILED = text(
+    """
+    UPDATE alarm_messages SET attempts = attempts + 1, failing_since = COALESCE(failing_since, now()),
+        last_error = :error,
+        done_at = CASE WHEN kind = 'test' THEN now() END,
+        parked_at = CASE
+            WHEN kind <> 'test' AND failing_since < now() - :give_up_s * interval '1 second' THEN now() END
+    WHERE id = :id RETURNING parked_at IS NOT NULL AS parked
+    """
+)
+_POSTPONE = text(
+    """
+    UPDATE alarm_messages SET due_at = now() + :again_s * interval '1 second'
+    WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL AND due_at <= now()
+    """
+)
+_MOST_ATTEMPTS = text(
+    "SELECT COALESCE(max(attempts), 0) FROM alarm_messages"
+    " WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL"
+)
+_REVIVE = text(
+    """
+    UPDATE alarm_messages SET due_at = now(), parked_at = NULL, failing_since = NULL, attempts = 0
+    WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL AND failing_since IS NOT NULL
+    """
+)
+_DROP = text(
+    """
+    UPDATE alarm_messages SET done_at = now() WHERE cluster = :cluster AND done_at IS NULL AND incident_id IN (
+        SELECT incident_id FROM alarm_messages AS parked WHERE parked.channel = alarm_messages.channel
+            AND parked.cluster = :cluster AND parked.done_at IS NULL AND parked.parked_at IS NOT NULL)
+    """
+)
+_TROUBLE = text(
+    """
+    SELECT count(*) AS messages, count(parked_at) AS parked, array_agg(DISTINCT channel) AS channels,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)), 0)::float8 AS for_s,
+        (array_agg(last_error ORDER BY failing_since DESC))[1] AS last_error
+    FROM alarm_messages WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
+        AND (parked_at IS NOT NULL OR failing_since < now() - :late_s * interval '1 second')
+    """
+)
+_ASK_TEST = text(
+    "INSERT INTO alarm_incidents (cluster, alarm, details, cleared_at) VALUES (:cluster, :alarm, '{}', now()) RETURNING id"
+)
+_OUTCOMES = text(
+    """
+    SELECT incident.closed_at IS NOT NULL AS planned, message.channel, message.sent_at, message.last_error,
+        EXTRACT(EPOCH FROM message.sent_at - incident.raised_at)::float8 AS after_s
+    FROM alarm_incidents AS incident LEFT JOIN alarm_messages AS message ON message.incident_id = incident.id
+    WHERE incident.cluster = :cluster AND incident.id = :id ORDER BY message.channel
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMessage:
+    """A message that must be sent to a channel, and how often that failed."""
+
+    id: int
+    channel: str
+    kind: MessageKind
+    attempts: int
+    incident: Incident
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The messages that could not be sent for long. `parked` of them are not tried any more."""
+
+    messages: int
+    parked: int
+    channels: Sequence[str]
+    for_s: float
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOutcome:
+    """What became of a test on one channel: sent after so many seconds, failed with an error, or neither yet."""
+
+    channel: str
+    after_s: float | None
+    error: str | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the message was sent or has failed."""
+        return self.after_s is not None or self.error is not None
+
+
+def open_incident(connection: Connection, cluster: str, alarm: str, details_json: str) -> None:
+    """Open an incident in the transaction that raises its alarm, or go on with the one that is not closed yet."""
+    connection.execute(OPEN_OR_GO_ON, {"cluster": cluster, "alarm": alarm, "details": details_json})
+
+
+def clear_incident(connection: Connection, cluster: str, alarm: str) -> None:
+    """Store, in the transaction that ends the alarm, that the alarm of the open incident is off."""
+    connection.execute(CLEAR, {"cluster": cluster, "alarm": alarm})
+
+
+class Incidents:
+    """The incidents of one cluster, and their messages."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def look_again(self) -> None:
+        """Make all open incidents due: this process may have other channels than those before it."""
+        with self._engine.begin() as connection:
+            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+
+    def to_plan(self, connection: Connection) -> list[tuple[Incident, datetime]]:
+        """Lock the incidents that are due until the transaction ends. Each comes with the database's time."""
+        rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MOST})
+        return [(_incident(row, row.id, frozenset(row.told)), row.present) for row in rows]
+
+    def carry_out(self, connection: Connection, incident: Incident, plan: Plan) -> None:
+        """Write the messages of a plan, in the transaction that has read the incident."""
+        for planned in plan.messages:
+            message = {"incident_id": incident.id, "channel": planned.channel, "kind": planned.kind.value}
+            connection.execute(_WRITE, {"cluster": self._cluster} | message)
+        settled = {"id": incident.id, "look_again_at": plan.look_again_at, "closed": plan.closed}
+        connection.execute(_SETTLE, settled)
+        if plan.closed:
+            connection.execute(_END_REPEATS, {"id": incident.id})
+            connection.execute(_FORGET, {"cluster": self._cluster, "days": KEPT_DAYS})
+
+    def due(self) -> list[OpenMessage]:
+        """The messages that may be sent now, at most MOST; those with the fewest failures first."""
+        with read_connection(self._engine) as connection:
+            rows = list(connection.execute(_DUE, {"cluster": self._cluster, "most": MOST}))
+        return [
+            OpenMessage(row.id, row.channel, MessageKind(row.kind), row.attempts, _incident(row, row.incident_id))
+            for row in rows
+        ]
+
+    def sent(self, message: OpenMessage, again_s: float | None) -> None:
+        """Store that the channel has taken the message. With `again_s`, it is due again until its incident is over."""
+        with self._engine.begin() as connection:
+            connection.execute(_SENT, {"id": message.id, "again_s": again_s})
+            if message.kind is MessageKind.TEST:  # the channel works: what it did not take before is tried now
+                connection.execute(_REVIVE, {"cluster": self._cluster, "channel": message.channel})
+
+    def most_attempts(self, channel: str) -> int:
+        """How often the channel has refused the message that it refused most often."""
+        with read_connection(self._engine) as connection:
+            parameters = {"cluster": self._cluster, "channel": channel}
+            return int(connection.scalar(_MOST_ATTEMPTS, parameters) or 0)
+
+    def failed(self, message: OpenMessage, error: str, again_s: float, give_up_s: float) -> bool:
+        """Store that the message could not be sent. All messages of the channel are due again in `again_s` seconds.
+
+        Returns whether the message is parked: it has failed for longer than `give_up_s`. A test is tried once.
+        """
+        failure = {"id": message.id, "error": sanitize_and_truncate(error), "give_up_s": give_up_s}
+        later = {"cluster": self._cluster, "channel": message.channel, "again_s": again_s}
+        with self._engine.begin() as connection:
+            parked = bool(connection.scalar(_FAILED, failure))
+            connection.execute(_POSTPONE, later)
+        return parked
+
+    def trouble(self, late_s: float) -> Trouble:
+        """The messages that are parked, and those that have failed for `late_s` seconds."""
+        with read_connection(self._engine) as connection:
+            found = connection.execute(_TROUBLE, {"cluster": self._cluster, "late_s": late_s}).one()
+        return Trouble(found.messages, found.parked, found.channels or (), found.for_s, found.last_error)
+
+    def drop_parked(self) -> int:
+        """Give up the parked messages, and the resolutions that would follow them. Returns their number."""
+        with self._engine.begin() as connection:
+            return connection.execute(_DROP, {"cluster": self._cluster}).rowcount
+
+    def ask_test(self) -> int:
+        """Ask for a test message to each channel of the workers. Returns the test's id."""
+        with self._engine.begin() as connection:
+            parameters = {"cluster": self._cluster, "alarm": TEST}
+            return int(connection.execute(_ASK_TEST, parameters).scalar_one())
+
+    def test_outcomes(self, test_id: int) -> list[ChannelOutcome] | None:
+        """What became of a test, by channel; None while no worker has taken it, empty where there is no channel."""
+        with read_connection(self._engine) as connection:
+            rows = list(connection.execute(_OUTCOMES, {"cluster": self._cluster, "id": test_id}))
+        if not any(row.planned for row in rows):
+            return None
+        return [ChannelOutcome(row.channel, row.after_s, row.last_error) for row in rows if row.channel is not None]
+
+
+def _incident(row: Any, incident_id: int, told: frozenset[str] = frozenset()) -> Incident:
+    return Incident(
+        id=incident_id,
+        key=row.key,
+        alarm=row.alarm,
+        raised_at=row.raised_at,
+        cleared_at=row.cleared_at,
+        raises=row.raises,
+        details=row.details,
+        told=told,
+    )

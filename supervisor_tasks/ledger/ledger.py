@@ -1,0 +1,224 @@
+"""The ledger: jobs, and the one way in which they change.
+
+Every change of a job goes through `record`: the new job, the journal row, the effects that follow and the end of the
+effect that was carried out are one transaction. Messages are sent after the commit. A message only wakes a worker up:
+the work itself is stored in the ledger.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
+from supervisor_tasks.jobs.model import Effect, Job, JobId, SlurmId
+from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.ledger.alarms import Alarms, Switches
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore
+from supervisor_tasks.ledger.blocks import Cursors
+from supervisor_tasks.ledger.callbacks import CallbackReader
+from supervisor_tasks.ledger.counters import Counters
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.facts import Facts
+from supervisor_tasks.ledger.foreign_claims import ForeignClaims
+from supervisor_tasks.ledger.incidents import Incidents
+from supervisor_tasks.ledger.journal import Journal
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.mapping import job_from_row, row_from_job
+from supervisor_tasks.ledger.outbox import COUNTDOWN_S, EffectRequests, Effects, OpenEffect, WakeUp
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.tables import JobRow
+from supervisor_tasks.ledger.wallet_holders import WalletHolders
+from supervisor_tasks.ledger.worker_sessions import WorkerSession
+
+JOBS = JobRow.metadata.tables["jobs"]
+HAS_SCRIPT = JOBS.c.script.is_not(None).label("has_script")
+A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """An event of a job, and the effect `done` that the event ends, if it is the outcome of one.
+
+    `in_vain` is the reason why the effect was carried out without a result and is due again. Such an effect counts as
+    failing since the first time in a row.
+    """
+
+    job_id: JobId
+    event: Event
+    done: OpenEffect | None = None
+    in_vain: str | None = None
+
+
+Also = Callable[[Connection], object]
+Jobs = Mapping[JobId, Job]
+
+
+class Ledger:
+    """The ledger of one cluster: its jobs, and beside them its parts by subject. After each commit it calls `wake` with
+    the effects that are due now or in a moment.
+    """
+
+    def __init__(self, engine: Engine, cluster: str, wake: WakeUp) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.holder = WorkerSession(engine)
+        self.effects = Effects(engine, cluster, self.holder, wake)
+        self.journal = Journal(engine, cluster)
+        self.counters = Counters(engine, cluster)
+        self.ticks = PeriodicRuns(engine, cluster)
+        self.inbox = CallbackReader(engine, cluster, self.ticks)
+        self.cursors = Cursors(engine, cluster)
+        self.alarms = Alarms(engine, cluster)
+        self.incidents = Incidents(engine, cluster)
+        self.switches = Switches(engine, cluster)
+        self.facts = Facts(engine, cluster)
+        self.sweeps = Sweeps(engine, cluster)
+        self.benchmarks = BenchmarkStore(engine, cluster)
+        self.others = ForeignClaims(engine, cluster)
+        self.wallets = WalletHolders(engine, cluster)
+
+    def record(
+        self, *changes: JobChange, held: Sequence[OpenEffect] = (), also: Also | None = None
+    ) -> dict[JobId, Job]:
+        """Apply the events to their jobs in the order given, and commit the result; returns the jobs as they are now.
+
+        `also` adds to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless
+        these lease_token still hold their effects: raises LeaseLostError.
+        """
+        with around(CrashPoint.COMMIT), self.engine.begin() as connection:
+            before = self._lock(connection, changes)
+            if held:
+                self.effects.require_held(connection, held)
+            after, happened, wanted = _apply_changes(before, changes)
+            changed = [job for job_id, job in after.items() if before.get(job_id) != job]
+            self._store(connection, changed)
+            self._store_scripts(connection, before, after, happened)
+            self.counters.count(connection, before, after, happened)
+            self.journal.write(connection, happened)
+            done = [(change.done, change.in_vain) for change in changes if change.done is not None]
+            again = self.effects.end(connection, done, wanted)
+            opened = self.effects.open(connection, wanted)
+            self.effects.close_pointless(connection, changed)
+            if also is not None:
+                also(connection)
+        soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
+        if soon:
+            self.effects.wake(soon)
+        return after
+
+    def _lock(self, connection: Connection, changes: Sequence[JobChange]) -> dict[JobId, Job]:
+        if any(isinstance(change.event, Claimed) for change in changes):
+            # There is no row to lock yet, and a receipt and the log scan may record the same claim at once.
+            connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cluster_lock(self.cluster, "claims")))))
+        job_ids = sorted({change.job_id for change in changes})
+        mine = JOBS.c.cluster == self.cluster, JOBS.c.job_id == func.any(bindparam("job_ids", job_ids))
+        query = select(*A_JOB).where(*mine).order_by(JOBS.c.job_id).with_for_update()
+        return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(query).mappings()}
+
+    def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
+        if changed:
+            rows = [row_from_job(job) | {"cluster": self.cluster} for job in changed]
+            new = insert(JOBS)
+            columns = {name: new.excluded[name] for name in rows[0]} | {"updated_at": func.now()}
+            connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=columns), rows)
+
+    def _store_scripts(
+        self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]
+    ) -> None:
+        """Store scripts that were fetched, and delete scripts that are void because their job started over."""
+        void = [job_id for job_id, job in before.items() if job.has_script and not after[job_id].has_script]
+        scripts: dict[JobId, str | None] = dict.fromkeys(void)
+        for job, event in happened:
+            if isinstance(event, ScriptFetched) and after[job.job_id].has_script:
+                scripts[job.job_id] = event.script
+        for job_id, script in scripts.items():
+            this = JOBS.c.cluster == self.cluster, JOBS.c.job_id == job_id
+            connection.execute(update(JOBS).where(*this).values(script=script))
+
+    def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
+        """Those of these jobs that the ledger knows."""
+        wanted = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        with read_connection(self.engine) as connection:
+            rows = connection.execute(select(*A_JOB).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
+            return {JobId(row["job_id"]): job_from_row(row) for row in rows}
+
+    def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:
+        """The scripts of these jobs. Jobs without a script are left out."""
+        these = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))), JOBS.c.script.is_not(None)
+        with read_connection(self.engine) as connection:
+            rows = connection.execute(
+                select(JOBS.c.job_id, JOBS.c.script).where(JOBS.c.cluster == self.cluster, *these)
+            )
+            return {JobId(row.job_id): row.script for row in rows}
+
+    def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
+        """Those of these SLURM jobs that belong to other jobs than this one. `submit_s`: when SLURM got each."""
+        return {slurm_id for slurm_id, owners in self.owners(submit_s).items() if owners - {job_id}}
+
+    def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
+        """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got each.
+
+        Only jobs whose submit time is known can match. An id alone proves nothing: SLURM may have given it again, even
+        the id of a job that SLURM has lost and that is still hot.
+        """
+        asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s)
+        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
+        found = dict[SlurmId, set[JobId]]()
+        with read_connection(self.engine) as connection:
+            for row in connection.execute(query):
+                if row.slurm_submit_s == submit_s[row.slurm_id]:
+                    found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return found
+
+    def recognised_as(self, slurm_ids: Iterable[SlurmId]) -> dict[SlurmId, set[JobId]]:
+        """Which of the ledger's jobs a look at SLURM has recognised under these ids."""
+        asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(slurm_ids)))
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id)
+        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
+        found = dict[SlurmId, set[JobId]]()
+        with read_connection(self.engine) as connection:
+            for row in connection.execute(query):
+                found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return found
+
+    def highest_recognised_id(self) -> int:
+        """The highest SLURM id under which a look has recognised a job of the ledger; 0 when there is none."""
+        recognised = JOBS.c.cluster == self.cluster, JOBS.c.slurm_id.is_not(None), JOBS.c.slurm_submit_s.is_not(None)
+        with read_connection(self.engine) as connection:
+            query = select(JOBS.c.slurm_id).where(*recognised).order_by(JOBS.c.slurm_id.desc()).limit(1)
+            return int(connection.scalar(query) or 0)
+
+    def count_in_states(self, states: Iterable[str]) -> int:
+        """How many jobs are in these states."""
+        chosen = JOBS.c.state.in_(list(states))
+        with read_connection(self.engine) as connection:
+            query = select(func.count()).select_from(JOBS).where(JOBS.c.cluster == self.cluster, chosen)
+            return int(connection.scalar(query) or 0)
+
+
+def _apply_changes(
+    before: Jobs, changes: Sequence[JobChange]
+) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], EffectRequests]:
+    """Apply the changes to the jobs. Returns the jobs afterwards, the events to journal, and the wanted effects."""
+    after, happened, wanted = dict(before), [], EffectRequests()
+    for change in changes:
+        old = after.get(change.job_id)
+        new, effects = advance(old, change.event)
+        if new is None:
+            continue
+        after[change.job_id] = new
+        if new != old or isinstance(change.event, OperatorAbandonedEffect | SubmitOutcomeUnknown):
+            happened.append((new, change.event))
+        for effect in effects:
+            _merge_request(wanted, change.job_id, effect)
+    return after, happened, wanted
+
+
+def _merge_request(wanted: EffectRequests, job_id: JobId, effect: Effect) -> None:
+    due_in_s = wanted.get((job_id, effect.kind), effect.due_in_s)
+    wanted[job_id, effect.kind] = min(due_in_s, effect.due_in_s)

@@ -1,0 +1,20 @@
+"""The names of the advisory locks. Clusters share a database, so each name says whether clusters exclude each other. Pure."""
+
+from typing import NewType
+
+LockName = NewType("LockName", str)
+
+
+def cluster_lock(cluster: str, work: str) -> LockName:
+    """The lock of a piece of work of one cluster. A cluster's name has no space, so no two clusters share a name."""
+    return LockName(f"{cluster} {work}")
+
+
+def wallet_lock(chain_id: int, address: str) -> LockName:
+    """The lock under which transactions are signed. All clusters share it, because they may share a wallet."""
+    return LockName(f"wallet {chain_id} {address}")
+
+
+def directory_lock(directory: str) -> LockName:
+    """The lock under which accounts are made. All clusters share it: two of one directory must not give a number twice."""
+    return LockName(f"directory {directory}")

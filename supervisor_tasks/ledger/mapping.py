@@ -1,0 +1,139 @@
+"""Converts between the rows of the ledger and the `Job` of `advance`, and makes foreign text fit for Postgres."""
+
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from supervisor_tasks.jobs.events import Event, ScriptFetched
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    Job,
+    JobId,
+    Outcome,
+    SlurmId,
+    State,
+    Stop,
+    TopUp,
+)
+from supervisor_tasks.jobs.runs import JobRun
+
+MAX_TEXT_CHARACTERS = 2000  # characters of an error or of a piece of evidence
+
+
+def sanitize_text(text: str) -> str:
+    """A text that Postgres can store: lone surrogates and NUL characters are escaped."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def sanitize_and_truncate(text: str) -> str:
+    """A text that Postgres can store, cut to LONGEST_TEXT characters."""
+    return sanitize_text(text)[:MAX_TEXT_CHARACTERS]
+
+
+def sanitize_json(value: Any) -> Any:
+    """A value as JSON that Postgres can store. Texts are sanitized and cut; values of other types become texts."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {sanitize_and_truncate(str(key)): sanitize_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [sanitize_json(entry) for entry in value]
+    return sanitize_and_truncate(str(value))
+
+
+def job_from_row(row: RowMapping) -> Job:
+    """The job of a row of `jobs`. The row has `has_script` instead of the script."""
+    return Job(
+        job_id=JobId(row["job_id"]),
+        customer=Address(row["customer"]),
+        provider=Address(row["provider"]),
+        claim_key=row["claim_key"],
+        definition=Definition(**row["definition"]),
+        time_limit_min=row["time_limit_min"],
+        state=State(row["state"]),
+        chain_status=ChainStatus(row["chain_status"]),
+        chain_position=(row["chain_block"], row["chain_log_index"]),
+        last_event_block=row["last_event_block"],
+        reorg_deadline_block=row["reorg_deadline_block"],
+        has_script=row["has_script"],
+        grid_logger_url=row["grid_logger_url"],
+        slurm_id=None if row["slurm_id"] is None else SlurmId(row["slurm_id"]),
+        slurm_submit_s=row["slurm_submit_s"],
+        top_ups=tuple(TopUp(*entry) for entry in row["top_ups"]),
+        applied_limit_min=row["applied_limit_min"],
+        cancel_requested=row["cancel_requested"],
+        poll_count=row["poll_count"],
+        outcome=_outcome(row),
+        settled_by_operator=row["settled_by_operator"],
+        status_message=row["status_message"],
+        runs=tuple(JobRun(**entry) for entry in row["runs"]),
+        put_back=row["put_back"],
+        stop=None if row["stop_status"] is None else Stop(ChainStatus(row["stop_status"]), row["stop_reason"]),
+    )
+
+
+def row_from_job(job: Job) -> dict[str, Any]:
+    """The columns of `jobs` for a job, without the cluster, the script and the times."""
+    outcome = job.outcome
+    return {
+        "job_id": job.job_id,
+        "customer": job.customer,
+        "provider": job.provider,
+        "claim_key": job.claim_key,
+        "definition": to_json_value(job.definition),
+        "time_limit_min": job.time_limit_min,
+        "state": job.state.value,
+        "chain_status": int(job.chain_status),
+        "chain_block": job.chain_position[0],
+        "chain_log_index": job.chain_position[1],
+        "last_event_block": job.last_event_block,
+        "reorg_deadline_block": job.reorg_deadline_block,
+        "grid_logger_url": sanitize_text(job.grid_logger_url),
+        "slurm_id": job.slurm_id,
+        "slurm_submit_s": job.slurm_submit_s,
+        "top_ups": [[top_up.key, top_up.minutes, top_up.block] for top_up in job.top_ups],
+        "applied_limit_min": job.applied_limit_min,
+        "cancel_requested": job.cancel_requested,
+        "poll_count": job.poll_count,
+        "outcome_status": None if outcome is None else int(outcome.status),
+        "elapsed_s": None if outcome is None else outcome.elapsed_s,
+        "exit_status": None if outcome is None else outcome.exit_status,
+        "reason": None if outcome is None else sanitize_text(outcome.reason),
+        "settled_by_operator": job.settled_by_operator,
+        "status_message": sanitize_text(job.status_message),
+        "runs": [to_json_value(run) for run in job.runs],
+        "put_back": job.put_back,
+        "stop_status": None if job.stop is None else int(job.stop.status),
+        "stop_reason": None if job.stop is None else sanitize_text(job.stop.reason),
+    }
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """An event as the journal stores it. A script is left out, because `jobs` has it."""
+    if isinstance(event, ScriptFetched):
+        return {"bytes": len(event.script.encode()), "grid_logger_url": sanitize_text(event.grid_logger_url)}
+    return {entry.name: to_json_value(getattr(event, entry.name)) for entry in fields(event)}
+
+
+def _outcome(row: RowMapping) -> Outcome | None:
+    if row["outcome_status"] is None:
+        return None
+    return Outcome(
+        status=ChainStatus(row["outcome_status"]),
+        elapsed_s=row["elapsed_s"],
+        exit_status=row["exit_status"],
+        reason=row["reason"],
+    )
+
+
+def to_json_value(value: object) -> object:
+    """A value of an event as JSON: an enum by its name, a dataclass as an object."""
+    if isinstance(value, Enum):
+        return value.name
+    if is_dataclass(value):
+        return {entry.name: to_json_value(getattr(value, entry.name)) for entry in fields(value)}
+    return sanitize_text(value) if isinstance(value, str) else value

@@ -1,0 +1,65 @@
+"""Decisions of the operator that no program can make."""
+
+import secrets
+from collections.abc import Collection
+
+from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.ledger import outbox_sql
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.facts import SLURM_ACCEPTED, SLURM_CLUSTER, TRANSACTION_REQUESTS, UNEXPECTED_CLUSTER
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+
+ACCEPTED = "the operator accepted SLURM as it is"
+CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
+
+
+def forget(ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect) -> None:
+    """End a parked effect, and record this in the journal of its job."""
+    parameters = {"cluster": ledger.cluster, "id": effect_id}
+    ledger.record(JobChange(job_id, event), also=lambda connection: connection.execute(outbox_sql.FORGET, parameters))
+
+
+def held_back(ledger: Ledger) -> dict[JobId, int | None]:
+    """The jobs that the last sweep held back because they seem to be lost, and their SLURM ids."""
+    last = ledger.sweeps.last()
+    held: dict[str, int | None] = last[0].report.get("held", {}) if last else {}
+    return {JobId(name): number for name, number in held.items()}
+
+
+def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
+    """Panic jobs that the last sweep held back, all or these: the operator confirms that they are lost.
+
+    Returns the jobs that were panicked. The others were not held back, or have changed meanwhile.
+    """
+    held = held_back(ledger)
+    chosen = {name: number for name, number in held.items() if job_ids is None or name in job_ids}
+    before = ledger.jobs(chosen)
+    events = {
+        job_id: SlurmJobMissing(None if number is None else SlurmId(number), CONFIRMED_LOST)
+        for job_id, number in chosen.items()
+    }
+    after = ledger.record(*(JobChange(job_id, event) for job_id, event in events.items()))
+    ledger.sweeps.ask("the operator confirmed that jobs are lost")
+    return [job_id for job_id, job in after.items() if job != before.get(job_id)]
+
+
+def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> None:
+    """Have a worker of the chain queue bump or cancel a transaction; it has the wallet's key. A later request replaces an
+    earlier one about the same transaction.
+    """
+    known = ledger.facts.get(TRANSACTION_REQUESTS) or {}
+    ledger.facts.set(TRANSACTION_REQUESTS, known | {str(transaction_id): what})
+
+
+def accept_slurm(ledger: Ledger) -> None:
+    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are lost, and submissions go on."""
+    seen = ledger.facts.get(UNEXPECTED_CLUSTER)
+    if seen is not None:
+        ledger.facts.set(SLURM_CLUSTER, seen)
+        ledger.facts.clear_if(UNEXPECTED_CLUSTER, seen)
+    ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))  # a new value each time: the age of the fact is what counts
+    ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
+    for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
+        ledger.alarms.off(alarm)
+    ledger.sweeps.ask(ACCEPTED)

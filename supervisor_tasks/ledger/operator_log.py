@@ -1,0 +1,48 @@
+"""What operators changed by a command: who, when, what and why."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine, func, insert, select, update
+
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.tables import OperatorLogRow
+
+LOG = OperatorLogRow.metadata.tables["operator_log"]
+DONE = "done"
+
+
+class OperatorLog:
+    """The operators' changes of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def begin(self, *, operator: str, command: str, subject: str, change: str, reason: str) -> int:
+        """Store what is about to be changed; returns the id. The outcome is not known yet."""
+        texts = {"operator": operator, "command": command, "subject": subject, "change": change, "reason": reason}
+        row = {"cluster": self._cluster} | {name: sanitize_and_truncate(text) for name, text in texts.items()}
+        with self._engine.begin() as connection:
+            return int(connection.execute(insert(LOG).values(row).returning(LOG.c.id)).scalar_one())
+
+    def end(self, entry: int, outcome: str) -> None:
+        """Store what came of the change: DONE, or the error."""
+        with self._engine.begin() as connection:
+            connection.execute(update(LOG).where(LOG.c.id == entry).values(outcome=sanitize_and_truncate(outcome)))
+
+    def last(self, most: int, *, since: datetime | None = None) -> list[dict[str, Any]]:
+        """The last changes, the latest first. An outcome of None: the command ended before it could store one."""
+        columns = [column for column in LOG.c if column.name != "cluster"]
+        query = select(*columns).where(LOG.c.cluster == self._cluster).order_by(LOG.c.id.desc()).limit(most)
+        if since is not None:
+            query = query.where(LOG.c.at >= since)
+        with read_connection(self._engine) as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def now(self) -> datetime:
+        """The database's time."""
+        with read_connection(self._engine) as connection:
+            moment: datetime = connection.execute(select(func.now())).scalar_one()
+        return moment

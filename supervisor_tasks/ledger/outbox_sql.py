@@ -1,0 +1,288 @@
+"""The SQL statements of the outbox. Each handles any number of effects in one round trip."""
+
+from sqlalchemy import TextClause, text
+
+# The columns of an OpenEffect.
+_EFFECT = """effects.id, effects.job_id, effects.kind, effects.generation, effects.attempts, effects.unexpected_failures,
+        effects.contract_rejections,
+        COALESCE(effects.lease, 0) AS holder, effects.lease_token,
+        GREATEST(EXTRACT(EPOCH FROM effects.due_at - now()), 0)::float8 AS due_in_s"""
+
+
+def _returning(statement: str, *columns: str) -> TextClause:
+    return text(f"{statement} RETURNING {', '.join((_EFFECT, *columns))}")
+
+
+# Opens effects. An effect that is already open is brought forward, and its count of demands goes up by one. A parked
+# effect is tried once more, because the new event may help; if it does not, the effect is parked again at its first
+# failure. A demand for later (from a caller that has sent too many callbacks) leaves the effect parked: otherwise the
+# effect would be tried at once, and any caller could have it tried as often as it likes.
+OPEN = _returning(
+    """
+    INSERT INTO effects (cluster, job_id, kind, due_at, notified_at)
+    SELECT :cluster, wanted.job_id, wanted.kind, now() + wanted.due_in_s * interval '1 second', now()
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[]), CAST(:dues AS float8[]))
+        AS wanted(job_id, kind, due_in_s)
+    ON CONFLICT (cluster, job_id, kind) WHERE done_at IS NULL
+    DO UPDATE SET due_at = LEAST(effects.due_at, EXCLUDED.due_at), generation = effects.generation + 1, notified_at = now(),
+        parked_at = CASE WHEN EXCLUDED.due_at > now() THEN effects.parked_at END
+    """,
+    "lease",
+    "parked_at",
+)
+
+# Which of these leases still hold their effects. The rows stay locked until the transaction ends. A lease belongs to a
+# taking and not to a process: the same process may have lost the effect and taken it again meanwhile.
+HELD = text(
+    """
+    SELECT effects.id FROM effects
+    JOIN unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:lease_token AS bigint[]))
+        AS given(id, holder, lease_token) ON given.id = effects.id
+    WHERE done_at IS NULL AND lease = given.holder AND effects.lease_token = given.lease_token AND lease_until > now()
+    ORDER BY effects.id FOR UPDATE OF effects
+    """
+)
+
+# Ends effects that their holder has carried out. Each is done, or due again in `due_in_s`, or due at once if a demand
+# came in meanwhile. An effect that was carried out in vain still counts as failing: it has had no result, and its next
+# step does not change that.
+END = _returning(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = ended.failure_reason, notified_at = now(),
+        attempts = CASE WHEN ended.failure_reason IS NULL THEN 0 ELSE attempts END,
+        failing_since = CASE WHEN ended.failure_reason IS NOT NULL THEN COALESCE(failing_since, now()) END,
+        unexpected_failures = 0, contract_rejections = 0, evidence = NULL,
+        done_at = CASE WHEN effects.generation = ended.generation AND ended.due_in_s IS NULL THEN now() END,
+        due_at = CASE WHEN effects.generation = ended.generation
+            THEN now() + COALESCE(ended.due_in_s, 0) * interval '1 second' ELSE LEAST(effects.due_at, now()) END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:generation AS int[]), CAST(:dues AS float8[]), CAST(:holders AS bigint[]),
+        CAST(:lease_token AS bigint[]), CAST(:failure_reason AS text[]))
+        AS ended(id, generation, due_in_s, holder, lease_token, failure_reason)
+    WHERE effects.id = ended.id AND effects.done_at IS NULL
+        AND effects.lease = ended.holder AND effects.lease_token = ended.lease_token
+    """,
+    "parked_at",
+    "done_at",
+)
+
+# Closes the open effects of these (job, kind) pairs, even while a worker works on them.
+CLOSE = text(
+    """
+    UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[])) AS pointless(job_id, kind)
+    WHERE effects.cluster = :cluster AND effects.job_id = pointless.job_id AND effects.kind = pointless.kind
+        AND effects.done_at IS NULL
+    """
+)
+
+_DUE = "cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
+_TAKE = """
+    UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
+        lease_token = lease_token + 1
+    WHERE id IN ({chosen})
+    """
+
+
+def leasing(chosen: str) -> TextClause:
+    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it becomes the due condition."""
+    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE)))
+
+
+# Takes effects that are due and that no worker works on. Two takers never get the same effect. It takes no suspects:
+# effects with unexpected failures, for example ended workers.
+LEASE = leasing(
+    """
+    SELECT id FROM effects
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unexpected_failures < :suspect
+    ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    """
+)
+
+# Takes submissions of several customers: one group of each customer that has fewer than `at_once` groups under way. A
+# group has at most `of_one` jobs, those that have waited longest. Customers with the fewest groups under way come
+# first, then those that have waited longest. Effects of one customer that were taken at the same time are one group.
+# Only jobs in these two states have an effect of that kind.
+LEASE_GROUPS = leasing(
+    """
+    WITH due AS MATERIALIZED (
+        SELECT effects.id, customer, due_at, lease, lease_until
+        FROM jobs JOIN effects USING (cluster, job_id)
+        WHERE {due} AND kind = 'submit' AND state IN ('READY', 'SUBMITTING')
+            AND (lease IS NOT NULL OR unexpected_failures < :suspect)
+    ), busy AS (
+        SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
+    ), waiting AS (
+        SELECT id, customer, COALESCE(groups, 0) AS groups, min(due_at) OVER (PARTITION BY customer) AS since,
+            row_number() OVER (PARTITION BY customer ORDER BY due_at, id) AS place
+        FROM due LEFT JOIN busy USING (customer) WHERE lease IS NULL AND COALESCE(groups, 0) < :at_once
+    ), ranked AS (
+        SELECT id, place, dense_rank() OVER (ORDER BY groups, since, customer) AS turn FROM waiting
+    )
+    SELECT id FROM effects
+    WHERE id IN (SELECT id FROM ranked WHERE turn <= :most_groups AND place <= :of_one)
+        AND done_at IS NULL AND lease IS NULL
+    FOR UPDATE SKIP LOCKED
+    """
+)
+
+# Workers take groups, or a suspect, one after the other: each worker must count what the one before it has taken.
+ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
+
+HAS_SUSPECTS = text(
+    """
+    SELECT EXISTS (
+        SELECT FROM effects
+        WHERE cluster = :cluster AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
+            AND failing_since IS NOT NULL AND unexpected_failures >= :suspect
+    )
+    """
+)
+
+# Takes one suspect, while no other suspect is carried out in the whole cluster. If the worker dies, the cause is known.
+LEASE_SUSPECT = leasing(
+    """
+    SELECT id FROM effects
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL AND unexpected_failures >= :suspect
+        AND NOT EXISTS (
+            SELECT FROM effects AS other
+            WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
+                AND other.lease IS NOT NULL AND other.unexpected_failures >= :suspect
+        )
+    ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
+    """
+)
+
+# Extends the leases of effects that are still held and not carried out yet.
+EXTEND = text(
+    """
+    UPDATE effects SET lease_until = now() + :lease_s * interval '1 second'
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:holders AS bigint[]), CAST(:lease_token AS bigint[]))
+        AS given(id, holder, lease_token)
+    WHERE effects.id = given.id AND done_at IS NULL
+        AND lease = given.holder AND effects.lease_token = given.lease_token AND lease_until > now()
+    """
+)
+
+# Frees the leases of holders that are gone, and leases that have run out. The effect may be the cause of either, so it
+# counts as an unexpected failure; but not if the database has started since the lease, because that ends all holders.
+FREE_LEASES = text(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, notified_at = NULL,
+        unexpected_failures = unexpected_failures + counts, failing_since = COALESCE(failing_since, now()),
+        last_error = :error,
+        parked_at = CASE WHEN counts = 1 AND unexpected_failures + 1 >= :bound THEN now() END,
+        evidence = CASE WHEN counts = 1 AND unexpected_failures + 1 >= :bound
+            THEN jsonb_build_object('reason', CAST(:error AS text), 'attempts', attempts) END
+    FROM (
+        SELECT id AS freed,
+            (lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time())::int AS counts
+        FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
+            AND (lease_until < now() OR NOT lease = ANY(:alive))
+        FOR UPDATE SKIP LOCKED
+    ) AS held
+    WHERE id = freed
+    RETURNING id, job_id, kind, attempts, parked_at
+    """
+)
+
+# Effects that are due, that no worker works on, and for which no message was sent lately. `notified`: a message was
+# sent since the effect became due.
+FORGOTTEN = _returning(
+    """
+    UPDATE effects SET notified_at = now()
+    FROM (
+        SELECT id AS due, COALESCE(notified_at >= due_at, false) AS notified FROM effects
+        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
+            AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    ) AS forgotten
+    WHERE id = due
+    """,
+    "notified",
+)
+
+# Gives back effects that are held. They are due again later, or at once if a demand came in meanwhile. The counts
+# change so: `attempts` returns to 0 without an error, and also if the effect only waits; then only its waiting time is
+# counted. `unexpected_failures` returns to 0 unless this failure was unexpected. `contract_rejections` survive other
+# failures. They return to 0 without an error, but not if a demand came in while the effect was held: that demand may be
+# about a new refusal.
+POSTPONE = _returning(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, notified_at = NULL,
+        attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
+        unexpected_failures = CASE WHEN :unexpected THEN unexpected_failures + 1 ELSE 0 END,
+        contract_rejections = CASE WHEN :refused THEN contract_rejections + 1
+            WHEN CAST(:error AS text) IS NULL AND effects.generation = given.generation THEN 0 ELSE contract_rejections END,
+        failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
+        due_at = CASE WHEN effects.generation = given.generation
+            THEN now() + :due_in_s * interval '1 second' ELSE LEAST(effects.due_at, now()) END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:generation AS int[]), CAST(:holders AS bigint[]), CAST(:lease_token AS bigint[]))
+        AS given(id, generation, holder, lease_token)
+    WHERE effects.id = given.id AND effects.done_at IS NULL
+        AND effects.lease = given.holder AND effects.lease_token = given.lease_token
+    """,
+    "parked_at",
+)
+
+# Parks an effect until an operator decides or a new demand comes in. A demand that came in while the effect was being
+# carried out also counts: then the effect is due at once, and is not parked.
+PARK = _returning(
+    """
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
+        evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
+        parked_at = CASE WHEN generation = :generation THEN now() END, due_at = LEAST(due_at, now()), notified_at = now()
+    WHERE id = :id AND done_at IS NULL AND lease = :holder AND lease_token = :lease_token
+    """,
+    "parked_at",
+)
+
+# How many effects are parked; and how many are late, that is, fail for long and are still tried, with their figures.
+TROUBLE = text(
+    """
+    SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
+        count(*) FILTER (WHERE late) AS late,
+        COALESCE(max(attempts) FILTER (WHERE late), 0) AS most_tries,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)) FILTER (WHERE late), 0)::float8 AS longest_s,
+        (array_agg(last_error ORDER BY failing_since) FILTER (WHERE late))[1] AS last_error
+    FROM (
+        SELECT *, parked_at IS NULL AND (attempts > :late_tries
+            OR failing_since < now() - :late_s * interval '1 second') AS late
+        FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
+    ) AS failing
+    """
+)
+
+# How many effects fail whose last error begins with `words`, and up to five of the different errors.
+FAILING_WITH = text(
+    """
+    SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors
+    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND starts_with(last_error, :words)
+    """
+)
+
+# Starts effects over that are parked, or that have failed and wait for their next try: all, one job's, or one by id.
+RETRY = _returning(
+    """
+    UPDATE effects SET parked_at = NULL, due_at = now(), notified_at = NULL, attempts = 0, unexpected_failures = 0,
+        contract_rejections = 0,
+        failing_since = NULL
+    WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
+        AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
+        AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
+    """,
+)
+
+# Ends a parked effect that was not carried out.
+FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
+
+# Brings forward effects that wait for their next try: the thing that they waited for will not happen.
+HURRY = text(
+    """
+    UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL,
+        last_error = COALESCE(CAST(:error AS text), last_error),
+        contract_rejections = CASE WHEN CAST(:error AS text) IS NULL THEN contract_rejections ELSE contract_rejections + 1 END,
+        failing_since = CASE WHEN CAST(:error AS text) IS NULL THEN failing_since ELSE COALESCE(failing_since, now()) END
+    WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
+    """
+)

@@ -1,0 +1,57 @@
+"""Ticks: when each piece of periodic work last succeeded, by the database's clock."""
+
+import time
+
+from sqlalchemy import Engine, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.tables import PeriodicRunRow
+
+TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
+
+TICK_S = 1.0  # within this time, only the first tick of a name is written
+
+
+class PeriodicRuns:
+    """The ticks of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str, every_s: float = TICK_S) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._every_s = every_s
+        self._left_s: dict[str, float] = {}
+
+    def record(self, *names: str) -> None:
+        """Store that this periodic work has just succeeded. Each tick is written at most once in `every_s`."""
+        now_s = time.monotonic()
+        new = [name for name in names if now_s - self._left_s.get(name, float("-inf")) >= self._every_s]
+        if not new:
+            return
+        row = insert(TICKS).values(
+            [{"cluster": self._cluster, "name": name, "succeeded_at": func.now()} for name in new]
+        )
+        now = {"succeeded_at": func.now()}
+        with self._engine.begin() as connection:
+            connection.execute(row.on_conflict_do_update(index_elements=["cluster", "name"], set_=now))
+        self._left_s |= dict.fromkeys(new, now_s)
+
+    def remove(self, name: str) -> None:
+        """Delete a tick: this periodic work is not done any more."""
+        self._left_s.pop(name, None)
+        with self._engine.begin() as connection:
+            connection.execute(delete(TICKS).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
+
+    def ages_s(self) -> dict[str, float]:
+        """The ages of all ticks in seconds, by the database's clock."""
+        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at).label("age_s")
+        query = select(TICKS.c.name, age).where(TICKS.c.cluster == self._cluster)
+        with read_connection(self._engine) as connection:
+            return {row.name: float(row.age_s) for row in connection.execute(query)}
+
+    def age_s(self, name: str) -> float | None:
+        """How many seconds ago this periodic work succeeded, by the database's clock; None when it never did."""
+        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)
+        with read_connection(self._engine) as connection:
+            found = connection.scalar(select(age).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
+        return None if found is None else float(found)

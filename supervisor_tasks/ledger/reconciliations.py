@@ -1,0 +1,232 @@
+"""The rows that the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, case, delete, func, select, text
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from supervisor_tasks.jobs.model import (
+    MAX_LIMIT_MIN,
+    Address,
+    ChainStatus,
+    Definition,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
+from supervisor_tasks.jobs.paid import Paid, as_first_seen
+from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.facts import FACTS, TEXT, Fact
+from supervisor_tasks.ledger.mapping import sanitize_json
+from supervisor_tasks.ledger.tables import SweepRow
+from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
+
+SWEEPS = SweepRow.metadata.tables["sweeps"]
+
+KEPT = 500  # reports: those of five days, or of hours without accounting and with a slurmctld that forgets jobs soon
+STALE_S = 60.0  # work that was not touched for so long is overdue
+SWEEP_REQUESTED = Fact("sweep.requested", TEXT)  # the reasons why a sweep was asked for
+
+_JOBS = """
+    SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
+        cancel_requested, time_limit_min, top_ups, applied_limit_min, definition, runs, stop_status,
+        COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
+    FROM jobs
+    LEFT JOIN (
+        SELECT job_id, array_agg(kind) AS open, array_agg(kind) FILTER (WHERE parked_at IS NOT NULL) AS parked
+        FROM effects WHERE cluster = :cluster AND done_at IS NULL GROUP BY job_id
+    ) AS effects USING (job_id)
+    LEFT JOIN (
+        SELECT DISTINCT job_id FROM callbacks WHERE cluster = :cluster AND read_at IS NULL
+    ) AS heard USING (job_id)
+    WHERE jobs.cluster = :cluster
+"""
+_HOT = text(_JOBS + f"AND state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})")
+_NAMED = text(_JOBS + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))")
+
+# Due effects that no worker has taken, unread callbacks, and open transactions; each older than `stale_s`.
+_STALE = text(
+    """
+    SELECT
+        (SELECT count(*) FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+            AND due_at < now() - :stale_s * interval '1 second') AS effects,
+        (SELECT count(*) FROM callbacks WHERE cluster = :cluster AND read_at IS NULL
+            AND received_at < now() - :stale_s * interval '1 second') AS callbacks,
+        (SELECT count(*) FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')
+            AND created_at < now() - :stale_s * interval '1 second') AS transactions
+    """
+)
+_DUE = text(
+    """
+    SELECT EXISTS (SELECT 1 FROM facts WHERE cluster = :cluster AND name = :wanted)
+        OR COALESCE((
+            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
+            FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+        ), true)
+    """
+)
+_PRUNE = text(
+    """
+    DELETE FROM sweeps WHERE cluster = :cluster AND id <= (
+        SELECT id FROM sweeps WHERE cluster = :cluster ORDER BY id DESC OFFSET :kept LIMIT 1
+    )
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sweep that has begun, by the database's clock. `suspects` are the doubts of the last sweep with their ages in
+    seconds. `asked_at` is when a caller last asked for a sweep.
+    """
+
+    at: datetime
+    why: str
+    suspects: Mapping[str, float]
+    asked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A finished sweep."""
+
+    begun_at: datetime
+    finished_at: datetime
+    report: dict[str, Any]
+    id: int = 0
+
+
+class Sweeps:
+    """The sweeps of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    def ask(self, why: str) -> None:
+        """Ask for a sweep soon. Its report names the reasons of all callers. Several requests make one sweep, but a
+        request after a sweep has begun makes another one.
+        """
+        row = insert(FACTS).values(
+            cluster=self._cluster, name=SWEEP_REQUESTED.name, value=why, since=func.clock_timestamp()
+        )
+        known = FACTS.c.value.contains(why, autoescape=True)
+        value = case((known, FACTS.c.value), else_=FACTS.c.value + "; " + why)
+        more = row.on_conflict_do_update(
+            index_elements=["cluster", "name"], set_={"value": value, "since": func.clock_timestamp()}
+        )
+        with self._engine.begin() as connection:
+            connection.execute(more)
+
+    def due(self) -> bool:
+        """Whether a caller has asked for a sweep, or the last one is long enough ago."""
+        with read_connection(self._engine) as connection:
+            return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": SWEEP_REQUESTED.name}))
+
+    def begin(self, why: str) -> Begun:
+        """Begin a sweep, with the reasons of all callers. `keep` deletes the request, not `begin`: the worker may die
+        during the sweep.
+        """
+        wish = select(FACTS.c.value, FACTS.c.since).where(
+            FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
+        )
+        last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
+        with self._engine.begin() as connection:
+            asked, asked_at = connection.execute(wish).one_or_none() or (None, None)
+            now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
+            suspects = connection.scalar(last) or {}
+        ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
+        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages, asked_at)
+
+    def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
+        """Store a finished sweep. Delete its request if no newer one came meanwhile, and the oldest reports."""
+        now_s = begun.at.timestamp()
+        row = insert(SWEEPS).values(
+            cluster=self._cluster,
+            begun_at=begun.at,
+            report=bindparam("report", type_=JSONB),
+            suspects={name: now_s - age_s for name, age_s in suspects.items()},
+        )
+        wish = FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name, FACTS.c.since == begun.asked_at
+        served = delete(FACTS).where(*wish)
+        with self._engine.begin() as connection:
+            connection.execute(row, {"report": sanitize_json(report)})
+            connection.execute(served)
+            connection.execute(_PRUNE, {"cluster": self._cluster, "kept": KEPT})
+
+    def last(self, most: int = 1) -> list[Swept]:
+        """The last sweeps, the newest first."""
+        query = select(SWEEPS).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(most)
+        with read_connection(self._engine) as connection:
+            return [Swept(row.begun_at, row.finished_at, row.report, row.id) for row in connection.execute(query)]
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def hot(self, partition: str = "", *, compares_sizes: bool = False) -> dict[JobId, JobSummary]:
+        """All jobs that still need a decision. `partition` and `compares_sizes` go into what was paid for each job."""
+        with read_connection(self._engine) as connection:
+            return _known(connection.execute(_HOT, {"cluster": self._cluster}), partition, compares_sizes)
+
+    def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, JobSummary]:
+        """The jobs with these ids, or with these SLURM ids, in any state."""
+        if not (job_ids or slurm_ids):
+            return {}
+        parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
+        with read_connection(self._engine) as connection:
+            return _known(connection.execute(_NAMED, parameters))
+
+    def stale(self) -> dict[str, int]:
+        """How many effects, callbacks and transactions have waited for longer than STALE_S."""
+        with read_connection(self._engine) as connection:
+            row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
+        return {name: int(number) for name, number in row.items()}
+
+
+def _runs(row: Any) -> Runs:
+    return tuple(JobRun(**entry) for entry in row.runs)
+
+
+def _paid(row: Any, runs: Runs, partition: str, compares_sizes: bool) -> Paid:
+    limit_min = min(row.time_limit_min + sum(minutes for _, minutes, _ in row.top_ups), MAX_LIMIT_MIN)
+    paid = Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
+    return as_first_seen(paid, runs)
+
+
+def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:
+    sets: dict[tuple[str, ...], frozenset[EffectKind]] = {}  # many rows share the same few sets
+
+    def kinds(names: list[str]) -> frozenset[EffectKind]:
+        key = tuple(names)
+        if key not in sets:
+            sets[key] = frozenset(map(EffectKind, key))
+        return sets[key]
+
+    return {
+        JobId(row.job_id): JobSummary(
+            job_id=JobId(row.job_id),
+            customer=Address(row.customer),
+            provider=Address(row.provider),
+            state=State(row.state),
+            chain_status=ChainStatus(row.chain_status),
+            chain_block=row.chain_block,
+            slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
+            slurm_submit_s=row.slurm_submit_s,
+            cancel_requested=row.cancel_requested,
+            open=kinds(row.open),
+            parked=kinds(row.parked),
+            heard=row.heard,
+            earlier_limits_min=earlier_limits(
+                row.time_limit_min, (minutes for _, minutes, _ in row.top_ups), row.applied_limit_min, _runs(row)
+            ),
+            stopped=row.stop_status is not None,
+            paid=_paid(row, _runs(row), partition, compares_sizes),
+        )
+        for row in rows
+    }

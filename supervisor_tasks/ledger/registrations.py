@@ -1,0 +1,138 @@
+"""The provider's registration in the ledger: facts that one worker writes, and another worker or the operator reads."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Duration
+from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, Facts, dataclass_codec
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.registration_rules import RegistrationRecord, RegistrationStatus
+
+Machines = tuple[Machine, ...]
+
+NODES = "nodes"  # the tick of looks at the nodes to which SLURM answered
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What the contract allows the provider to do."""
+
+    valid: bool
+    waiting: bool
+    banned: bool
+
+
+def _machines(stored: str) -> Machines:
+    return tuple(Machine(*numbers) for numbers in json.loads(stored))
+
+
+def _stored_machines(machines: Machines) -> str:
+    return json.dumps([[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines])
+
+
+def _memory(stored: str) -> RegistrationRecord:
+    document = json.loads(stored)
+    return RegistrationRecord(**{**document, "rejected": tuple(document["rejected"])})
+
+
+HARDWARE = Fact("provider.hardware", Codec(_stored_machines, _machines))  # the machines that SLURM shows
+NO_USABLE_NODES_REASON = Fact("provider.no_usable_nodes_reason", TEXT)
+PERMISSION = Fact("provider.permission", dataclass_codec(Permission))  # as the claiming worker last read it
+REGISTRATION_STATUS = Fact("provider.registration_status", Codec(str, RegistrationStatus))
+REGISTRATION_RECORD = Fact(
+    "provider.registration_record", Codec(lambda memory: json.dumps(asdict(memory), sort_keys=True), _memory)
+)
+REGISTRATION = Fact("provider.registration", DOCUMENT)  # the state of the registration, for the operator
+REGISTRATION_REQUESTED = Fact(
+    "provider.registration_requested", TEXT
+)  # the operator asks for it; the value is the reason
+MEASUREMENT_REQUESTED = Fact("provider.measurement_requested", TEXT)
+
+
+class Registrations:
+    """The registration of one cluster. One worker at a time writes the memory."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._not_seen = Duration(facts, AlarmName.NO_USABLE_NODES.value)
+
+    def learn_hardware(self, machines: tuple[Machine, ...]) -> bool:
+        """Store the machines that SLURM shows. True when they differ from those before."""
+        return self._facts.set(HARDWARE, machines)
+
+    def forget_hardware(self) -> None:
+        """Delete the machines, because no worker has looked for a while. Their age starts again at 0."""
+        self._facts.clear(HARDWARE)
+
+    def hardware(self) -> tuple[tuple[Machine, ...], float]:
+        """The machines that SLURM shows, and for how many seconds it has shown them. Empty before the first look."""
+        known = self._facts.read(HARDWARE)
+        return ((), 0.0) if known is None else (known.value, known.age_s)
+
+    def forget_missed(self) -> None:
+        """End the time without nodes: a look has found working nodes, or no look is possible as SLURM does not work."""
+        self._not_seen.update(False)
+        if self._facts.get(NO_USABLE_NODES_REASON) is not None:
+            self._facts.clear(NO_USABLE_NODES_REASON)
+
+    def learn_why_not_seen(self, why: str) -> None:
+        """Store why a look has found no nodes, or has failed."""
+        self._facts.set(NO_USABLE_NODES_REASON, sanitize_and_truncate(why))
+
+    def why_no_nodes(self) -> tuple[str, float] | None:
+        """Why the last look found no working node, and for how many seconds there is none; None if it found one."""
+        why = self._facts.get(NO_USABLE_NODES_REASON)
+        return None if why is None or self._not_seen.subject() is None else (why, self._not_seen.seconds())
+
+    def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
+        """Store what the contract allows the provider to do. True when it differs from before."""
+        seen = Permission(valid, waiting, banned)
+        return self._facts.get(PERMISSION) != seen and self._facts.set(PERMISSION, seen)
+
+    def learn_standing(self, standing: RegistrationStatus) -> str | None:
+        """Store the provider's standing. Returns the one before, empty if there was none; None if it is unchanged."""
+        known = self._facts.get(REGISTRATION_STATUS)
+        if not self._facts.set(REGISTRATION_STATUS, standing):
+            return None
+        return "" if known is None else known.value
+
+    def standing(self) -> tuple[RegistrationStatus, float] | None:
+        """The provider's standing, and for how many seconds it has been so; None before it is known."""
+        known = self._facts.read(REGISTRATION_STATUS)
+        return None if known is None else (known.value, known.age_s)
+
+    def memory(self) -> RegistrationRecord:
+        """The stored memory of the registration; an empty one if none is stored."""
+        return self._facts.get(REGISTRATION_RECORD) or RegistrationRecord()
+
+    def keep(self, memory: RegistrationRecord) -> None:
+        """Store the memory of the registration."""
+        self._facts.set(REGISTRATION_RECORD, memory)
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Store the state of the registration, for the operator."""
+        self._facts.set(REGISTRATION, document)
+
+    def told(self) -> dict[str, Any] | None:
+        """The state of the registration, for the operator; None before a worker has stored it."""
+        return self._facts.get(REGISTRATION)
+
+    def ask(self, what: Fact[str], why: str) -> None:
+        """Ask for this work soon, for a reason. Asking twice has the same effect as once."""
+        self._facts.set(what, why)
+
+    def asked(self, what: Fact[str]) -> str:
+        """The reason why the operator asks for this work; empty when it is not asked for."""
+        return self._facts.get(what) or ""
+
+    def served(self, what: Fact[str], why: str, connection: Connection | None = None) -> None:
+        """Delete a request that was carried out. A request with another reason, made meanwhile, stays. With a
+        connection, this is part of its transaction.
+        """
+        if why:
+            self._facts.clear_if(what, why, connection)

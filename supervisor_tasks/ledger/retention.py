@@ -1,0 +1,184 @@
+"""Old rows: what the ledger still needs stays, and the rest is deleted in small batches.
+
+A job is deleted as a whole, with its events, effects, callbacks and transactions, so no query ever sees half of it.
+docs/explanation/retention.md has the rules.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.benchmarks import MOST_ENDED, MOST_MEASURED
+from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
+from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
+
+HELD = Fact("retention.held", TEXT)  # why the operator has nothing deleted: an audit is under way
+SCRIPTS_KEPT_DAYS = 7
+BATCH = 200  # jobs, or other rows, in one transaction
+PASS_S = 20.0  # for the batches of one call
+PASS_JOBS = 5000  # for the jobs of one call
+RUNS_KEPT = max(MOST_MEASURED, MOST_ENDED)  # benchmark runs that the registration reads, of any age
+
+# A reorganisation goes no deeper than the first block whose hash is kept. Without one, nothing counts as final.
+_FINAL = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"
+_COLD = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.chain_status < {ChainStatus.SCHEDULED:d})"
+_UNNAMED = """
+    NOT EXISTS (SELECT FROM alarms WHERE cluster = :cluster AND strpos(details::text, jobs.job_id) > 0)
+    AND NOT EXISTS (
+        SELECT FROM (SELECT suspects FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1) AS last
+        WHERE strpos(last.suspects::text, jobs.job_id) > 0
+    )
+"""
+# Of a transaction: it is mined or replaced below the last block that can be lost, and is not the one from which the
+# wallet takes its next nonce.
+_OVER = f"""
+    transactions.done_at IS NOT NULL AND COALESCE(transactions.block_number, 0) < {_FINAL}
+    AND EXISTS (
+        SELECT FROM transactions AS later
+        WHERE later.chain_id = transactions.chain_id AND later.address = transactions.address
+            AND later.nonce > transactions.nonce
+    )
+"""
+_QUIET = f"""
+    {_COLD} AND jobs.last_event_block < {_FINAL} AND jobs.reorg_deadline_block IS NULL
+    AND NOT EXISTS (
+        SELECT FROM effects WHERE effects.cluster = jobs.cluster AND effects.job_id = jobs.job_id AND done_at IS NULL
+    )
+    AND NOT EXISTS (
+        SELECT FROM callbacks
+        WHERE callbacks.cluster = jobs.cluster AND callbacks.job_id = jobs.job_id AND read_at IS NULL
+    )
+    AND NOT EXISTS (
+        SELECT FROM foreign_claims
+        WHERE foreign_claims.cluster = jobs.cluster AND foreign_claims.job_id = jobs.job_id
+    )
+    AND {_UNNAMED}
+"""  # noqa: S608  only constants
+_SCRIPTS = text(
+    f"""
+    UPDATE jobs SET script = NULL WHERE (cluster, job_id) IN (
+        SELECT cluster, job_id FROM jobs
+        WHERE cluster = :cluster AND state = 'SETTLED' AND script IS NOT NULL
+            AND updated_at < now() - make_interval(days => :days) AND {_QUIET}
+        ORDER BY updated_at LIMIT :most FOR UPDATE OF jobs SKIP LOCKED
+    )
+    """  # noqa: S608  only constants
+)
+_OLD_JOBS = text(
+    f"""
+    SELECT job_id FROM jobs
+    WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
+        AND updated_at < now() - make_interval(days => :days) AND {_QUIET}
+        AND NOT EXISTS (
+            SELECT FROM transactions
+            WHERE transactions.cluster = jobs.cluster AND transactions.job_id = jobs.job_id
+                AND COALESCE({_OVER}, false) IS FALSE
+        )
+    ORDER BY updated_at LIMIT :most FOR UPDATE OF jobs SKIP LOCKED
+    """  # noqa: S608  only constants
+)
+_OF_JOBS = ("effects", "events", "callbacks", "transactions", "jobs")  # jobs last: effects refer to them
+_LOOSE_TRANSACTIONS = text(
+    f"""
+    DELETE FROM transactions WHERE id IN (
+        SELECT id FROM transactions
+        WHERE cluster = :cluster AND job_id IS NULL AND done_at < now() - make_interval(days => :days) AND {_OVER}
+            AND NOT EXISTS (
+                SELECT FROM facts WHERE facts.cluster = :cluster AND facts.name = '{REGISTRATION_RECORD.name}'
+                    AND facts.value::jsonb ->> 'intent' = transactions.intent
+            )
+        ORDER BY done_at LIMIT :most FOR UPDATE OF transactions SKIP LOCKED
+    )
+    """  # noqa: S608  only constants
+)
+_SWEEPS = text(
+    """
+    DELETE FROM sweeps WHERE id IN (
+        SELECT id FROM sweeps
+        WHERE cluster = :cluster AND finished_at < now() - make_interval(days => :days)
+            AND id < (SELECT max(id) FROM sweeps WHERE cluster = :cluster)
+        ORDER BY id LIMIT :most
+    )
+    """
+)
+_BENCHMARK_RUNS = text(
+    """
+    DELETE FROM benchmark_runs WHERE id IN (
+        SELECT id FROM benchmark_runs
+        WHERE cluster = :cluster AND ended_at < now() - make_interval(days => :days) AND id <= (
+            SELECT id FROM benchmark_runs WHERE cluster = :cluster ORDER BY id DESC OFFSET :kept LIMIT 1
+        )
+        ORDER BY id LIMIT :most
+    )
+    """
+)
+Deletion = Callable[[Connection], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What one call has deleted: rows by table (and `scripts`). `left`: it ended before all was done."""
+
+    rows: Mapping[str, int]
+    left: bool
+
+
+class Retention:
+    """The old rows of one cluster. `days` is how long rows are kept after their end; 0: for ever."""
+
+    def __init__(self, engine: Engine, cluster: str, days: int) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._days = days
+        self._facts = Facts(engine, cluster)
+
+    def held(self) -> str | None:
+        """Why the operator has nothing deleted; None when it is not so."""
+        return self._facts.get(HELD)
+
+    def delete(self, goes_on: Callable[[], bool]) -> Deleted:
+        """Delete old rows in small transactions, until none is left, PASS_S or PASS_JOBS is reached, or `goes_on`
+        returns False. Another call continues. While the operator holds deletions, it does nothing.
+        """
+        found, until_s = Counter[str](), time.monotonic() + PASS_S
+        if self.held() is not None:
+            return Deleted(found, left=False)
+        for deletion in self._deletions():
+            rows = self._one_batch(deletion)
+            while any(rows.values()):
+                found.update(rows)
+                if time.monotonic() > until_s or found["jobs"] >= PASS_JOBS or not goes_on():
+                    return Deleted(found, left=True)
+                rows = self._one_batch(deletion)
+        return Deleted(found, left=False)
+
+    def _one_batch(self, deletion: Deletion) -> Mapping[str, int]:
+        with self._engine.begin() as connection:
+            return deletion(connection)
+
+    def _deletions(self) -> Iterator[Deletion]:
+        yield self._statement("scripts", _SCRIPTS, days=SCRIPTS_KEPT_DAYS)
+        if self._days:
+            yield self._jobs
+            yield self._statement("transactions", _LOOSE_TRANSACTIONS, days=self._days)
+            yield self._statement("sweeps", _SWEEPS, days=self._days)
+            yield self._statement("benchmark_runs", _BENCHMARK_RUNS, days=self._days, kept=RUNS_KEPT)
+
+    def _statement(self, what: str, statement: TextClause, **parameters: Any) -> Deletion:
+        where = {"cluster": self._cluster, "most": BATCH, **parameters}
+        return lambda connection: {what: connection.execute(statement, where).rowcount}
+
+    def _jobs(self, connection: Connection) -> Mapping[str, int]:
+        where = {"cluster": self._cluster, "most": BATCH, "days": self._days}
+        job_ids = list(connection.scalars(_OLD_JOBS, where))
+        return {table: _delete_of(connection, table, self._cluster, job_ids) for table in _OF_JOBS if job_ids}
+
+
+def _delete_of(connection: Connection, table: str, cluster: str, job_ids: list[str]) -> int:
+    statement = text(f"DELETE FROM {table} WHERE cluster = :cluster AND job_id = ANY(:job_ids)")  # noqa: S608
+    return connection.execute(statement, {"cluster": cluster, "job_ids": job_ids}).rowcount

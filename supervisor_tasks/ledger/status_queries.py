@@ -1,0 +1,369 @@
+"""The queries of an operator. All of them, except those about one job, read partial indexes, so that a million settled
+jobs cost nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.alarms import Alarm, Alarms, Switch, Switches
+from supervisor_tasks.ledger.facts import ENDPOINTS, Facts
+from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
+from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+
+Row = dict[str, Any]
+
+_HEX_OF_ID = 66  # characters of a complete job id, or of a hash
+_DIGITS_OF_BIGINT = 19
+MOST_NAMED = 5  # jobs that one name may have, before the rest is left out
+MOST = 1000  # rows of a list
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    """The open effects of a kind: due and not begun, waiting for their time, under way (`leased`), parked. `failing`
+    counts those that fail and are not parked. `oldest_due_s` is for how long the first one has been due.
+    """
+
+    kind: str
+    due: int
+    waiting: int
+    leased: int
+    parked: int
+    failing: int
+    oldest_due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The wallet, as the ledger knows it."""
+
+    address: str
+    chain_id: int
+    next_nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are wanted: in these states (none: all that are not settled), of the customer whose address begins so,
+    and claimed at most `since` ago. `sort` is a key of SORTED_BY.
+    """
+
+    states: tuple[str, ...] = ()
+    customer: str | None = None
+    since: timedelta | None = None
+    sort: str = "age"
+    limit: int = MOST
+
+    @property
+    def source(self) -> str:
+        """The query without its order. Without states, it reads the partial index of jobs that are not settled."""
+        return _JOBS_IN_STATES if self.states else _JOBS_OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSummary:
+    """The state of a cluster. Settled jobs are not counted: there may be millions of them."""
+
+    cluster: str
+    jobs: dict[str, int]
+    effects: list[EffectCount]
+    unread_callbacks: dict[int, int]
+    oldest_unread_s: float
+    transactions: dict[str, int]
+    oldest_transaction_s: float
+    wallet: Writer | None
+    cursors: dict[str, int]
+    ticks_s: dict[str, float]
+    alarms: list[Alarm]
+    claiming_paused: bool
+    held: bool  # no job is submitted to SLURM
+    last_sweep: Swept | None
+    since_sweep_s: float
+    standing: RegistrationStatus | None = None
+    endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
+
+
+class Overview:
+    """The queries about one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def snapshot(self) -> StatusSummary:
+        """The state of the cluster, in one summary."""
+        facts = Facts(self._engine, self._cluster)
+        last_sweep = next(iter(Sweeps(self._engine, self._cluster).last()), None)
+        with self._engine.connect() as connection:
+            unread = self._rows(connection, _UNREAD)
+            transactions = self._rows(connection, _TRANSACTIONS)
+            return StatusSummary(
+                cluster=self._cluster,
+                jobs={row["state"]: row["n"] for row in self._rows(connection, _JOBS)},
+                effects=[EffectCount(**row) for row in self._rows(connection, _EFFECTS)],
+                unread_callbacks={row["status"]: row["n"] for row in unread},
+                oldest_unread_s=max((row["oldest_s"] for row in unread), default=0.0),
+                transactions={row["state"]: row["n"] for row in transactions},
+                oldest_transaction_s=max((row["oldest_s"] for row in transactions), default=0.0),
+                wallet=next((Writer(**row) for row in self._rows(connection, _WALLET)), None),
+                cursors={row["stream"]: row["block_number"] for row in self._rows(connection, _CURSORS)},
+                ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
+                alarms=Alarms(self._engine, self._cluster).all(),
+                standing=facts.get(REGISTRATION_STATUS),
+                endpoints=facts.get(ENDPOINTS) or {},
+                claiming_paused=Switches(self._engine, self._cluster).is_set(Switch.CLAIMING_PAUSED),
+                held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_PAUSED),
+                last_sweep=last_sweep,
+                since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
+            )
+
+    def now(self) -> datetime:
+        """The database's time, from which ages count."""
+        with self._engine.connect() as connection:
+            moment: datetime = connection.scalar(text("SELECT now()"))
+            return moment
+
+    def jobs(self, wanted: "JobFilter | None" = None) -> list[Row]:
+        """The jobs that are wanted, or all that are not settled, the latest first; at most MOST."""
+        wanted = wanted or JobFilter()
+        since_s = None if wanted.since is None else wanted.since.total_seconds()
+        query = f"{wanted.source} {SORTED_BY[wanted.sort]} LIMIT :most"
+        with self._engine.connect() as connection:
+            return self._rows(
+                connection,
+                query,
+                states=list(wanted.states),
+                customer=f"{wanted.customer.lower()}%" if wanted.customer else None,
+                since_s=since_s,
+                most=min(wanted.limit, MOST),
+            )
+
+    def by_state(self) -> list[Row]:
+        """How many jobs that are not settled are in each state, and since when the one that is there longest."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _BY_STATE)
+
+    def named(self, name: str) -> list[str]:
+        """The ids of the jobs with this name, at most MOST_NAMED: slurm:NUMBER, customer:ADDRESS (those that are not
+        settled), or the beginning of an id. Of the last form, only a complete id is cheap.
+        """
+        kind, _, value = name.lower().rpartition(":")
+        known = kind in _NAMED and len(value) <= _HEX_OF_ID and set(value) <= _CHARACTERS[kind] and value != ""
+        if not known:
+            return []
+        with self._engine.connect() as connection:
+            rows = self._rows(connection, _NAMED[kind], value=_PATTERN[kind](value), most=MOST_NAMED)
+            return [row["job_id"] for row in rows]
+
+    def job(self, job_id: str) -> Row:
+        """The row of a job, for an operator."""
+        with self._engine.connect() as connection:
+            (row,) = self._rows(connection, _JOB, job_id=job_id)
+            return row
+
+    def story(self, job_id: str) -> list[Row]:
+        """All that the ledger has stored about a job, in the order of time: `at`, `source`, `what`, `details`."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _STORY, job_id=job_id)
+
+    def effects(self, place: str | None = None, kind: str | None = None, most: int = MOST) -> list[Row]:
+        """The open effects, the one that is due first at the beginning; `place` is due, waiting, leased or parked."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _OPEN_EFFECTS, place=place, kind=kind, most=min(most, MOST))
+
+    def retryable(self, effect_id: int | None = None, job_id: str | None = None) -> list[Row]:
+        """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MOST."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _RETRYABLE, effect_id=effect_id, job_id=job_id, most=MOST)
+
+    def parked(self) -> list[Row]:
+        """The effects that wait for the operator, the one that has waited longest first."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _PARKED, most=MOST)
+
+    def transactions(self, only_open: bool, most: int = MOST) -> list[Row]:
+        """The latest transactions, or only those that are not known to be mined; at most MOST."""
+        query = _OPEN_TRANSACTIONS if only_open else _LATEST_TRANSACTIONS
+        with self._engine.connect() as connection:
+            return self._rows(connection, query, most=min(most, MOST))
+
+    def transaction(self, name: str) -> list[Row]:
+        """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
+        number = int(name) if name.isascii() and name.isdigit() and len(name) < _DIGITS_OF_BIGINT else None
+        beginning = name.lower() if _is_hex(name.lower()) else None
+        if number is None and beginning is None:
+            return []
+        with self._engine.connect() as connection:
+            found = self._rows(connection, _TRANSACTION, number=number, beginning=beginning and f"{beginning}%")
+            for row in found:
+                row["signatures"] = self._rows(connection, _SIGNATURES, number=row["id"])
+            return found
+
+    def _rows(self, connection: Connection, query: str, **parameters: object) -> list[Row]:
+        rows = connection.execute(text(query), {"cluster": self._cluster, **parameters}).mappings()
+        return [_plain(row) for row in rows]
+
+
+def _plain(row: Mapping[Any, Any]) -> Row:
+    return {
+        str(name): ChainStatus(value).name
+        if name in ("chain_status", "outcome_status") and value is not None
+        else value
+        for name, value in row.items()
+    }
+
+
+def _age_s(connection: Connection, moment: datetime) -> float:
+    """Seconds since then, by the database's clock."""
+    return float(connection.scalar(text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"), {"moment": moment}) or 0)
+
+
+_BY_STATE = """
+    SELECT state, count(*) AS jobs, min(updated_at) AS oldest_at FROM jobs
+    WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"""
+
+_JOBS = "SELECT state, count(*) AS n FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"
+
+_EFFECTS = """
+    SELECT kind,
+        count(*) FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at <= now()) AS due,
+        count(*) FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at > now()) AS waiting,
+        count(*) FILTER (WHERE lease IS NOT NULL) AS leased,
+        count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
+        count(*) FILTER (WHERE parked_at IS NULL AND failing_since IS NOT NULL) AS failing,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - due_at))
+            FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at <= now()), 0)::float8 AS oldest_due_s
+    FROM effects WHERE cluster = :cluster AND done_at IS NULL GROUP BY kind ORDER BY kind"""
+
+_UNREAD = """
+    SELECT status, count(*) AS n, max(EXTRACT(EPOCH FROM now() - received_at))::float8 AS oldest_s
+    FROM callbacks WHERE cluster = :cluster AND read_at IS NULL GROUP BY status ORDER BY status"""
+
+_TRANSACTIONS = """
+    SELECT state, count(*) AS n, max(EXTRACT(EPOCH FROM now() - created_at))::float8 AS oldest_s
+    FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT') GROUP BY state ORDER BY state"""
+
+_WALLET = """
+    SELECT address, chain_id, (SELECT max(nonce) + 1 FROM transactions AS of_it
+        WHERE of_it.chain_id = last.chain_id AND of_it.address = last.address) AS next_nonce
+    FROM (SELECT address, chain_id FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT 1) AS last"""
+
+_CURSORS = "SELECT stream, block_number FROM cursors WHERE cluster = :cluster ORDER BY stream"
+
+_TICKS = """
+    SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s
+    FROM periodic_runs WHERE cluster = :cluster ORDER BY name"""
+
+_JOB_COLUMNS = """
+    SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, elapsed_s, created_at, updated_at,
+        COALESCE(reason, status_message) AS reason
+    FROM jobs WHERE cluster = :cluster
+        AND (CAST(:customer AS text) IS NULL OR customer LIKE :customer)
+        AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
+_JOBS_OPEN = f"{_JOB_COLUMNS} AND state <> 'SETTLED' AND cardinality(CAST(:states AS text[])) = 0"
+_JOBS_IN_STATES = f"{_JOB_COLUMNS} AND state = ANY(:states)"
+SORTED_BY = {
+    "age": "ORDER BY created_at DESC, job_id",
+    "changed": "ORDER BY updated_at DESC, job_id",
+    "state": "ORDER BY state, created_at DESC, job_id",
+    "customer": "ORDER BY customer, created_at DESC, job_id",
+    "slurm": "ORDER BY slurm_id DESC NULLS LAST, job_id",
+}
+
+_HEX = frozenset("0123456789abcdefx")
+_CHARACTERS = {"": _HEX, "slurm": frozenset("0123456789"), "customer": _HEX}
+_PATTERN: dict[str, Callable[[str], Any]] = {
+    "": lambda value: _of_hex(value) + ("" if len(value) == _HEX_OF_ID else "%"),
+    "slurm": lambda value: min(int(value), 2**63 - 1),
+    "customer": lambda value: _of_hex(value) + "%",
+}
+_NAMED = {
+    "": "SELECT job_id FROM jobs WHERE cluster = :cluster AND job_id LIKE :value ORDER BY job_id LIMIT :most",
+    "slurm": "SELECT job_id FROM jobs WHERE cluster = :cluster AND slurm_id = :value ORDER BY created_at DESC LIMIT :most",
+    "customer": "SELECT job_id FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' AND customer LIKE :value"
+    " ORDER BY created_at DESC LIMIT :most",
+}
+
+
+def _of_hex(value: str) -> str:
+    return value if value.startswith("0x") else f"0x{value}"
+
+
+def _is_hex(value: str) -> bool:
+    return value.startswith("0x") and 2 < len(value) <= _HEX_OF_ID and set(value[2:]) <= _HEX - {"x"}
+
+
+_JOB = """
+    SELECT job_id, state, chain_status, chain_block, slurm_id, customer, provider, definition, time_limit_min,
+        applied_limit_min, top_ups, cancel_requested, outcome_status, elapsed_s, exit_status, reason, status_message,
+        settled_by_operator, grid_logger_url, octet_length(script) AS script_bytes, claim_key, created_at, updated_at
+    FROM jobs WHERE cluster = :cluster AND job_id = :job_id"""
+
+_STORY = """
+    SELECT at, source, what, details FROM (
+        SELECT at, 'journal' AS source, name AS what, details || jsonb_build_object('state', state) AS details, id
+        FROM events WHERE cluster = :cluster AND job_id = :job_id
+        UNION ALL
+        SELECT created_at, 'effect', kind, jsonb_strip_nulls(jsonb_build_object('effect', id, 'attempts', attempts,
+            'due_at', due_at, 'done_at', done_at, 'parked_at', parked_at, 'last_error', last_error,
+            'evidence', evidence)), id
+        FROM effects WHERE cluster = :cluster AND job_id = :job_id
+        UNION ALL
+        SELECT received_at, 'callback', 'status ' || status, jsonb_build_object('slurm_id', slurm_id,
+            'duration_s', duration_s, 'exit_code', exit_code, 'peer', peer, 'read_at', read_at), id
+        FROM callbacks WHERE cluster = :cluster AND job_id = :job_id
+        UNION ALL
+        SELECT created_at, 'transaction', purpose, jsonb_strip_nulls(jsonb_build_object('hash', hash, 'nonce', nonce,
+            'state', state, 'block', block_number, 'error', error, 'sent_at', sent_at, 'done_at', done_at)), id
+        FROM transactions WHERE cluster = :cluster AND job_id = :job_id
+    ) AS told ORDER BY at, source, id"""
+
+_OPEN_EFFECTS = """
+    SELECT * FROM (
+        SELECT effects.id AS effect, effects.job_id, kind, CASE WHEN parked_at IS NOT NULL THEN 'parked'
+                WHEN lease IS NOT NULL THEN 'leased' WHEN due_at <= now() THEN 'due' ELSE 'waiting' END AS place,
+            jobs.state, due_at, attempts, failing_since, parked_at, last_error, evidence
+        FROM effects JOIN jobs USING (cluster, job_id)
+        WHERE cluster = :cluster AND done_at IS NULL AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+    ) AS open WHERE CAST(:place AS text) IS NULL OR place = :place
+    ORDER BY due_at, effect LIMIT :most"""
+
+_RETRYABLE = """
+    SELECT id AS effect, job_id, kind FROM effects
+    WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
+        AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
+        AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
+    ORDER BY failing_since, id LIMIT :most"""
+
+_PARKED = """
+    SELECT effects.id AS effect, effects.job_id, kind, jobs.state, parked_at, attempts, last_error, evidence
+    FROM effects JOIN jobs USING (cluster, job_id)
+    WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND parked_at IS NOT NULL
+    ORDER BY parked_at LIMIT :most"""
+
+_TRANSACTION_COLUMNS = (
+    "id, nonce, purpose, job_id, state, hash, max_fee_wei::text AS max_fee_wei, block_number, error, created_at, sent_at,"
+    " done_at"
+)
+_OPEN_TRANSACTIONS = (
+    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')"  # noqa: S608
+    " ORDER BY id LIMIT :most"
+)
+_LATEST_TRANSACTIONS = (
+    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT :most"  # noqa: S608
+)
+_TRANSACTION = f"""
+    SELECT {_TRANSACTION_COLUMNS}, chain_id, address, intent, gas, priority_fee_wei::text AS priority_fee_wei, block_hash,
+        contested_at
+    FROM transactions WHERE cluster = :cluster AND (id = CAST(:number AS bigint) OR id IN (
+        SELECT transaction_id FROM signatures WHERE hash LIKE CAST(:beginning AS text)
+    )) ORDER BY id LIMIT 2"""  # noqa: S608
+_SIGNATURES = """
+    SELECT hash, max_fee_wei::text AS max_fee_wei, priority_fee_wei::text AS priority_fee_wei, head, signed_at
+    FROM signatures WHERE transaction_id = :number ORDER BY signed_at, hash"""

@@ -1,0 +1,25 @@
+"""The names of the ticks that show whether the fleet is alive, and their greatest ages. Pure.
+
+The probe imports this module and little else.
+"""
+
+CLOCK = "clock"  # the tick that the clock leaves
+CLOCK_TICK_EVERY_S = 5.0
+CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
+OLD_ROWS_DELETED = "old rows deleted"  # no old row was left
+# The clock starts this work at least once in so many seconds, even if nothing asks for it. Its end shows that its
+# workers are alive.
+IDLE_S = {
+    "scan": 75.0,
+    "accounts": 300.0,
+    "check_alarms": 120.0,
+    "benchmark": 300.0,
+    "check_slurm": 60.0,
+    "register": 300.0,
+    "refresh_inventory": 60.0,
+}
+
+
+def finished_key(name: str) -> str:
+    """The name of the tick that periodic work leaves whenever it ends, even if SLURM or a node did not answer."""
+    return f"{name} finished"

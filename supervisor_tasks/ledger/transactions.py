@@ -1,0 +1,428 @@
+"""The wallet's part of the ledger: transactions, all their signatures, and the mark of the ledger's own calls."""
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
+from supervisor_tasks.ledger.counters import Amounts, Counters, Total
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.tables import InstanceTagRow, SignatureRow, TransactionRow
+from supervisor_tasks.provider.registration_rules import TransactionStatus
+from supervisor_tasks.wallet.fees import Fees
+from supervisor_tasks.wallet.raw_transaction import MARK_BYTES
+
+TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+SIGNATURES = SignatureRow.metadata.tables["signatures"]
+MARKS = InstanceTagRow.metadata.tables["instance_tags"]
+
+FILL = "fill"  # the purpose of a transaction that only uses up a nonce
+OPEN = ("SIGNED", "SENT")
+COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")  # at most
+INTENT_FREE = ("REVERTED", "FOREIGN")  # states in which the intent is free for another transaction
+SAID = 500  # characters of a node's answer that are kept
+ADDRESS_DIGITS = 40
+WORD_DIGITS = 66  # with 0x
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"  # Transfer(address,address,uint256)
+
+# Refusals after which the node still has the transaction, or one that took its place.
+NODE_HAS_IT = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A transaction that is not known to be mined.
+
+    `hashes` are those of all its signatures, oldest first; `raw` and `hash` are of the present one. Ages are in
+    seconds: see wallet.pending_policy.Pending.
+    """
+
+    id: int
+    address: str
+    nonce: int
+    hash: str
+    raw: bytes
+    hashes: tuple[str, ...]
+    purpose: str
+    job_id: str | None
+    gas: int
+    fees: Fees
+    accepted: bool
+    refusal: NodeErrorKind | None
+    sent_age_s: float
+    signed_age_s: float
+    contested_age_s: float | None
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """A transaction with its receipt. `hash` is of the signature that was mined. `given_up`: this signature does
+    nothing (see Wallet.give_up), so the intent is not done. `earned` is what the called contract paid to the sender, in
+    the smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
+    """
+
+    sent: Sent
+    success: bool
+    block_number: int
+    block_hash: str
+    hash: str
+    gas_used: int
+    given_up: bool = False
+    gas_price_wei: int = 0
+    earned: int = 0
+
+    @classmethod
+    def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
+        """From the answer of eth_getTransactionReceipt."""
+        given_up = sent.purpose != FILL and (receipt.get("to") or "").lower() == sent.address
+        return cls(
+            sent,
+            int(receipt["status"], 16) == 1 and not given_up,
+            int(receipt["blockNumber"], 16),
+            receipt["blockHash"],
+            receipt["transactionHash"],
+            int(receipt["gasUsed"], 16),
+            given_up,
+            int(receipt.get("effectiveGasPrice") or "0x0", 16),
+            _earned(receipt, sent.address),
+        )
+
+    @property
+    def result(self) -> str:
+        """The result, as the counter of transactions names it."""
+        if self.given_up:
+            return "given_up"
+        return "mined" if self.success else "reverted"
+
+
+@dataclass(frozen=True, slots=True)
+class OldestOpen:
+    """The transaction that all others wait behind."""
+
+    id: int
+    nonce: int
+    purpose: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """The open transactions: the oldest one of any address, and the most that those of one address can cost, in Wei."""
+
+    oldest: OldestOpen | None
+    cost_wei: int
+
+
+class TransactionStore:
+    """The transactions of one cluster on one chain."""
+
+    def __init__(self, engine: Engine, cluster: str, chain_id: int) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._chain_id = chain_id
+        self._counters = Counters(engine, cluster)
+        self._mark: bytes | None = None
+
+    def mark(self) -> bytes:
+        """The bytes that the ledger appends to the data of each call. The first caller creates them."""
+        if self._mark is None:
+            new = upsert(MARKS).values(cluster=self._cluster, tag=secrets.token_bytes(MARK_BYTES))
+            with self._engine.begin() as connection:
+                connection.execute(new.on_conflict_do_nothing())
+                here = MARKS.c.cluster == self._cluster
+                self._mark = bytes(connection.execute(select(MARKS.c.tag).where(here)).scalar_one())
+        return self._mark
+
+    def missing(self, intents: Sequence[str]) -> set[str]:
+        """Those of these intents that have no open or mined transaction."""
+        any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
+        query = select(TRANSACTIONS.c.intent).where(
+            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(INTENT_FREE)
+        )
+        with read_connection(self._engine) as connection:
+            return set(intents) - set(connection.scalars(query))
+
+    def reverted(self, intents: Mapping[str, str]) -> dict[str, int]:
+        """How many transactions of each intent were mined and reverted. `intents`: the job of each. Intents without one
+        are left out.
+        """
+        columns = TRANSACTIONS.c
+        of_jobs = columns.job_id == func.any(bindparam("job_ids", sorted(set(intents.values()))))
+        any_of = columns.intent == func.any(bindparam("intents", list(intents)))
+        query = select(columns.intent, func.count().label("times")).where(
+            columns.cluster == self._cluster, of_jobs, any_of, columns.state == "REVERTED"
+        )
+        with read_connection(self._engine) as connection:
+            return {row.intent: row.times for row in connection.execute(query.group_by(columns.intent))}
+
+    def fate(self, intent: str) -> TransactionStatus:
+        """What became of the transaction of an intent. A reverted or foreign transaction counts as none."""
+        columns = TRANSACTIONS.c
+        query = select(columns.state, columns.block_number).where(
+            columns.cluster == self._cluster, columns.intent == intent, columns.state.not_in(INTENT_FREE)
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return TransactionStatus() if row is None else _fate(row.state, row.block_number)
+
+    def outstanding(self, address: str) -> Outstanding:
+        """The open transactions, in one cheap query: a look at the chain asks it at each block."""
+        columns = TRANSACTIONS.c
+        query = (
+            select(columns.id, columns.nonce, columns.purpose, columns.address, columns.chain_id, COST_WEI)
+            .where(columns.cluster == self._cluster, columns.state.in_(OPEN))
+            .order_by(columns.id)
+        )
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(query).all()
+        oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address) if rows else None
+        ours = (row for row in rows if row.chain_id == self._chain_id and row.address == address)
+        return Outstanding(oldest, sum(int(row.cost_wei) for row in ours))
+
+    def next_nonce(self, address: str) -> int | None:
+        """The nonce after the last signed one; None if there is none. All clusters count: they may share a wallet."""
+        query = select(func.max(TRANSACTIONS.c.nonce)).where(*self._of(address))
+        with read_connection(self._engine) as connection:
+            last = connection.scalar(query)
+        return None if last is None else int(last) + 1
+
+    def at_nonces(self, address: str, nonces: Sequence[int]) -> dict[int, tuple[str, str, bytes]]:
+        """State, hash and bytes of the ledger's transactions at these nonces, open or not."""
+        columns = TRANSACTIONS.c
+        any_of = columns.nonce == func.any(bindparam("nonces", list(nonces)))
+        query = select(columns.nonce, columns.state, columns.hash, columns.raw).where(*self._of(address), any_of)
+        with read_connection(self._engine) as connection:
+            return {row.nonce: (row.state, row.hash, row.raw) for row in connection.execute(query)}
+
+    def add(self, rows: Sequence[dict[str, Any]], head: int) -> None:
+        """Commit new transactions with their first signatures. A new one replaces a foreign one at the same nonce."""
+        whole = [row | {"cluster": self._cluster, "chain_id": self._chain_id, "state": "SIGNED"} for row in rows]
+        new = upsert(TRANSACTIONS).values(whole)
+        again = {name: new.excluded[name] for name in whole[0]} | dict.fromkeys(
+            ("done_at", "contested_at", "sent_at", "error")
+        )
+        placed = new.on_conflict_do_update(
+            constraint="transactions_nonce", set_=again, where=TRANSACTIONS.c.state == "FOREIGN"
+        ).returning(TRANSACTIONS.c.nonce, TRANSACTIONS.c.id)
+        with self._engine.begin() as connection:
+            ids = {row.nonce: row.id for row in connection.execute(placed)}
+            connection.execute(insert(SIGNATURES), [_signature(ids[row["nonce"]], row, head) for row in rows])
+
+    def replace(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
+        """Commit new signatures of open transactions."""
+        with self._engine.begin() as connection:
+            self._counters.add(connection, Counter({(Total.REPLACEMENTS, ""): len(signed)}))
+            for row_id, row in signed:
+                still_open = TRANSACTIONS.c.id == row_id, TRANSACTIONS.c.state.in_(OPEN)
+                new = {**row, "state": "SIGNED", "sent_at": func.now(), "error": None}
+                connection.execute(update(TRANSACTIONS).where(*still_open).values(new))
+                # The same bytes may have been signed before, if a block with other bytes of the transaction was lost.
+                again = upsert(SIGNATURES).values(_signature(row_id, row, head)).on_conflict_do_nothing()
+                connection.execute(again)
+
+    def open_transactions(self) -> list[Sent]:
+        """Signed transactions that are not known to be mined, also those of a former key, ordered by nonce."""
+        columns, signed = TRANSACTIONS.c, SIGNATURES.c
+        each = SIGNATURES.alias()
+        of_it = each.c.transaction_id == columns.id
+        by_age = func.array_agg(aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash))
+        hashes = select(by_age).where(of_it).correlate(TRANSACTIONS).scalar_subquery()
+        present = signed.hash == columns.hash
+        query = (
+            select(
+                TRANSACTIONS,
+                hashes.label("hashes"),
+                func.coalesce(signed.head, 0).label("head"),
+                _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
+                _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
+                _age(columns.contested_at).label("contested_age_s"),
+            )
+            .outerjoin(SIGNATURES, present)
+            .where(columns.cluster == self._cluster, columns.chain_id == self._chain_id, columns.state.in_(OPEN))
+            .order_by(columns.nonce)
+        )
+        with read_connection(self._engine) as connection:
+            return [_sent(row) for row in connection.execute(query)]
+
+    def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
+        """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
+        replaced meanwhile is left alone.
+        """
+        marks = [
+            {
+                "b_hash": tx_hash,
+                "b_state": _state_after(words),
+                "b_error": None if words is None else sanitize_and_truncate(words)[:SAID],
+            }
+            for tx_hash, words in answers
+        ]
+        signed = SIGNATURES.c.hash == bindparam("b_hash")
+        its_id = (
+            select(SIGNATURES.c.transaction_id).where(signed).scalar_subquery()
+        )  # by id: there is no index of the present hashes
+        present = TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None)
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(TRANSACTIONS)
+                .where(TRANSACTIONS.c.id == its_id, *present)
+                .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
+                marks,
+            )
+
+    def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
+        """Store where transactions were mined, and why they reverted (`errors`, by id), in the given transaction.
+
+        A transaction that was mined before, in a block that was lost, is not counted again.
+        """
+        self._counters.add(connection, counted(self._first_mined(connection, mined)))
+        marks = [
+            {
+                "b_id": result.sent.id,
+                "b_state": "MINED" if result.success else "REVERTED",
+                "b_block": result.block_number,
+                "b_block_hash": result.block_hash,
+                "b_hash": result.hash,
+                "b_error": sanitize_and_truncate(errors[result.sent.id]) if result.sent.id in errors else None,
+                "b_gas_used": result.gas_used,
+                "b_gas_price_wei": result.gas_price_wei,
+                "b_earned": result.earned,
+            }
+            for result in mined
+        ]
+        signature = SIGNATURES.c.hash == bindparam("b_hash")
+        present = {name: select(SIGNATURES.c[name]).where(signature).scalar_subquery() for name in PRESENT}
+        connection.execute(
+            update(TRANSACTIONS)
+            .where(TRANSACTIONS.c.id == bindparam("b_id"))
+            .values(
+                state=bindparam("b_state"),
+                block_number=bindparam("b_block"),
+                block_hash=bindparam("b_block_hash"),
+                hash=bindparam("b_hash"),
+                error=bindparam("b_error"),
+                gas_used=bindparam("b_gas_used"),
+                gas_price_wei=bindparam("b_gas_price_wei"),
+                earned=bindparam("b_earned"),
+                contested_at=None,
+                done_at=func.now(),
+                **present,
+            ),
+            marks,
+        )
+
+    def contest(self, ids: Sequence[int]) -> None:
+        """Store that the nonces of these are mined, but it is not known with which transaction."""
+        self._mark_open(ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now()))
+
+    def uncontest(self, ids: Sequence[int]) -> None:
+        """Store that the nonces of these are not mined after all."""
+        self._mark_open(ids, contested_at=None)
+
+    def foreign(self, ids: Sequence[int]) -> None:
+        """Store that foreign transactions have the nonces of these. Their intents are free again."""
+        values = {"state": "FOREIGN", "done_at": func.now(), "error": "another writer's transaction has this nonce"}
+        with self._engine.begin() as connection:
+            lost = self._update_open(connection, ids, values)
+            self._counters.add(connection, Counter({(Total.TRANSACTIONS, "foreign"): lost}))
+
+    def ours(self, hashes: Iterable[str]) -> set[str]:
+        """Those of these hashes that are signatures of this ledger."""
+        any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
+        with read_connection(self._engine) as connection:
+            return set(connection.scalars(select(SIGNATURES.c.hash).where(any_of)))
+
+    def _mark_open(self, ids: Sequence[int], **values: Any) -> None:
+        if not ids:
+            return
+        with self._engine.begin() as connection:
+            self._update_open(connection, ids, values)
+
+    def _update_open(self, connection: Connection, ids: Sequence[int], values: Mapping[str, Any]) -> int:
+        """Update those of these transactions that are open; returns how many these are."""
+        any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", list(ids)))
+        still_open = update(TRANSACTIONS).where(any_of, TRANSACTIONS.c.state.in_(OPEN))
+        return connection.execute(still_open.values(values)).rowcount
+
+    def _first_mined(self, connection: Connection, mined: Sequence[Mined]) -> list[Mined]:
+        """Those of these transactions that were not known to be mined before."""
+        any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", [result.sent.id for result in mined]))
+        fresh = select(TRANSACTIONS.c.id).where(any_of, TRANSACTIONS.c.gas_used.is_(None)).with_for_update()
+        ids = set(connection.scalars(fresh))
+        return [result for result in mined if result.sent.id in ids]
+
+    def _of(self, address: str) -> tuple[Any, ...]:
+        return TRANSACTIONS.c.chain_id == self._chain_id, TRANSACTIONS.c.address == address
+
+
+def _fate(state: str, block: int | None) -> TransactionStatus:
+    return TransactionStatus(open=True) if state in OPEN else TransactionStatus(mined_block=block)
+
+
+def counted(mined: Iterable[Mined]) -> Amounts:
+    """What these transactions add to the totals. Pure."""
+    amounts: Amounts = Counter()
+    for result in mined:
+        amounts[Total.TRANSACTIONS, result.result] += 1
+        amounts[Total.GAS, ""] += result.gas_used
+        amounts[Total.FEES_WEI, ""] += result.gas_used * result.gas_price_wei
+        amounts[Total.CREDITS, ""] += result.earned
+    return amounts
+
+
+def _earned(receipt: Mapping[str, Any], address: str) -> int:
+    """What the called contract paid to this address, by the token's events. An event that is no transfer is left out."""
+    payer = (receipt.get("to") or "").lower()
+    paid = [entry for entry in receipt.get("logs") or () if _is_transfer(entry, payer, address)]
+    return sum(int(entry["data"], 16) for entry in paid)
+
+
+def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
+    topics = [topic.lower() for topic in entry["topics"]]
+    addresses = [f"0x{topic[-ADDRESS_DIGITS:]}" for topic in topics[1:]]
+    return topics[:1] == [TRANSFER] and addresses == [payer, payee] and len(entry["data"]) == WORD_DIGITS
+
+
+PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
+
+
+def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
+    return {"transaction_id": row_id, "head": head, **{name: row[name] for name in ("hash", *PRESENT)}}
+
+
+def _age(column: Any) -> Any:
+    return func.extract("epoch", func.now() - column)
+
+
+def _state_after(words: str | None) -> str:
+    """The state after the node's answer. A refused transaction stays open: it is sent again; its receipt decides."""
+    return "SENT" if words is None or classify(words) in NODE_HAS_IT else "SIGNED"
+
+
+def _sent(row: Any) -> Sent:
+    fees = Fees(int(row.max_fee_wei), int(row.priority_fee_wei), legacy=bytes(row.raw[:1]) >= b"\xc0")
+    return Sent(
+        id=row.id,
+        address=row.address,
+        nonce=row.nonce,
+        hash=row.hash,
+        raw=row.raw,
+        hashes=tuple(row.hashes or (row.hash,)),
+        purpose=row.purpose,
+        job_id=row.job_id,
+        gas=row.gas,
+        fees=fees,
+        accepted=row.state == "SENT",
+        refusal=None if row.error is None else classify(row.error),
+        sent_age_s=float(row.sent_age_s),
+        signed_age_s=float(row.signed_age_s),
+        contested_age_s=None if row.contested_age_s is None else float(row.contested_age_s),
+        head=row.head,
+    )

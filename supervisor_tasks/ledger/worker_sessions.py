@@ -1,0 +1,198 @@
+"""Which process may carry out an effect, and which process may do a drain.
+
+A holder is a process that works on effects. It has a random number, and keeps a Postgres advisory lock on this number
+for as long as it lives. The lock ends with the process's connection, so the leases of a killed worker are free at once.
+Advisory locks of the same lifetime guard single-flight work, which only one process may do at a time.
+
+A process that stands still (stopped, swapped out, cut off from the database) keeps its connections. So each holder
+sends a query over its connection every second. The same query shows when the other holders last sent theirs. A holder
+that is silent for too long loses all its connections to the database, and with them its locks and its open transaction
+(docs/decisions/0004).
+"""
+
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine, TextClause, bindparam, func, select, text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError, read_connection
+from supervisor_tasks.ledger.lock_names import LockName
+
+log = structlog.get_logger()
+
+GONE = (DBAPIError, LedgerUnavailableError)
+HOLDERS = 0x5EED  # class of the advisory locks that holders keep
+SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
+TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
+
+BEAT_EVERY_S = 1.0
+STANDS_STILL_S = 15.0  # a holder that is silent for so long loses its leases and locks
+WATCH_GAP_S = (
+    5.0  # a holder that has not looked for so long stood still itself, or the database did: it cannot judge the others
+)
+
+ALIVE_HOLDERS = text(
+    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+).bindparams(holders=HOLDERS)
+
+OTHERS = text(
+    "SELECT pid, backend_start::text AS since, state_change::text AS last_word FROM pg_stat_activity WHERE pid IN ("
+    " SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ") AND pid <> pg_backend_pid() AND state_change IS NOT NULL"  # Postgres shows state_change only of one's own role
+).bindparams(holders=HOLDERS)
+
+# Ends the connection that holds the lock, and all others of its process. database.py gives the connections of a process
+# one common name of their own.
+END_PROCESS = text(
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, ("
+    " SELECT application_name AS name FROM pg_stat_activity"
+    " WHERE pid = :pid AND backend_start::text = :since AND state_change::text = :last_word"
+    ") AS silent WHERE pid = :pid OR (application_name = silent.name AND starts_with(silent.name, :prefix))"
+).bindparams(prefix=f"{PROCESS} ")
+
+
+class StaleSessionDetector:
+    """Measures for how long other holders have been silent, by this process's own clock. Pure."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str, str], float] = {}
+        self._looked_s = float("-inf")
+
+    def too_long(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
+        """Those holders (process id, its start, its last query) that have sent no query for STANDS_STILL_S."""
+        before = self._seen if now_s - self._looked_s <= WATCH_GAP_S else {}
+        self._looked_s = now_s
+        self._seen = {words: before.get(words, now_s) for words in last_words}
+        return [words for words, since_s in self._seen.items() if now_s - since_s >= STANDS_STILL_S]
+
+
+class WorkerSession:
+    """This process, as the ledger knows it. Its number changes when the database has lost its connection."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._number = 0
+        self._checked_s = float("-inf")
+        self._silence = StaleSessionDetector()
+        self._owed: list[tuple[TextClause, dict[str, Any]]] = []
+        self._closed = threading.Event()
+        self._beating: threading.Thread | None = None
+
+    def number(self) -> int:
+        """The number under which this process takes leases now. It connects to the database first if it must."""
+        with self._lock:
+            fresh = time.monotonic() - self._checked_s < 2 * BEAT_EVERY_S
+            if self._connection is None or not (fresh or self._beat(self._connection)):
+                self._renew()
+            return self._number
+
+    def owe(self, statement: TextClause, parameters: dict[str, Any]) -> None:
+        """Keep a statement that gives effects back, and execute it as soon as the database can write again.
+
+        A full disk or a missing connection can prevent it now. A process that loses its number drops these statements:
+        its leases are free then.
+        """
+        with self._lock:
+            if self._connection is not None:
+                self._owed.append((statement, parameters))
+
+    def close(self) -> None:
+        """Give up all leases of this process."""
+        self._closed.set()
+        with self._lock:
+            if self._connection is not None:
+                self._let_go(self._connection)
+
+    def _renew(self) -> None:
+        connection = read_connection(self._engine)
+        self._number = secrets.randbelow(2**31 - 1) + 1
+        connection.execute(select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number))))
+        self._connection, self._checked_s = connection, time.monotonic()
+        if self._beating is None:
+            self._beating = threading.Thread(target=self._keep_beating, name="holder", daemon=True)
+            self._beating.start()
+
+    def _keep_beating(self) -> None:
+        while not self._closed.wait(BEAT_EVERY_S):
+            with self._lock:
+                if self._connection is not None and self._beat(self._connection):
+                    self._pay(self._connection)
+
+    def _beat(self, connection: Connection) -> bool:
+        """Show that this process is alive, and end holders that stand still. False when the connection is lost."""
+        try:
+            rows = list(connection.execute(OTHERS))
+            self._checked_s = time.monotonic()
+            others = [(row.pid, row.since, row.last_word) for row in rows]
+            for pid, since, last_word in self._silence.too_long(others, self._checked_s):
+                _end_process(connection, pid, since, last_word)
+        except GONE:
+            self._let_go(connection)
+            return False
+        return True
+
+    def _pay(self, connection: Connection) -> None:
+        try:
+            while self._owed:
+                connection.execute(*self._owed[0])
+                self._owed.pop(0)
+        except GONE as error:  # tried again at the next beat, which finds out whether the connection is lost
+            log.warning("lease_release_deferred", owed=len(self._owed), error=str(error))
+
+    def _let_go(self, connection: Connection) -> None:
+        self._connection = None
+        self._owed.clear()
+        connection.invalidate()
+        connection.close()
+
+
+def _end_process(connection: Connection, pid: int, since: str, last_word: str) -> None:
+    try:
+        ended = connection.scalar(END_PROCESS, {"pid": pid, "since": since, "last_word": last_word})
+    except ProgrammingError as error:  # another role's process, which our role may not end; our connection works
+        log.error("worker_session_terminate_denied", backend=pid, error=str(error.orig))
+        return
+    log.warning("worker_session_timed_out", backend=pid, silent_s=STANDS_STILL_S, connections_ended=ended)
+
+
+@contextmanager
+def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
+    """Take the lock of that name. Yields True if this caller has it, False if another one has it. It never waits."""
+    key = zlib.crc32(name.encode()) - 2**31
+    with read_connection(engine) as connection:
+        got = bool(connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key))))
+        try:
+            yield got
+        finally:
+            if got:
+                _unlock(connection, key)
+
+
+@contextmanager
+def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
+    """Take the lock of that name, as try_advisory_lock, but wait until it is free."""
+    key = zlib.crc32(name.encode()) - 2**31
+    with read_connection(engine) as connection:
+        connection.execute(select(func.pg_advisory_lock(SINGLE_FLIGHT, key)))
+        try:
+            yield
+        finally:
+            _unlock(connection, key)
+
+
+def _unlock(connection: Connection, key: int) -> None:
+    try:
+        connection.execute(select(func.pg_advisory_unlock(SINGLE_FLIGHT, key)))
+    except GONE:
+        connection.invalidate()  # the lock ended with the connection

@@ -1,0 +1,86 @@
+"""Wake-ups: after a commit, a message wakes a worker for the new work. If it is lost, the work only begins later.
+
+No message goes to a queue that no worker serves, because Redis would grow without end.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from itertools import groupby
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.messaging.backpressure import Backpressure
+from supervisor_tasks.messaging.queues import TASK_OF_KIND, TASKS
+
+log = structlog.get_logger()
+
+SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
+MOST_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of Redis
+TOGETHER_S = 0.25  # a task takes all effects that are due, so one message serves all that become due within this time
+
+
+class TaskDispatcher:
+    """Sends wake-ups by Celery. If the broker does not answer, it logs a warning and raises nothing."""
+
+    def __init__(self, app: Celery, most_waiting: int = MOST_WAITING) -> None:
+        self._app = app
+        self._backpressure = Backpressure(app, most_waiting, "wake-ups")
+        self._turns: dict[str, int] = {}
+
+    def effects(self, effects: Sequence[OpenEffect]) -> None:
+        """Send one message for each task of these effects.
+
+        After a failed send it sends no more, because each try takes seconds; beat wakes the other tasks. An effect that
+        was dispatched before gets no second message while its queue is busy: each message costs the workers time, and
+        the queue would grow with its own length.
+        """
+        busy = {name for name in {_task(effect) for effect in effects if effect.notified} if self._is_busy(name)}
+        wanted = [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
+        for name, group in groupby(sorted(wanted, key=_task), key=_task):
+            members = list(group)
+            about = ", ".join(effect.job_id for effect in members[:SHOWN_JOBS])
+            more = f" and {len(members) - SHOWN_JOBS} more" if len(members) > SHOWN_JOBS else ""
+            if not self._send_together(name, min(effect.due_in_s for effect in members), f"({about}{more})"):
+                return
+
+    def drain(self, name: str) -> None:
+        """Wake a task at once."""
+        self._send(name, 0.0)
+
+    def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
+        """Wake a task at once, or later with one message for all effects that are due at about that time."""
+        if due_in_s > 0:
+            now_s = time.monotonic()
+            turn = math.ceil((now_s + due_in_s) / TOGETHER_S)
+            if self._turns.get(name) == turn:
+                return True
+            self._turns[name], due_in_s = turn, turn * TOGETHER_S - now_s
+        return self._send(name, due_in_s, shown)
+
+    def _is_busy(self, name: str) -> bool:
+        return self._backpressure.is_busy(self._queue(name))
+
+    def _queue(self, name: str) -> str:
+        queue: str = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name
+        return queue
+
+    def _send(self, name: str, due_in_s: float, shown: str | None = None) -> bool:
+        if not self._backpressure.allows_one_more(self._queue(name)):
+            return True  # beat wakes the rest when a worker serves the queue again
+        options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
+        if shown is not None:
+            options["argsrepr"] = shown
+        try:
+            self._app.send_task(f"{TASKS}.{name}", **options)
+        except OperationalError as error:
+            log.warning("task_publish_failed", task=name, error=str(error))
+            return False
+        return True
+
+
+def _task(effect: OpenEffect) -> str:
+    return TASK_OF_KIND[effect.kind]

@@ -1,0 +1,38 @@
+"""Connects beat's scheduler with the ledger when `celery beat` starts."""
+
+from functools import cache
+
+from supervisor_tasks.config.settings import load_or_exit, or_exit
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.due import Due
+from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question
+from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RULES, RuleSettings, due
+
+CONNECTIONS = 1
+
+
+@cache
+def _question() -> Question:
+    """Build the query once for this process: Celery makes a second scheduler only to show its schedule."""
+    settings = load_or_exit()
+    with or_exit():
+        engine = open_engine(settings, CONNECTIONS)
+    asked = Due(engine, settings.cluster_name, GUARDED, FACTS)
+    rules = RuleSettings(
+        slurm_retry_interval_s=settings.slurm_retry_interval_s,
+        hardware_stable_s=settings.hardware_stable_s,
+        has_directory=settings.ldap_url is not None,
+        start_block=settings.metascheduler_start_block,
+        retention_hour=settings.retention_hour,
+    )
+    return lambda: due(asked.look(), rules)
+
+
+class LedgerBeat(BeatScheduler):
+    """Beat's scheduler with the ledger of this cluster."""
+
+    tasks = RULES
+
+    def open_question(self) -> Question:
+        """Return the query of the ledger. Ends the process with status 2 when it cannot open the ledger."""
+        return _question()

@@ -1,0 +1,172 @@
+"""Call the operator for problems of the chain and the wallet."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from supervisor_tasks.chain.contract import Demand, WrongChainError
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import Endpoints, Health
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Condition, Duration
+from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
+from supervisor_tasks.ledger.transactions import OldestOpen
+from supervisor_tasks.wallet.wallet import WalletEmptyError
+
+ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
+SILENT_S = 60.0  # a restart of the node is no alarm
+STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
+ASKED_S = 15.0
+AWAY_S = 180.0  # one of several endpoints; the others do its work
+AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
+QUIET_S = {  # an alarm ends if its cause was not seen for so long
+    AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: 3600.0,
+    AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
+    AlarmName.ENDPOINTS_DISAGREE: 300.0,
+    AlarmName.CLAIMS_REVERTING: claim_backoff.QUIET_S,
+}
+
+
+@contextmanager
+def chain_watched(site: WorkerContext) -> Iterator[None]:
+    """Call the operator when the chain has not answered for a while, or an endpoint serves another chain. The alarm
+    ends when that is over.
+    """
+    try:
+        yield
+    except (RpcUnavailableError, WrongChainError) as error:
+        if isinstance(error, WrongChainError):
+            site.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
+        _silent(site, str(error))
+        raise
+    except WalletEmptyError:
+        _answered(site)
+        raise
+    _answered(site)
+
+
+def _silent(site: WorkerContext, error: str) -> None:
+    silent_s = _silence(site).update(True, error=error[:500])
+    if silent_s >= SILENT_S:
+        _oldest_open(site).update(False)  # the chain stands still, and not the transaction
+    _watch_endpoints(site)
+
+
+def _answered(site: WorkerContext) -> None:
+    site.ledger.ticks.record(ANSWERED)
+    _silence(site).update(False)
+    _watch_endpoints(site)
+
+
+def _silence(site: WorkerContext) -> Condition:
+    return Condition(site.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=ANSWERED)
+
+
+def _oldest_open(site: WorkerContext) -> Duration:
+    """For how long a transaction has been the oldest open one while the chain answered. All others wait behind it. The
+    alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above the limit (wallet/resubmit.py).
+    """
+    return Duration(site.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
+
+
+def _watch_endpoints(site: WorkerContext) -> None:
+    rpc, alarms = site.chain.contract.rpc, site.ledger.alarms
+    if not isinstance(rpc, Endpoints):
+        return
+    health = rpc.health()
+    wrong = [name for name, is_ in health.items() if is_ is Health.WRONG_CHAIN]
+    if wrong:
+        alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=site.chain.contract.chain_id)
+    elif Health.ALIVE in health.values():
+        alarms.off(AlarmName.WRONG_CHAIN)
+    if Health.UNKNOWN not in health.values():
+        _tell_health(site, health)
+        if len(health) > 1:
+            _watch_away(site, rpc.away())
+
+
+def _tell_health(site: WorkerContext, health: Mapping[str, Health]) -> None:
+    """Store the endpoints' health for the metrics: their process asks no node."""
+    if site.ledger.facts.get(ENDPOINTS) != health:
+        site.ledger.facts.set(ENDPOINTS, dict(health))
+
+
+def _watch_away(site: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
+    """An endpoint that was away for long stays in the alarm until all answer. Each worker has its own view, and may
+    have started later.
+    """
+    longest_s = max((away_s for away_s, _ in away.values()), default=0.0)
+    if longest_s > AWAY_S:
+        why = {name: error[:200] for name, (_, error) in away.items()}
+        site.ledger.alarms.on(
+            AlarmName.RPC_ENDPOINT_UNAVAILABLE, endpoints=why, for_s=round(longest_s), advice=AWAY_ADVICE
+        )
+    elif not away:
+        site.ledger.alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
+
+
+def wallet_watched(site: WorkerContext, demand: Demand) -> set[AlarmName]:
+    """Switch the alarms about the wallet and the contract on and off. Returns the names of all alarms that are on."""
+    alarms, wallet = site.ledger.alarms, site.chain.wallet
+    on = {alarm.name: alarm.details for alarm in alarms.all()}
+    _store_balance(site, demand.balance_wei)
+    outstanding = wallet.outstanding()
+    needed_wei = max(site.chain.wallet_min_wei, outstanding.cost_wei, _asked_wei(on.get(AlarmName.WALLET_EMPTY, {})))
+    if demand.balance_wei < needed_wei:
+        about = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
+        alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **on.get(AlarmName.WALLET_EMPTY, {}), **about})
+    else:
+        alarms.off(AlarmName.WALLET_EMPTY)
+    if demand.open:
+        alarms.off(AlarmName.CONTRACT_RETIRED)
+    else:
+        alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)
+    for name, quiet_s in QUIET_S.items():
+        if name in on:
+            alarms.off(name, quiet_s=quiet_s)
+    _watch_oldest(site, outstanding.oldest, AlarmName.TRANSACTION_STUCK in on)
+    return {alarm.name for alarm in alarms.all()}
+
+
+def _store_balance(site: WorkerContext, balance_wei: int) -> None:
+    """Store the wallet's balance for the metrics of the ledger: their process asks no node."""
+    seen = Balance(site.chain.wallet.address, balance_wei)
+    if site.ledger.facts.get(BALANCE) != seen:
+        site.ledger.facts.set(BALANCE, seen)
+
+
+def _watch_oldest(site: WorkerContext, oldest: OldestOpen | None, alarmed: bool) -> None:
+    """Raise the alarm for a transaction that stays open for long: something is wrong, whether or not the cause is
+    known.
+    """
+    open_s = _oldest_open(site).update(oldest is not None, _name(oldest))
+    if oldest is None:
+        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+        return
+    if open_s > STUCK_S and not alarmed:
+        about = {"nonce": oldest.nonce, "purpose": oldest.purpose, "address": oldest.address, "open_s": round(open_s)}
+        site.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
+
+
+def clear_alarms(site: WorkerContext) -> None:
+    """No transaction is stuck because it needs a fee above the limit. End the alarm, unless a transaction has been open
+    for too long anyway.
+    """
+    if _oldest_open(site).seconds(_name(site.chain.wallet.outstanding().oldest)) <= STUCK_S:
+        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+
+
+def _name(oldest: OldestOpen | None) -> str:
+    return "" if oldest is None else str(oldest.id)
+
+
+def _asked_wei(details: dict[str, Any]) -> int:
+    """What a recent write needed that could not be paid for. Such a write asks again every few seconds."""
+    return int(details["needed_wei"]) if "seen_s" in details and _age_s(details) < ASKED_S else 0
+
+
+def _age_s(details: dict[str, Any]) -> float:
+    return time.time() - float(details.get("seen_s", 0))

@@ -1,0 +1,73 @@
+"""Whether the supervisor is alive. Liveness is progress: a worker can answer pings and consume nothing.
+
+Periodic work leaves a tick when it ends, also when SLURM or the chain did not answer: their outage is an alarm, and
+does not make the supervisor unhealthy. Each queue has periodic work that is due even where nothing happens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor_tasks.ledger.tick_names import CALLBACKS, CLOCK, CLOCK_TICK_EVERY_S, IDLE_S, finished_key
+from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
+
+MISSED = 3  # after so many intervals without a tick the fleet is unhealthy
+LEAST_S = 30.0  # a restart of a process is shorter
+OVERDUE_S = 60.0  # an effect that is due waits less while a worker takes it
+LOOKED_EVERY_S = 15.0  # a worker looks at the chain at least so often (indexer/new_blocks.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """Work that ends at least once in `every_s` in a fleet that is alive. It then leaves the tick `tick`."""
+
+    name: str
+    every_s: float
+    tick: str
+    part: str  # of the fleet that does the work
+
+    @property
+    def patience_s(self) -> float:
+        """How old its last tick may be."""
+        return max(MISSED * self.every_s, LEAST_S)
+
+
+def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
+    """Return the periodic work of a fleet that is alive; `accounts` only if the site has a directory."""
+    found = [
+        Periodic("clock", CLOCK_TICK_EVERY_S, CLOCK, "beat"),
+        _of_queue("claim", max(chain_poll_s, LOOKED_EVERY_S)),
+    ]
+    idle = {name: idle_s for name, idle_s in IDLE_S.items() if name != "accounts" or accounts}
+    return found + [_of_queue(name, idle_s) for name, idle_s in idle.items()]
+
+
+def _of_queue(name: str, every_s: float) -> Periodic:
+    return Periodic(name, every_s, finished_key(name), f"the workers of the queue {QUEUE_OF_TASK[name].value}")
+
+
+def complaints(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float) -> list[str]:
+    """Return what is wrong, a line each: what was found, what was expected, what to do. Empty if all is well."""
+    stale = [work for work in periodic if ticks_s.get(work.tick, float("inf")) > work.patience_s]
+    if periodic and len(stale) == len(periodic):
+        return [
+            f"nothing periodic comes to an end ({_ages(stale, ticks_s)}): see whether beat, the broker and workers run"
+        ]
+    found = [
+        f"{work.name}: {_age(work, ticks_s)}, expected one every {work.every_s:g} s: see {work.part}" for work in stale
+    ]
+    if ticks_s.get(CALLBACKS, float("inf")) > LEAST_S:
+        found.append("the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log")
+    if oldest_due_s > OVERDUE_S:
+        found.append(
+            f"an effect has been due for {oldest_due_s:.0f} s, expected at most {OVERDUE_S:g} s: no worker takes it"
+        )
+    return found
+
+
+def _ages(stale: list[Periodic], ticks_s: Mapping[str, float]) -> str:
+    return "; ".join(f"{work.name}: {_age(work, ticks_s)}" for work in stale)
+
+
+def _age(work: Periodic, ticks_s: Mapping[str, float]) -> str:
+    age_s = ticks_s.get(work.tick)
+    return "never ended" if age_s is None else f"last ended {age_s:.0f} s ago"

@@ -1,0 +1,26 @@
+"""Watch the sources of ends. The operator is called when the process that plugins call, or the reporter, has been
+missing for a while. After an outage of the fleet they have the time to come back too.
+"""
+
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Condition
+from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+
+MISSED_S = 60.0
+ADVICE = {
+    CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
+    REPORTER: "start the reporter beside slurmctld, and see its log: the way to PUBLIC_ADDRESS, its certificate; where there is"
+    " none any more, `supervisor reporter disable`",
+}
+
+
+def watch_tellers(ledger: Ledger) -> None:
+    """Call the operator for each source that is missing, until its heartbeat is back."""
+    missed = missing_sources(ledger.ticks.ages_s())
+    Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(
+        bool(missed),
+        silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},
+        advice="; ".join(ADVICE[name] for name in missed),
+    )

@@ -1,0 +1,144 @@
+"""The counters, histograms and gauges of one process, for Prometheus.
+
+They begin at 0 with the process: Prometheus adds up what several processes and several starts count. Totals that must
+survive a restart are in the ledger (ledger/counters.py). No instrument has the label `cluster`: `ClusterLabel` adds it
+to everything that a process serves.
+"""
+
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import PurePosixPath
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+REGISTRY = CollectorRegistry()
+"""What this process measures."""
+
+FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SLOW_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+PROGRAMS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct", "bash", "sh")
+OTHER = "other"
+
+SSH_COMMANDS = Histogram(
+    "supervisor_ssh_command_duration_seconds",
+    "How long commands on the login node took.",
+    ["program", "result"],
+    buckets=FAST_S,
+    registry=REGISTRY,
+)
+SSH_LOGINS = Histogram(
+    "supervisor_ssh_login_duration_seconds",
+    "How long logins on the login node took.",
+    ["result"],
+    buckets=FAST_S,
+    registry=REGISTRY,
+)
+RPC_REQUESTS = Histogram(
+    "supervisor_rpc_request_duration_seconds",
+    "How long HTTP requests to RPC endpoints took.",
+    ["endpoint", "result"],
+    buckets=FAST_S,
+    registry=REGISTRY,
+)
+RPC_CALLS = Counter(
+    "supervisor_rpc_calls", "Calls in requests to RPC endpoints.", ["endpoint", "method"], registry=REGISTRY
+)
+BATCHES = Histogram(
+    "supervisor_batch_duration_seconds",
+    "How long batches took: groups of effects that are carried out together, and rounds of exclusive work.",
+    ["batch", "result"],
+    buckets=FAST_S,
+    registry=REGISTRY,
+)
+CLAIM_WAITS = Histogram(
+    "supervisor_claim_wait_seconds",
+    "From the block in which a job became claimable to the block with its claim, by the blocks' clocks.",
+    buckets=SLOW_S,
+    registry=REGISTRY,
+)
+CALLBACKS = Counter(
+    "supervisor_callbacks_received", "Callbacks that plugins sent, by the answer.", ["verdict"], registry=REGISTRY
+)
+CHAIN_HEAD = Gauge("supervisor_chain_head_block", "The node's last block.", ["chain_id"], registry=REGISTRY)
+CHAIN_LAG = Gauge(
+    "supervisor_chain_head_lag_blocks", "Blocks of the node that are not read yet.", ["chain_id"], registry=REGISTRY
+)
+
+VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_stored")
+
+
+def zero(process: str) -> None:
+    """Create the series that this kind of process has, so that each is there with 0 before its first event."""
+    if process == "callbacks":
+        for verdict in VERDICTS:
+            CALLBACKS.labels(verdict)
+
+
+@contextmanager
+def timed(histogram: Histogram, *labels: str) -> Iterator[None]:
+    """Observe how long the block takes, with the result `ok`, or `error` if it raises."""
+    begun_s, result = time.monotonic(), "error"
+    try:
+        yield
+        result = "ok"
+    finally:
+        histogram.labels(*labels, result).observe(time.monotonic() - begun_s)
+
+
+def program_of(path: str) -> str:
+    """The program's name as a label. Unknown ones share one value, so that the number of series is bounded."""
+    name = PurePosixPath(path).name
+    return name if name in PROGRAMS else OTHER
+
+
+class BuildInfo(Collector):
+    """Which version runs here."""
+
+    def __init__(self, process: str) -> None:
+        self._about = {
+            "version": version("grid-supervisor"),
+            "python": platform.python_version(),
+            "process": process,
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        """Return supervisor_build_info."""
+        info = InfoMetricFamily("supervisor_build", "The version of the supervisor and of Python.")
+        info.add_metric([], self._about)
+        yield info
+
+
+class ClusterLabel(Collector):
+    """The metrics of several collectors, each sample with the label `cluster`."""
+
+    def __init__(self, cluster: str, *collectors: Collector | CollectorRegistry) -> None:
+        self._labels = {"cluster": cluster}
+        self._collectors = collectors
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of one scrape."""
+        for collector in self._collectors:
+            yield from _labelled(collector.collect(), self._labels)
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that nothing is asked before the first scrape."""
+        return []
+
+
+def _labelled(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterator[Metric]:
+    for metric in metrics:
+        named = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+        named.samples = [_with(sample, labels) for sample in metric.samples]
+        yield named
+
+
+def _with(sample: Sample, labels: Mapping[str, str]) -> Sample:
+    return sample._replace(labels={**labels, **sample.labels})

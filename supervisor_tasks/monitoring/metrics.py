@@ -1,0 +1,275 @@
+"""The ledger's metrics for Prometheus. Each scrape asks the ledger, so they are right with any number of workers, and
+survive each of them. What a process measures by itself is in instruments.py.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from math import inf
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.model import EffectKind, State
+from supervisor_tasks.ledger import counters
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.counters import Total
+from supervisor_tasks.ledger.figures import Figures
+from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
+from supervisor_tasks.monitoring.instruments import BuildInfo, ClusterLabel
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+
+EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")
+OPEN_STATES = ("SIGNED", "SENT")
+CREDIT = 10**18  # of the contract's smallest unit
+TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
+KEPT_S = 5.0  # scrapes within this time get the same answer, so that more of them cost the database nothing
+
+Totals = Mapping[tuple[str, str], Decimal]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one scrape shows: the state and the figures of a cluster, and whether the supervisor is alive."""
+
+    summary: StatusSummary
+    figures: Figures
+    healthy: bool
+
+
+class Kept:
+    """The last reading, read again after KEPT_S. Threads may share it."""
+
+    def __init__(self, read: Callable[[], Reading], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: tuple[float, Reading] | None = None
+
+    def __call__(self) -> Reading:
+        """Return a reading that is at most KEPT_S old. Raises TransientError while the ledger does not answer."""
+        with self._lock:
+            if self._last is None or self._clock() - self._last[0] > KEPT_S:
+                self._last = self._clock(), self._read()
+            return self._last[1]
+
+
+class LedgerMetrics(Collector):
+    """The ledger's metrics, each with the label `cluster`."""
+
+    def __init__(self, cluster: str, read: Callable[[], Reading]) -> None:
+        self._labelled = ClusterLabel(cluster, _Unlabelled(read))
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of one scrape; only `ledger_up` while the ledger does not answer."""
+        return self._labelled.collect()
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that the ledger is not asked before the first scrape."""
+        return []
+
+
+class _Unlabelled(Collector):
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            reading = self._read()
+        except TransientError:
+            yield _gauge("ledger_up", "Whether the ledger's database answers.", 0)
+            return
+        yield _gauge("ledger_up", "Whether the ledger's database answers.", 1)
+        yield from exposed(reading)
+
+
+def exposed(reading: Reading) -> Iterator[Metric]:
+    """Return the metrics of a reading. Pure."""
+    summary, figures = reading.summary, reading.figures
+    yield _gauge("healthy", "Whether everything periodic comes to an end.", int(reading.healthy))
+    yield _gauge(
+        "claims_paused", "Whether the operator has stopped the claiming of jobs.", int(summary.claiming_paused)
+    )
+    yield _gauge("submissions_paused", "Whether the operator has stopped submissions to SLURM.", int(summary.held))
+    yield from _work(summary, figures)
+    yield from _trouble(summary, figures)
+    yield from _chain(summary, figures)
+    yield from _wallet(summary, figures)
+    yield from _provider(summary)
+    yield from _sweep(summary.last_sweep, figures.moments.sweep_s)
+    yield from _totals(figures.totals)
+
+
+def serve(metrics: LedgerMetrics, cluster: str, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Answer scrapes at an address, on a thread of its own. Port 0 takes any free one (see `server_port`)."""
+    registry, process = CollectorRegistry(), CollectorRegistry()
+    ProcessCollector(registry=process)
+    GCCollector(registry=process)
+    registry.register(ClusterLabel(cluster, BuildInfo("metrics"), process))
+    registry.register(metrics)
+    return start_http_server(port, host, registry)
+
+
+def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
+    unsettled = [state.value for state in State if state is not State.SETTLED]
+    yield _family("jobs", "Jobs that are not settled.", "state", _with_zeros(unsettled, summary.jobs))
+    effects = GaugeMetricFamily("supervisor_effects", "Things left to do.", labels=["kind", "state"])
+    counts: dict[str, Any] = {count.kind: count for count in summary.effects}
+    for kind in EffectKind:
+        for state in EFFECT_STATES:
+            effects.add_metric([kind.value, state], getattr(counts.get(kind.value), state, 0))
+    yield effects
+    first, none = figures.moments, "; 0 if there is none."
+    yield _moment(
+        "oldest_due_effect", f"When the first effect became due that no worker has begun{none}", first.effect_s
+    )
+    unread = sum(summary.unread_callbacks.values())
+    yield _gauge("callbacks_unread", "Callbacks that no worker has read.", unread)
+    yield _moment("oldest_unread_callback", f"When the first unread callback came{none}", first.callback_s)
+
+
+def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
+    raised = {alarm.name.value: alarm.raised_at.timestamp() for alarm in summary.alarms}
+    names = [name.value for name in AlarmName]
+    on = dict.fromkeys(raised, 1)
+    yield _family("alarm", "Whether the supervisor calls the operator for this.", "alarm", _with_zeros(names, on))
+    yield _family(
+        "alarm_raised_timestamp_seconds",
+        "Since when an alarm is on; 0: it is off.",
+        "alarm",
+        _with_zeros(names, raised),
+    )
+    yield _family(
+        "periodic_work_timestamp_seconds", "When periodic work last succeeded, or ended.", "work", figures.ticks
+    )
+
+
+def _chain(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
+    states = {state.lower(): summary.transactions.get(state, 0) for state in OPEN_STATES}
+    yield _family("transactions_open", "Transactions that are not known to be mined.", "state", states)
+    yield _moment(
+        "oldest_open_transaction", "When the first open transaction was signed; 0: none.", figures.moments.transaction_s
+    )
+    yield _family("chain_read_block", "How far the chain has been read.", "stream", summary.cursors)
+    alive = {name: int(health == "alive") for name, health in summary.endpoints.items()}
+    yield _family("rpc_endpoint_alive", "Whether an RPC endpoint answers and is used.", "endpoint", alive)
+
+
+def _wallet(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
+    if summary.wallet is not None:
+        nonces = {summary.wallet.address: summary.wallet.next_nonce}
+        yield _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address", nonces)
+    if figures.balance is None:
+        return
+    address = figures.balance.address
+    about = "How many jobs the balance pays for, at the mean cost of the last transactions; NaN before the first one."
+    yield _family(
+        "wallet_balance_wei", "The balance that a worker last read.", "address", {address: figures.balance.wei}
+    )
+    yield _family("wallet_jobs", about, "address", {address: _jobs_paid(figures.balance.wei, figures.cost_wei)})
+
+
+def _jobs_paid(balance_wei: int, cost_wei: float | None) -> float:
+    return balance_wei / (cost_wei * TRANSACTIONS_OF_A_JOB) if cost_wei else float("nan")
+
+
+def _provider(summary: StatusSummary) -> Iterator[Metric]:
+    true = {} if summary.standing is None else {summary.standing.value: 1}
+    about = "How the provider stands with the grid: 1 at the one that is true."
+    yield _family(
+        "provider_standing", about, "standing", _with_zeros((standing.value for standing in RegistrationStatus), true)
+    )
+
+
+def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
+    yield _moment("last_sweep", "When the last sweep ended; 0 before the first one.", at_s)
+    if last is None:
+        return
+    report = last.report
+    found = {what: number for what, number in report.items() if isinstance(number, int | float)}
+    yield _family("sweep_found", "Figures of the last sweep's report.", "what", found)
+    yield _family(
+        "sweep_unseen_timestamp_seconds",
+        "Since when sweeps have not seen a side.",
+        "side",
+        report.get("blind_since_s", {}),
+    )
+
+
+# --- totals -------------------------------------------------------------------------------------------------------------
+
+
+def _totals(totals: Totals) -> Iterator[Metric]:
+    yield _total(totals, Total.JOBS_CLAIMED, "jobs_claimed", "Jobs that were claimed.")
+    yield _by(totals, Total.JOBS_SETTLED, "jobs_settled", "Jobs that are over.", "outcome", counters.OUTCOMES)
+    yield _total(totals, Total.JOBS_REFUSED, "jobs_refused", "Jobs that were given back to the grid.")
+    yield _total(totals, Total.BILLED_S, "jobs_billed_seconds", "Whole minutes of run time that were billed.")
+    yield _total(totals, Total.CREDITS, "credits_earned", "Credits that our reports' transactions were paid.", CREDIT)
+    yield _by(
+        totals, Total.SUBMISSIONS, "submissions", "Answers to submissions.", "result", counters.RESULT_OF.values()
+    )
+    yield _by(totals, Total.CALLBACKS, "callbacks_read", "Callbacks that were read.", "verdict", counters.VERDICTS)
+    yield _by(
+        totals, Total.TRANSACTIONS, "transactions", "Ends of transactions.", "result", counters.TRANSACTION_RESULTS
+    )
+    yield _total(totals, Total.REPLACEMENTS, "transaction_replacements", "Transactions that were signed again.")
+    yield _total(totals, Total.GAS, "transaction_gas", "Gas that mined transactions used.")
+    yield _total(totals, Total.FEES_WEI, "transaction_fees_wei", "What mined transactions cost.")
+    yield _histogram(totals, Total.CLAIM_TO_SUBMIT, "job_submission", "From a job's claim to its SLURM id.")
+    yield _histogram(totals, Total.END_TO_SETTLE, "job_settlement", "From a job's end to its mined report.")
+
+
+def _total(totals: Totals, total: Total, name: str, about: str, unit: int = 1) -> Metric:
+    return CounterMetricFamily(f"supervisor_{name}", about, value=float(totals.get((total.value, ""), 0) / unit))
+
+
+def _by(totals: Totals, total: Total, name: str, about: str, label: str, values: Iterable[str]) -> Metric:
+    family = CounterMetricFamily(f"supervisor_{name}", about, labels=[label])
+    for value in values:
+        family.add_metric([value], float(totals.get((total.value, value), 0)))
+    return family
+
+
+def _histogram(totals: Totals, total: Total, name: str, about: str) -> Metric:
+    family = HistogramMetricFamily(f"supervisor_{name}_duration_seconds", about, labels=[])
+    buckets, so_far = list[tuple[str, float]](), 0.0
+    for bound_s in (*counters.BOUNDS_S, inf):
+        so_far += float(totals.get((total.value, counters.bucket(bound_s)), 0))
+        buckets.append(("+Inf" if bound_s == inf else str(bound_s), so_far))
+    sum_s = float(totals.get((total.value, counters.SUM), 0)) / counters.MICROSECONDS
+    family.add_metric([], buckets, sum_s)
+    return family
+
+
+# --- gauges -------------------------------------------------------------------------------------------------------------
+
+
+def oldest_due_s(effects: list[EffectCount]) -> float:
+    """Return for how many seconds the first effect has been due."""
+    return max((count.oldest_due_s for count in effects), default=0.0)
+
+
+def _with_zeros(names: Iterable[str], found: Mapping[str, float]) -> dict[str, float]:
+    return {name: found.get(name, 0) for name in names}
+
+
+def _family(name: str, about: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"supervisor_{name}", about, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"supervisor_{name}", about, value=value)
+
+
+def _moment(name: str, about: str, at_s: float) -> GaugeMetricFamily:
+    return _gauge(f"{name}_timestamp_seconds", about, at_s)

@@ -1,0 +1,117 @@
+"""Check SLURM. Does it answer? While it does not, nothing is claimed, registered or measured, and the checks go on;
+after a while the operator is called. Is it the SLURM that has the ledger's jobs (cluster_guard.py)? And is it set up as
+our settings require?
+"""
+
+import structlog
+
+from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED, cancel_old_benchmarks
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.jobs.oversize import forget_when_quiet
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.registrations import NODES
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, recognise, record_controller_start
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, SEEN, TRIES, check_is_due
+
+log = structlog.get_logger()
+
+KNOWN_FOR_S = 90.0  # an answer shows for so long that SLURM works
+SILENT_S = 60.0  # a restart of slurmctld is shorter; the operator is called after that
+SENSIBLE_AGE_S = 90  # a slurmctld that forgets ended jobs sooner may do so between two sweeps
+
+
+def slurm_is_healthy(ledger: Ledger) -> bool:
+    """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed
+    since. A worker checks this before it begins something new. Work that is under way goes on.
+    """
+    answered_s = ledger.ticks.age_s(ANSWERED)
+    return answered_s is not None and answered_s <= KNOWN_FOR_S
+
+
+def reset_failure_count(ledger: Ledger) -> None:
+    """Start the checks again when a worker starts: SLURM is asked at once, failed tries count from 0, and old
+    benchmarks are looked for.
+    """
+    ledger.facts.set(FAILED_TRIES, 0)
+    ledger.facts.set(SEEN, False)
+    ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
+
+
+def check_slurm(site: WorkerContext) -> None:
+    """Store whether SLURM answers; one worker at a time asks. Raises SlurmUnavailableError or SshUnavailableError."""
+    if _due(site):
+        run_exclusive(site.ledger, "check_slurm", lambda: _check(site))
+    else:
+        site.ledger.ticks.record(finished_key("check_slurm"))
+
+
+def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
+    """Whether the operator is called after so many tries. SLURM's last answer was `silent_s` ago."""
+    return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
+
+
+def _due(site: WorkerContext) -> bool:
+    ledger = site.ledger
+    answered_s, seen = ledger.ticks.age_s(ANSWERED), ledger.facts.get(SEEN) or False
+    return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), site.slurm.try_every_s)
+
+
+def _check(site: WorkerContext) -> bool:
+    ledger = site.ledger
+    try:
+        controller, now_s = site.slurm.cluster.controller(), site.slurm.cluster.now_s()
+    except TransientError as error:
+        _missed(ledger, error)
+        raise
+    ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
+    forget_when_quiet(ledger)
+    try:
+        recognise(site, controller)
+    except AnotherSlurmError:
+        ledger.ticks.remove(ANSWERED)  # nothing is claimed
+        ledger.ticks.remove(NODES)
+        raise
+    ledger.ticks.record(ANSWERED)
+    if ledger.ticks.age_s(NODES) is None:
+        site.sweep.wake("refresh_inventory")  # it may have other nodes now
+    ledger.facts.set(FAILED_TRIES, 0)
+    ledger.facts.set(SEEN, True)
+    silent_s = ledger.ticks.age_s("check_slurm") or 0.0
+    record_controller_start(ledger, controller, silent_s, now_s)
+    _learn_memory(site, controller.min_job_age_s)
+    if controller.accounting_unused:
+        ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
+    else:
+        ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
+    cancel_old_benchmarks(site)
+    return False
+
+
+def _learn_memory(site: WorkerContext, min_job_age_s: int) -> None:
+    """Store for how long slurmctld remembers ended jobs. Without accounting that sets how often to sweep. If it has
+    changed, the next sweep must not be as late as the last one planned it.
+    """
+    ledger = site.ledger
+    if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
+        return
+    if site.slurm.cluster.paths.sacct is None:
+        ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: a worker that dies in between has not stored it
+        if 0 < min_job_age_s < SENSIBLE_AGE_S:
+            log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)
+    ledger.facts.set(SLURM_MIN_JOB_AGE, min_job_age_s)
+
+
+def _missed(ledger: Ledger, error: TransientError) -> None:
+    ledger.ticks.remove(ANSWERED)
+    ledger.ticks.remove(NODES)
+    tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
+    ledger.facts.set(FAILED_TRIES, tries)
+    silent_s = ledger.ticks.age_s("check_slurm")
+    if is_alarming(tries, ledger.facts.get(SEEN) or False, silent_s):
+        shown_s = None if silent_s is None else round(silent_s)
+        ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, tries=tries, error=str(error)[:500])

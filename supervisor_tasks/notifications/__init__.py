@@ -1,0 +1,1 @@
+"""Tells people and other systems of the alarms, by webhook, mail or command."""

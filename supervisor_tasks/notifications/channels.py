@@ -1,0 +1,210 @@
+"""How a message reaches a person or another system: by HTTP, by mail, or by a command of the site.
+
+Each channel either returns, and then the other side has taken the message, or raises DeliveryError within a bounded
+time. No error shows a part of a URL that can be a key.
+"""
+
+import json
+import os
+import shlex
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import requests
+
+from supervisor_tasks.chain.rpc.bounded_http import session
+from supervisor_tasks.config.redaction import Hide, hiding
+from supervisor_tasks.config.url_secrets import all_keys
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.notifications.forms import json_form, mail_form
+from supervisor_tasks.notifications.model import Notice
+from supervisor_tasks.notifications.rules import Policy
+
+TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
+COMMAND_TIMEOUT_S = 30.0
+MOST_BYTES = 2**20  # of an answer
+SHOWN = 300  # characters of an answer or of a command's output
+MOST_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
+LATE_AFTER_S = 300.0  # messages that fail for longer raise an alarm
+GIVE_UP_AFTER_S = 86_400.0  # messages that fail for longer are parked
+FOR_A_COMMAND = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+class DeliveryError(TransientError):
+    """A channel did not take the message. A later try can succeed, not before `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Channel(Protocol):
+    """A way to tell of an alarm. With `repeat_s`, the raise is sent again and again until the alarm is over."""
+
+    @property
+    def repeat_s(self) -> float | None:
+        """Seconds between two sendings of a raise; None if it is sent once."""
+
+    def send(self, notice: Notice) -> None:
+        """Hand the message over. Raises DeliveryError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """How this site is told of alarms: the channels by name, when, and which texts no message may show."""
+
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    hide: Hide = str
+    give_up_after_s: float = GIVE_UP_AFTER_S
+    late_after_s: float = LATE_AFTER_S
+
+
+class Tls(StrEnum):
+    """How SMTP is encrypted."""
+
+    STARTTLS = "starttls"
+    TLS = "tls"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Posts a message as JSON. `form` makes the body; `token` is a bearer token, empty for none."""
+
+    url: str
+    form: Callable[[Notice], Any]
+    token: str = ""
+    ca: Path | None = None
+    repeat_s: float | None = None
+    timeout_s: float = TIMEOUT_S
+
+    def send(self, notice: Notice) -> None:
+        """Post the message, with its key as the header Idempotency-Key. Only a status of 2xx counts."""
+        hide = hiding([*all_keys(self.url), self.token], "(not shown)")
+        headers = {"Idempotency-Key": notice.key} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        try:
+            with session(self.timeout_s, MOST_BYTES) as http:
+                answer = http.post(
+                    self.url,
+                    json=self.form(notice),
+                    headers=headers,
+                    timeout=self.timeout_s,
+                    verify=True if self.ca is None else str(self.ca),
+                    allow_redirects=False,
+                )
+        except (OSError, HTTPException, requests.RequestException) as error:
+            raise DeliveryError(hide(str(error) or type(error).__name__)) from error
+        if not answer.ok:
+            text = f"HTTP status {answer.status_code}: {answer.text[:SHOWN]}"
+            raise DeliveryError(hide(text), _retry_after_s(answer.headers.get("Retry-After", "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Sends a message to one address by SMTP. The server must take it before it counts as sent."""
+
+    server: str  # host:port
+    tls: Tls
+    sender: str
+    receiver: str
+    user: str = ""
+    password: str = ""
+    ca: Path | None = None
+    timeout_s: float = TIMEOUT_S
+    repeat_s: float | None = None
+
+    def send(self, notice: Notice) -> None:
+        """Send the mail. Its Message-ID has the message's key."""
+        mail = mail_form(notice, self.sender, self.receiver, datetime.now(UTC))
+        try:
+            smtp = self._connect()
+            try:
+                if self.user:
+                    smtp.login(self.user, self.password)
+                smtp.send_message(mail, self.sender, [self.receiver])
+            finally:
+                with suppress(OSError, smtplib.SMTPException):  # the server has answered what counts already
+                    smtp.quit()
+                smtp.close()
+        except (OSError, smtplib.SMTPException, ValueError) as error:
+            hide = hiding([self.password], "(not shown)")
+            raise DeliveryError(hide(f"{type(error).__name__}: {error}"[:SHOWN])) from error
+
+    def _connect(self) -> smtplib.SMTP:
+        host, _, port = self.server.rpartition(":")
+        host, here = host.strip("[]"), socket.gethostname()
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.tls is Tls.TLS:
+            return smtplib.SMTP_SSL(host, int(port), here, timeout=self.timeout_s, context=context)
+        smtp = smtplib.SMTP(host, int(port), here, timeout=self.timeout_s)
+        if self.tls is Tls.STARTTLS:
+            try:
+                smtp.starttls(context=context)
+            except BaseException:
+                smtp.close()
+                raise
+        return smtp
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Runs a program with the message as JSON on its standard input. Exit status 0 counts as taken."""
+
+    words: Sequence[str]
+    timeout_s: float = COMMAND_TIMEOUT_S
+    repeat_s: float | None = None
+
+    def send(self, notice: Notice) -> None:
+        """Run the command, without a shell and without the worker's variables."""
+        environment = {name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ}
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(json.dumps(json_form(notice)).encode())
+            given.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self.words, stdin=given, stdout=said, stderr=said, env=environment, start_new_session=True
+                )
+            except OSError as error:
+                raise DeliveryError(f"{self._shown}: {error.strerror or error}") from error
+            status = self._wait(process)
+            if status != 0:
+                raise DeliveryError(f"{self._shown} ended with status {status}: {_end_of(said)}")
+
+    def _wait(self, process: "subprocess.Popen[bytes]") -> int:
+        """Wait for the command's end. On a time-out, end it with all processes that it has started."""
+        try:
+            return process.wait(self.timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise DeliveryError(f"{self._shown} has not ended within {self.timeout_s:g} s") from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    @property
+    def _shown(self) -> str:
+        return shlex.quote(self.words[0])  # an argument can be a token
+
+
+def _end_of(said: IO[bytes]) -> str:
+    said.seek(0, os.SEEK_END)
+    said.seek(max(0, said.tell() - SHOWN))
+    return said.read(SHOWN).decode(errors="replace").strip()
+
+
+def _retry_after_s(text: str) -> float:
+    """Seconds that a server wants to be left alone; 0 if it does not say so in seconds."""
+    return min(float(text), MOST_RETRY_AFTER_S) if text.isascii() and text.isdigit() else 0.0

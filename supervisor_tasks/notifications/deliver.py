@@ -1,0 +1,162 @@
+"""Plans the messages that the alarms need, and sends those that are due.
+
+One worker of the cluster does this at a time. It records each message after the channel has taken it. So a message is
+sent again, with the same key, when the worker ends in between; none is lost.
+"""
+
+import random
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.config.logging import cleaned
+from supervisor_tasks.config.redaction import Hide
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.ledger.alarm_meanings import CRITICAL, MEANINGS, Meaning
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.incidents import OpenMessage
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.notifications.channels import Channel, DeliveryError, Notifier
+from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Notice
+from supervisor_tasks.notifications.rules import plan
+
+log = structlog.get_logger()
+
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 900.0
+OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
+OF_AN_UNKNOWN_ALARM = Meaning("Another version of the supervisor has raised this alarm.", "See its details.")
+
+
+def notify(ledger: Ledger, notifier: Notifier) -> None:
+    """Plan and send the messages that are due, unless another worker does it."""
+    run_exclusive(ledger, "notify", lambda: _notify(ledger, notifier))
+
+
+def _notify(ledger: Ledger, notifier: Notifier) -> bool:
+    """Return whether something was done, so that more may be due now: a resolution follows its raise."""
+    planned = _plan(ledger, notifier)
+    try:
+        sent = _send(ledger, notifier)
+    finally:
+        watch_messages(ledger, notifier)
+    return planned or sent
+
+
+def _plan(ledger: Ledger, notifier: Notifier) -> bool:
+    with ledger.engine.begin() as connection:
+        due = ledger.incidents.to_plan(connection)
+        for incident, now in due:
+            critical = is_critical(incident.alarm)
+            made = plan(incident, notifier.channels.keys(), critical, notifier.policy, now)
+            ledger.incidents.carry_out(connection, incident, made)
+    return bool(due)
+
+
+def _send(ledger: Ledger, notifier: Notifier) -> bool:
+    """Send what is due, channel by channel. The first failure of a channel postpones the rest of its messages."""
+    sent = False
+    due = sorted(ledger.incidents.due(), key=lambda message: message.channel)
+    for _, messages in groupby(due, key=lambda message: message.channel):
+        sent |= _send_to_channel(ledger, notifier, list(messages))
+    return sent
+
+
+def _send_to_channel(ledger: Ledger, notifier: Notifier, messages: Sequence[OpenMessage]) -> bool:
+    """Return whether the channel has taken a message."""
+    for number, message in enumerate(messages):
+        try:
+            channel = _channel(notifier, message.channel)
+            channel.send(_notice(ledger.cluster, message, notifier.hide))
+        except DeliveryError as error:
+            _postpone(ledger, notifier, message, error)
+            return number > 0
+        except Exception as error:
+            _postpone(ledger, notifier, message, DeliveryError(repr(error)))
+            raise
+        is_repeated = message.kind is MessageKind.RAISED
+        ledger.incidents.sent(message, channel.repeat_s if is_repeated else None)
+        log.info("alarm_message_sent", **_about(message))
+    return True
+
+
+def _channel(notifier: Notifier, name: str) -> Channel:
+    channel = notifier.channels.get(name)
+    if channel is None:  # the settings were changed, or are changed now
+        raise DeliveryError(f"no setting NOTIFY_* of this worker has the channel {name!r}")
+    return channel
+
+
+def _postpone(ledger: Ledger, notifier: Notifier, message: OpenMessage, error: DeliveryError) -> None:
+    shown = notifier.hide(str(error))
+    again_s = max(retry_delay_s(ledger.incidents.most_attempts(message.channel)), error.retry_after_s)
+    parked = ledger.incidents.failed(message, shown, again_s, notifier.give_up_after_s)
+    if parked:
+        log.error("alarm_message_parked", error=shown, **_about(message))
+    else:
+        log.warning("alarm_message_not_sent", error=shown, again_s=round(again_s), **_about(message))
+
+
+def _about(message: OpenMessage) -> dict[str, Any]:
+    incident = message.incident
+    about = {"channel": message.channel, "alarm": incident.alarm, "kind": message.kind.value}
+    return about | {"message_id": _key(message)}
+
+
+def retry_delay_s(attempts: int) -> float:
+    """Seconds before the next try on a channel that has failed so often. They are random by a fifth."""
+    longer: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), LONGEST_WAIT_S)
+    return longer * random.uniform(0.8, 1.2)  # noqa: S311
+
+
+def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
+    """Raise an alarm for messages that have failed for long or are parked; the other channels tell of it."""
+    trouble = ledger.incidents.trouble(notifier.late_after_s)
+    if not trouble.messages:
+        ledger.alarms.off(AlarmName.NOTIFICATIONS_FAILING)
+        return
+    ledger.alarms.on(
+        AlarmName.NOTIFICATIONS_FAILING,
+        channels=list(trouble.channels),
+        messages=trouble.messages,
+        parked=trouble.parked,
+        for_s=round(trouble.for_s),
+        last_error=trouble.last_error,
+    )
+
+
+def is_critical(alarm: str) -> bool:
+    """Whether an alarm is told in the quiet hours, too. One of another version is."""
+    return alarm in CRITICAL or alarm not in list(AlarmName)
+
+
+def meaning_of(alarm: str) -> Meaning:
+    """The meaning of an alarm by its name, which can be one of another version."""
+    if alarm == TEST:
+        return OF_A_TEST
+    known = {name.value: meaning for name, meaning in MEANINGS.items()}
+    return known.get(alarm, OF_AN_UNKNOWN_ALARM)
+
+
+def _notice(cluster: str, message: OpenMessage, hide: Hide) -> Notice:
+    incident: Incident = message.incident
+    meaning = meaning_of(incident.alarm)
+    return Notice(
+        key=_key(message),
+        kind=message.kind,
+        cluster=cluster,
+        alarm=incident.alarm,
+        critical=is_critical(incident.alarm),
+        cause=meaning.cause,
+        advice=meaning.advice,
+        details=cleaned(dict(incident.details), hide),
+        raised_at=incident.raised_at,
+        cleared_at=incident.cleared_at,
+        raises=incident.raises,
+    )
+
+
+def _key(message: OpenMessage) -> str:
+    return f"{message.incident.key}-{message.kind}"

@@ -1,0 +1,63 @@
+"""The channels of a worker, as its settings want them."""
+
+from datetime import UTC, datetime
+
+from pydantic import SecretStr
+
+from supervisor_tasks.config.redaction import hiding
+from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.notifications.channels import Channel, Command, Mail, Notifier, Tls, Webhook
+from supervisor_tasks.notifications.forms import ALERTMANAGER_REPEAT_S, alertmanager_form, json_form, slack_form
+from supervisor_tasks.notifications.rules import Policy
+
+ALERTS = "/api/v2/alerts"  # of Alertmanager
+
+
+def notifier_of(settings: Settings) -> Notifier:
+    """The channels, and when they are used. The messages show no secret of this process."""
+    return Notifier(
+        channels={**_webhooks(settings), **_mails(settings), **_command(settings)},
+        policy=Policy(settings.notify_quiet_hours, settings.notify_settle_s),
+        hide=hiding(settings.secret_values()),
+    )
+
+
+def _webhooks(settings: Settings) -> dict[str, Channel]:
+    found = dict[str, Channel]()
+    ca = settings.notify_ca
+    if url := _text(settings.notify_webhook_url):
+        found["webhook"] = Webhook(url, json_form, _text(settings.notify_webhook_token), ca)
+    if url := _text(settings.notify_slack_url):
+        found["slack"] = Webhook(url, slack_form, ca=ca)
+    if url := _text(settings.notify_alertmanager_url):
+        found["alertmanager"] = Webhook(
+            url.rstrip("/").removesuffix(ALERTS) + ALERTS,
+            lambda notice: alertmanager_form(notice, datetime.now(UTC)),
+            ca=ca,
+            repeat_s=ALERTMANAGER_REPEAT_S,
+        )
+    return found
+
+
+def _mails(settings: Settings) -> dict[str, Channel]:
+    """One channel for each address: an address that its server refuses delays the mail to no other."""
+    return {
+        f"mail {receiver}": Mail(
+            server=settings.notify_smtp_address or "",
+            tls=Tls(settings.notify_smtp_tls),
+            sender=settings.notify_mail_from or "",
+            receiver=receiver,
+            user=settings.notify_smtp_user or "",
+            password=_text(settings.notify_smtp_password),
+            ca=settings.notify_ca,
+        )
+        for receiver in settings.notify_mail_to
+    }
+
+
+def _command(settings: Settings) -> dict[str, Channel]:
+    return {"command": Command(settings.notify_command)} if settings.notify_command else {}
+
+
+def _text(secret: SecretStr | None) -> str:
+    return "" if secret is None else secret.get_secret_value()

@@ -1,0 +1,64 @@
+"""An alarm's incident and the messages about it. Pure.
+
+An incident begins when its alarm is raised, and ends when the alarm has been off for a while. An alarm that goes on and
+off and on within that while is one incident.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+TEST = "test"  # stands in the place of an alarm's name
+
+
+class MessageKind(StrEnum):
+    """What a message says."""
+
+    RAISED = "raised"
+    RESOLVED = "resolved"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message of its raise."""
+
+    id: int
+    key: str
+    alarm: str
+    raised_at: datetime
+    cleared_at: datetime | None = None  # None: the alarm is on
+    raises: int = 1
+    details: Mapping[str, Any] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A message, with all that a channel may show of it.
+
+    `key` is the same each time the message is sent: a receiver that gets it twice can drop one.
+    """
+
+    key: str
+    kind: MessageKind
+    cluster: str
+    alarm: str
+    critical: bool
+    cause: str
+    advice: str
+    details: Mapping[str, Any]
+    raised_at: datetime
+    cleared_at: datetime | None
+    raises: int
+
+    @property
+    def incident_key(self) -> str:
+        """The key of the incident, without the message's kind."""
+        return self.key.removesuffix(f"-{self.kind}")
+
+    def key_of(self, kind: MessageKind) -> str:
+        """The key of another message of the same incident."""
+        return f"{self.incident_key}-{kind}"

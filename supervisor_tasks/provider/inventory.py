@@ -1,0 +1,73 @@
+"""Look at the nodes: store the partition's hardware for the registration. The operator is called when these looks find
+no working node for a while, though SLURM works.
+"""
+
+from collections import Counter
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Condition
+from supervisor_tasks.ledger.registrations import NODES, Registrations
+from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
+from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
+from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.registration_rules import shows_nodes
+from supervisor_tasks.slurm.hardware import PartitionHardware
+
+MISSED_AFTER_S = 300.0  # a restart of slurmctld or a boot of the nodes is shorter
+SHOWN = 500  # characters of an error
+
+
+def refresh_inventory(site: WorkerContext) -> None:
+    """Store the partition's hardware. If the look fails, the stored hardware stays. Raises AnotherSlurmError,
+    SlurmUnavailableError or SshUnavailableError.
+    """
+    run_exclusive(site.ledger, "refresh_inventory", lambda: _look(site))
+
+
+def _look(site: WorkerContext) -> bool:
+    require_expected_cluster(site)
+    book = Registrations(site.ledger.facts)
+    try:
+        specs = site.slurm.nodes.specs()
+    except TransientError as error:
+        _missed(site, book, str(error))
+        raise
+    if specs.nodes:
+        book.forget_missed()
+        site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
+    else:
+        _missed(site, book, _left_out(site.slurm.nodes.partition, specs))
+    machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
+    if not shows_nodes(site.ledger.ticks.age_s(NODES)):
+        book.forget_hardware()
+    new = book.learn_hardware(machines)
+    site.ledger.ticks.record(NODES)
+    if new:
+        site.sweep.wake("register")
+    return False
+
+
+def _missed(site: WorkerContext, book: Registrations, why: str) -> None:
+    """Store the reason, and call the operator if it has lasted long. While SLURM does not work, another alarm calls
+    him.
+    """
+    if not slurm_is_healthy(site.ledger):
+        book.forget_missed()  # the time without a node starts when SLURM works again
+        return
+    book.learn_why_not_seen(why[:SHOWN])
+    advice = (
+        "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
+    )
+    condition = Condition(site.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
+    condition.update(True, partition=site.slurm.nodes.partition, error=why[:SHOWN], advice=advice)
+
+
+def _left_out(partition: str, specs: PartitionHardware) -> str:
+    states = Counter(node.state for node in specs.left_out)
+    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    if specs.hidden_nodes:
+        told = ", ".join(filter(None, [told, f"{specs.hidden_nodes} that SLURM does not show"]))
+    return f"no node of the partition {partition!r} works: it has {told or 'none'}"

@@ -1,0 +1,185 @@
+"""What a provider offers the grid: machines, prices and labels; and how two offers differ. Pure."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from benchmarks.label_format import normalised, number_text
+
+CREDIT_DIGITS = 18
+FAR_OFF = 100  # times the reference, or a hundredth of it: such a price is rarely meant
+SHOWN = 60  # characters of a label's value, in a line about a difference
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Machine:
+    """A node as the grid knows it."""
+
+    gpus: int
+    cpus: int
+    mem_mb: int
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPUs, {self.gpus} GPUs, {self.mem_mb} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The price of a GPU, a CPU and a MB of memory for a minute, in wei (credits x 1e18)."""
+
+    gpu_wei_per_min: int
+    cpu_wei_per_min: int
+    mem_wei_per_min: int
+
+    def named(self) -> dict[str, int]:
+        """Return each price by what it is for."""
+        return {field.name.partition("_")[0]: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Everything that a provider registers. Labels are sorted by key."""
+
+    machines: tuple[Machine, ...]
+    prices: Prices
+    labels: Labels
+
+    @property
+    def digest(self) -> str:
+        """A digest that is equal for equal offers. Nodes have no names on the grid, so their order does not matter."""
+        return digest([sorted(map(asdict, self.machines), key=_by_values), asdict(self.prices), self.labels])
+
+    def plain(self) -> dict[str, Any]:
+        """Return the offer for a document."""
+        kinds = [{**asdict(machine), "nodes": number} for machine, number in Counter(self.machines).items()]
+        prices = {f"{name}_credits_per_min": format_credits(wei) for name, wei in self.prices.named().items()}
+        return {"machines": kinds, "prices": prices, "labels": dict(self.labels)}
+
+
+def digest(document: Any) -> str:
+    """Return a short name for a document. No other document has the same one."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _by_values(machine: dict[str, int]) -> list[int]:
+    return list(machine.values())
+
+
+def machines_digest(machines: Sequence[Machine]) -> str:
+    """Return a digest that is equal for the same hardware in any order."""
+    return digest([[one.gpus, one.cpus, one.mem_mb] for one in sorted(machines)])
+
+
+def same_machines(one: Sequence[Machine], other: Sequence[Machine]) -> bool:
+    """Whether both are the same hardware, in any order."""
+    return sorted(one) == sorted(other)
+
+
+# --- prices -------------------------------------------------------------------------------------------------------------
+
+
+def format_credits(wei: int) -> str:
+    """Return an amount of wei in credits, exactly."""
+    whole, part = divmod(wei, 10**CREDIT_DIGITS)
+    return f"{whole}.{part:0{CREDIT_DIGITS}d}".rstrip("0").rstrip(".")
+
+
+def price_warnings(prices: Prices, reference: Prices) -> list[str]:
+    """Return a line for each odd price: at least a hundred times the usual one, or at most a hundredth."""
+    usual = reference.named()
+    return [
+        f"the {name} price is {format_credits(wei)} credits a minute; usual are {format_credits(usual[name])}: is it meant so?"
+        for name, wei in prices.named().items()
+        if wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
+    ]
+
+
+# --- labels -------------------------------------------------------------------------------------------------------------
+
+
+def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
+    """Return labels in the grid's form. Raises ValueError for a label that is empty in that form, and for two with the
+    same key.
+    """
+    labels = dict[str, str]()
+    for key, value in given.items():
+        name, text = normalised(key), normalised(value)
+        if not (name and text):
+            raise ValueError(f"labels whose keys and values have a letter or a digit (unlike {key}={value})")
+        if name in labels:
+            raise ValueError(f"each label once (two of them are called {name})")
+        labels[name] = text
+    return labels
+
+
+def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
+    """Return results of benchmarks as labels: numbers with two decimals. A result that is empty or zero as a label is
+    left out.
+    """
+    texts = {key: normalised(value) if isinstance(value, str) else number_text(value) for key, value in values.items()}
+    return {key: text for key, text in texts.items() if text and text != number_text(0)}
+
+
+def merged(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> dict[str, str]:
+    """Return the machine's labels and the operator's. For a key that both have, the operator's counts only if it is in
+    `override`.
+    """
+    return {**operator, **machine, **{key: operator[key] for key in override if key in operator}}
+
+
+def shadowed_labels(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> list[str]:
+    """Return a line for each of the operator's labels that does not count."""
+    return [
+        f"{key}={operator[key]} does not count, as {machine[key]!r} was measured: LABELS_OVERRIDE={key} puts yours first"
+        for key in sorted(operator.keys() & machine.keys() - set(override))
+        if operator[key] != machine[key]
+    ]
+
+
+def sorted_labels(labels: Mapping[str, str]) -> Labels:
+    """Return labels in the order in which they are registered."""
+    return tuple(sorted(labels.items()))
+
+
+# --- differences --------------------------------------------------------------------------------------------------------
+
+
+def differences(known: Offer, offered: Offer) -> list[str]:
+    """Return a line for each thing that is new in an offer."""
+    return [
+        *machine_differences(known.machines, offered.machines),
+        *price_differences(known.prices, offered.prices),
+        *label_differences(dict(known.labels), dict(offered.labels)),
+    ]
+
+
+def machine_differences(known: Sequence[Machine], offered: Sequence[Machine]) -> list[str]:
+    """Return how many nodes are gone, and how many came, by their kind."""
+    before, after = Counter(known), Counter(offered)
+    gone = [f"{number} nodes less with {kind}" for kind, number in sorted((before - after).items())]
+    return gone + [f"{number} nodes more with {kind}" for kind, number in sorted((after - before).items())]
+
+
+def price_differences(known: Prices, offered: Prices) -> list[str]:
+    """Return the prices that have changed, in credits."""
+    before = known.named()
+    return [
+        f"the {name} price was {format_credits(before[name])} credits a minute, is {format_credits(wei)}"
+        for name, wei in offered.named().items()
+        if wei != before[name]
+    ]
+
+
+def label_differences(known: Mapping[str, str], offered: Mapping[str, str]) -> list[str]:
+    """Return the labels that have changed, come or gone."""
+    changed = sorted(key for key in known.keys() | offered.keys() if known.get(key) != offered.get(key))
+    return [f"the label {key} was {_shown(known.get(key))}, is {_shown(offered.get(key))}" for key in changed]
+
+
+def _shown(value: str | None) -> str:
+    return "absent" if value is None else repr(value[:SHOWN])

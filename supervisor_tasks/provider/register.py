@@ -1,0 +1,221 @@
+"""Register: send the provider's offer to the contract, and report to the operator how the grid takes it."""
+
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.chain.contract import register_call
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
+from supervisor_tasks.config.settings import USUAL_PRICES
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.indexer.scan import STREAM
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_of, latest_of, staying_labels
+from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
+from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
+from supervisor_tasks.provider.offer import label_texts, machines_digest, price_warnings, shadowed_labels
+from supervisor_tasks.provider.registration_rules import (
+    Action,
+    MeasuredState,
+    RegistrationDecision,
+    RegistrationInput,
+    RegistrationStatus,
+    Results,
+    TransactionStatus,
+    after_asking_for_a_run,
+    after_sending,
+    decide,
+    remembered,
+    run_due,
+    shows_nodes,
+    standing,
+    still_measured,
+)
+from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
+from supervisor_tasks.wallet.wallet import Write
+
+log = structlog.get_logger()
+
+Refused = RevertedError | TooMuchGasError
+
+PURPOSE = "register"
+CALLS_FOR_AN_OPERATOR = {
+    RegistrationStatus.BANNED: AlarmName.PROVIDER_BANNED,
+    RegistrationStatus.REJECTED: AlarmName.PROVIDER_REJECTED,
+    RegistrationStatus.REMOVED: AlarmName.PROVIDER_REJECTED,
+}
+
+
+def register(site: WorkerContext) -> None:
+    """Compare the offer with the contract, and do what follows. One worker at a time does it."""
+    run_exclusive(site.ledger, "register", lambda: _register(site))
+
+
+def _register(site: WorkerContext) -> bool:
+    book = Registrations(site.ledger.facts)
+    seen = _situation(site, book)
+    situation = _measure(site, book, replace(seen, memory=remembered(seen)))
+    book.keep(situation.memory)
+    decision = decide(situation)
+    write = None if decision.action is not Action.REGISTER else _estimated(site, decision)
+    _tell(site, book, situation, decision, write if isinstance(write, Refused) else None)
+    if isinstance(write, NoEstimateError):
+        raise write
+    if isinstance(write, Write):
+        _send(site, book, situation, decision, write)
+    if seen.asked and (decision.action is Action.NOTHING or isinstance(write, Write)):
+        book.served(REGISTRATION_REQUESTED, seen.asked)
+    return False
+
+
+def _situation(site: WorkerContext, book: Registrations) -> RegistrationInput:
+    """Collect what the decision needs. The worker looks at the transaction before the contract, so the contract shows
+    all that was mined by then.
+    """
+    side, memory = site.offer, book.memory()
+    fate = site.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
+    on_offer = site.chain.contract.on_offer()
+    cursor = site.ledger.cursors.of(STREAM)
+    if cursor is not None and on_offer.block < cursor[0]:
+        raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
+    looked = slurm_is_healthy(site.ledger) and shows_nodes(site.ledger.ticks.age_s(NODES))
+    machines, known_s = book.hardware() if looked else ((), 0.0)
+    return RegistrationInput(
+        on_offer=on_offer,
+        memory=memory,
+        fate=fate,
+        confirmations=site.chain.confirmations,
+        machines=machines,
+        settled=known_s >= side.hardware_stable_s,
+        prices=side.prices,
+        operator=side.operator_labels,
+        override=side.labels_override,
+        benchmarks=_benchmarks(site),
+        asked=book.asked(REGISTRATION_REQUESTED),
+        asked_to_measure=book.asked(MEASUREMENT_REQUESTED),
+    )
+
+
+def _benchmarks(site: WorkerContext) -> MeasuredState:
+    """Collect the state of the benchmarks. Labels are read last. If a run ends meanwhile, none of its labels is missed,
+    and no label counts as no longer measured.
+    """
+    side, runs = site.offer, site.ledger.benchmarks
+    under_way, last = runs.under_way(), runs.run()
+    ended_at = None if last is None else last["ended_at"]
+    pricing_digest, ended, measured = runs.pricing_digest(), still_measured(runs.ended()), runs.measured()
+    return MeasuredState(
+        enabled=side.benchmarks_enabled,
+        under_way=under_way is not None,
+        ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
+        every_s=side.benchmark_every_s,
+        labels=label_texts(labels_of(latest_of(measured))),
+        of=_results(measured),
+        known=frozenset(label for one in measured for label in one.labels),
+        measured=ended,
+        pricing_digest=pricing_digest,
+    )
+
+
+def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
+    """Return what was measured on each set of machines."""
+    everywhere = latest_of(measured)
+    found = dict[str, Results]()
+    for machines in {one.hardware_digest for one in measured if one.hardware_digest is not None}:
+        here = latest_of(one for one in measured if one.hardware_digest == machines)
+        found[machines] = Results(label_texts(labels_of(here)), staying_labels(here, everywhere))
+    return found
+
+
+def _measure(site: WorkerContext, book: Registrations, situation: RegistrationInput) -> RegistrationInput:
+    """Ask for a run if one is due. A run that the operator asks for waits until the current run has ended."""
+    wanted = situation.asked_to_measure
+    if wanted and not situation.benchmarks.enabled:
+        log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
+        book.served(MEASUREMENT_REQUESTED, wanted)
+    why = run_due(situation)
+    if not why:
+        return situation
+    run = site.ledger.benchmarks.ask(
+        why,
+        machines_digest(situation.machines),
+        situation.pricing_digest,
+        forced=bool(wanted),
+        also=lambda connection: book.served(MEASUREMENT_REQUESTED, wanted, connection),
+    )
+    if run is not None:
+        log.info("run_asked_for", why=why, run=run)
+    return after_asking_for_a_run(situation)
+
+
+def _estimated(site: WorkerContext, decision: RegistrationDecision) -> Write | Refused | NoEstimateError:
+    """Return the call that registers, or why the contract would refuse it, or why that is not known."""
+    assert decision.offer is not None  # noqa: S101  there is something to register
+    intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
+    write = Write(intent, PURPOSE, register_call(decision.offer), to=site.chain.contract.addresses.providers)
+    gas = site.chain.wallet.estimate([write])[0]
+    return replace(write, gas=gas) if isinstance(gas, int) else gas
+
+
+def _send(
+    site: WorkerContext, book: Registrations, situation: RegistrationInput, decision: RegistrationDecision, write: Write
+) -> None:
+    """Send the registration. Its intent is stored before it is signed, and the try is counted once it is signed."""
+    assert decision.offer is not None  # noqa: S101
+    memory = after_sending(situation, decision.offer, write.intent)
+    book.keep(replace(memory, tries=memory.tries - 1))
+    site.chain.wallet.send([write])
+    book.keep(memory)
+    log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
+    site.chain.wake_tracker()
+
+
+def _tell(
+    site: WorkerContext,
+    book: Registrations,
+    situation: RegistrationInput,
+    decision: RegistrationDecision,
+    refusal: Refused | None,
+) -> None:
+    """Store the standing, and call the operator for what he must know."""
+    now = standing(situation)
+    was = book.learn_standing(now)
+    if was is not None:
+        log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
+    book.tell(_document(site, situation, decision, refusal))
+    wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set()
+    if decision.turned_down:
+        wanted.add(AlarmName.PROVIDER_REJECTED)
+    if refusal is not None or decision.given_up:
+        wanted.add(AlarmName.REGISTRATION_REFUSED)
+    if not situation.benchmarks.enabled:
+        site.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)  # the operator has disabled benchmarks: no run will follow
+    details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
+    for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
+        if name in wanted:
+            site.ledger.alarms.on(name, **details, advice="supervisor provider show")
+        else:
+            site.ledger.alarms.off(name)
+
+
+def _document(
+    site: WorkerContext, situation: RegistrationInput, decision: RegistrationDecision, refusal: Refused | None
+) -> dict[str, Any]:
+    """Return the state of the registration for the operator."""
+    chain, side = situation.on_offer, site.offer
+    offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
+    refused = "" if refusal is None else f"; it would be refused: {refusal}"
+    odd = price_warnings(side.prices, USUAL_PRICES)
+    odd += shadowed_labels(situation.machine_labels, side.operator_labels, side.labels_override)
+    return {
+        "address": site.chain.wallet.address,
+        "decision": decision.action.value,
+        "why": decision.why + refused,
+        "measuring": situation.benchmarks.under_way,
+        "odd": odd,
+        **{name: None if offer is None else offer.plain() for name, offer in offers.items()},
+    }

@@ -1,0 +1,431 @@
+"""Registration: how a provider stands with the grid, and what the worker must do to register his offer. Pure.
+
+The worker reads the contract each time. `RegistrationRecord` holds the little that the contract does not show: what was
+sent, and what the grid has rejected. The runs of the benchmarks show what the cluster was measured for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from supervisor_tasks.provider.offer import (
+    Labels,
+    Machine,
+    Offer,
+    Prices,
+    differences,
+    digest,
+    label_differences,
+    machine_differences,
+    machines_digest,
+    merged,
+    price_differences,
+    same_machines,
+    sorted_labels,
+)
+
+MOST_REJECTED = 100  # remembered offers
+LOOK_LASTS_S = 150.0  # a look at the nodes, one a minute, counts for so long
+MEASURED_LASTS_S = 7 * 24 * 3600.0  # machines that come back within this time need no new measurement
+MOST_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
+VOLUME = "[a-z0-9][a-z0-9-]*"  # as benchmarks/plan.py has it
+BENCHMARK_KEY = re.compile(
+    r"os|arch|cpu|cpu\.microarch|gpu|compute\.gflops"
+    r"|network\.((upload|download|p2p)\.bw\.mbps|(p2p|all-to-all)\.latency\.us)"
+    rf"|storage\.{VOLUME}\.(read|write)\.(bw\.mibps|iops)"
+)
+
+
+class RegistrationStatus(StrEnum):
+    """How the provider stands with the grid."""
+
+    UNREGISTERED = "unregistered"
+    WAITING = "waiting"  # for the first approval
+    APPROVED = "approved"
+    CHANGING = "changing"  # approved, and a newer registration waits for approval
+    BANNED = "banned"
+    REJECTED = "rejected"  # removed before it was approved
+    REMOVED = "removed"
+
+    @property
+    def claims(self) -> bool:
+        """Whether new jobs may be claimed."""
+        return self in (RegistrationStatus.APPROVED, RegistrationStatus.CHANGING)
+
+
+@dataclass(frozen=True, slots=True)
+class OnChainOffers:
+    """A provider's offers on the contract at a block: the one in force, and the one that waits for approval."""
+
+    registered: Offer | None
+    waiting: Offer | None
+    banned: bool
+    block: int
+
+    @property
+    def newest(self) -> Offer | None:
+        """The offer that will be in force unless something is done."""
+        return self.waiting or self.registered
+
+    @property
+    def digests(self) -> set[str]:
+        """The digests of the contract's offers."""
+        return {offer.digest for offer in (self.registered, self.waiting) if offer is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatus:
+    """What became of the transaction that was sent last. If it is neither open nor mined, it has reverted or was never
+    signed.
+    """
+
+    open: bool = False
+    mined_block: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationRecord:
+    """What the ledger remembers. `sent` is the digest of the offer that was sent last, by `intent`, for the `tries`th
+    time, with the `operator` labels. `accepted` means that this offer has been in force. `approved` is the digest of
+    the offer that was last seen in force; it is empty when that is over.
+    """
+
+    sent: str = ""
+    intent: str = ""
+    tries: int = 0
+    accepted: bool = False
+    operator: Mapping[str, str] = field(default_factory=dict)
+    approved: str = ""
+    rejected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was measured on some machines. Labels in `stay` were measured, but not on these machines: they stay as they
+    were.
+    """
+
+    labels: Mapping[str, str]
+    stay: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """A run that has ended: the digest of its machines, and whether the operator asked for it."""
+
+    hardware_digest: str
+    ended_s_ago: float
+    forced: bool
+
+
+def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
+    """Return the machines that need no measurement. `ended` are all runs, the newest first. The last run counts, and
+    the others of the last days. Runs before one that the operator asked for do not count: he asks because the cluster
+    has changed.
+    """
+    machines = set[str]()
+    for run in ended:
+        if machines and run.ended_s_ago > MEASURED_LASTS_S:
+            break
+        machines.add(run.hardware_digest)
+        if run.forced:
+            break
+    return frozenset(machines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredState:
+    """The state of the benchmarks. `labels` are the latest good results, `of` those of each set of machines, and
+    `known` the keys of all that the last runs measured. `measured` are the machines that need no measurement, empty if
+    no run is known. `pricing_digest` are those of the last run whose pricing_digest are known. `every_s` 0 means no
+    schedule, and `ended_s_ago` None means that there never was a run.
+    """
+
+    enabled: bool
+    under_way: bool = False
+    ended_s_ago: float | None = None
+    every_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    of: Mapping[str, Results] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    measured: frozenset[str] = frozenset()
+    pricing_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationInput:
+    """Everything that a decision is made from. `machines` are what SLURM shows now, none while it is away. `settled`
+    means that they have been the same for long enough. `asked` is why the operator wants to be registered now, and
+    `asked_to_measure` why he wants a run.
+    """
+
+    on_offer: OnChainOffers
+    memory: RegistrationRecord
+    fate: TransactionStatus
+    confirmations: int
+    machines: tuple[Machine, ...]
+    settled: bool
+    prices: Prices
+    operator: Mapping[str, str]
+    override: frozenset[str]
+    benchmarks: MeasuredState
+    asked: str = ""
+    asked_to_measure: str = ""
+
+    @property
+    def kept_labels(self) -> dict[str, str]:
+        """The benchmark labels that the contract has. Labels that the operator gave himself do not count as such."""
+        newest = self.on_offer.newest
+        labels = {} if newest is None else dict(newest.labels)
+        ours = self.memory.operator
+        return {key: text for key, text in labels.items() if BENCHMARK_KEY.fullmatch(key) and ours.get(key) != text}
+
+    @property
+    def machine_labels(self) -> dict[str, str]:
+        """The machine's labels. A run's labels count when the run has ended, so that one registration carries them all,
+        and only for machines like those that were measured. A label that was measured once and is not any more is
+        removed. A label that this ledger has never seen measured stays, because the ledger may be new.
+        """
+        kept, known = self.kept_labels, self.benchmarks.known
+        if self.benchmarks.under_way:
+            return kept
+        found = self._results
+        return {key: text for key, text in kept.items() if key not in known or key in found.stay} | dict(found.labels)
+
+    @property
+    def _results(self) -> Results:
+        """What was measured on the offered machines; on any machines, if no run's machines are known."""
+        benchmarks = self.benchmarks
+        if not benchmarks.of:
+            return Results(benchmarks.labels)
+        nothing = Results({}, stay=frozenset(benchmarks.labels))
+        return benchmarks.of.get(machines_digest(_machines(self)[0]), nothing)
+
+    @property
+    def labels(self) -> Labels:
+        """All labels, in the form that is registered."""
+        return sorted_labels(merged(self.machine_labels, self.operator, self.override))
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether these machines still need a measurement."""
+        return self.benchmarks.enabled and (
+            self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured
+        )
+
+    @property
+    def pricing_digest(self) -> str:
+        """A digest of what a run is for besides the machines: prices and the operator's labels."""
+        return digest([list(self.prices.named().values()), dict(self.operator), sorted(self.override)])
+
+    @property
+    def too_early(self) -> bool:
+        """Whether an offer that the contract does not show may still be under way there. Its block may be one that the
+        node does not have yet, or one that may be lost.
+        """
+        mined = self.fate.mined_block
+        return mined is not None and self.on_offer.block < mined + self.confirmations
+
+
+class Action(StrEnum):
+    """What the worker does next."""
+
+    NOTHING = "nothing"
+    REGISTER = "register"
+    MEASURE = "measure first"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationDecision:
+    """What the worker does, and why. `offer` is the offer that this is about, as far as it is known."""
+
+    action: Action
+    why: str
+    offer: Offer | None = None
+    turned_down: bool = False  # by the grid
+    given_up: bool = False  # its transactions revert
+
+
+# --- what is remembered -------------------------------------------------------------------------------------------------
+
+
+def remembered(situation: RegistrationInput) -> RegistrationRecord:
+    """Return the memory after a look at the contract. An offer was turned down if it was sent or in force, and is now
+    neither in force nor waiting. An accepted offer that another one has replaced was not turned down.
+    """
+    memory, chain = situation.memory, situation.on_offer
+    there = chain.digests
+    gone = set[str]() if chain.waiting is not None or situation.too_early else _taken_back(situation) - there
+    rejected = [known for known in memory.rejected if known not in there | gone] + sorted(gone)
+    approved = memory.approved
+    if chain.registered is not None:
+        approved = chain.registered.digest
+    elif chain.waiting is not None:
+        approved = ""
+    tries = 0 if memory.sent in there else memory.tries
+    accepted = _accepted(memory, chain)
+    return replace(memory, tries=tries, accepted=accepted, approved=approved, rejected=tuple(rejected[-MOST_REJECTED:]))
+
+
+def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
+    if chain.registered is not None and chain.registered.digest == memory.sent:
+        return True
+    waits = chain.waiting is not None and chain.waiting.digest == memory.sent
+    return memory.accepted and not waits
+
+
+def _taken_back(situation: RegistrationInput) -> set[str]:
+    memory, chain = situation.memory, situation.on_offer
+    was_sent = memory.sent if situation.fate.mined_block is not None and not memory.accepted else ""
+    was_approved = memory.approved if chain.registered is None and not situation.fate.open else ""
+    return {was_sent, was_approved} - {""}
+
+
+def standing(situation: RegistrationInput) -> RegistrationStatus:
+    """Return how the provider stands. The memory must be up to date with the contract: see `remembered`."""
+    chain, memory = situation.on_offer, situation.memory
+    if chain.banned:
+        return RegistrationStatus.BANNED
+    if chain.registered is not None:
+        return RegistrationStatus.APPROVED if chain.waiting is None else RegistrationStatus.CHANGING
+    if chain.waiting is not None:
+        return RegistrationStatus.WAITING
+    if memory.approved:
+        return RegistrationStatus.REMOVED
+    return RegistrationStatus.REJECTED if memory.rejected else RegistrationStatus.UNREGISTERED
+
+
+def shows_nodes(looked_s_ago: float | None) -> bool:
+    """Whether the last look at the nodes still shows what SLURM has now. `looked_s_ago` is None if no worker has looked
+    since SLURM is back. The time before such a gap does not count for how long the nodes have been the same.
+    """
+    return looked_s_ago is not None and looked_s_ago <= LOOK_LASTS_S
+
+
+# --- when to measure ----------------------------------------------------------------------------------------------------
+
+
+def run_due(situation: RegistrationInput) -> str:
+    """Return why a benchmark run is due now; empty if none is due. Each new set of machines, prices or operator's
+    labels gets a run.
+    """
+    benchmarks, newest = situation.benchmarks, situation.on_offer.newest
+    if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
+        return ""
+    if situation.asked_to_measure:
+        return situation.asked_to_measure
+    if situation.on_offer.banned:
+        return ""
+    if newest is None:
+        return "nothing is registered" if situation.unmeasured else ""
+    news = _news_of_machines(situation, newest) + _news_of_terms(situation, newest)
+    if news:
+        return "; ".join(news)
+    if benchmarks.every_s and (benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s):
+        return "on schedule"
+    return ""
+
+
+def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
+    """Return which machines need a measurement. The registered machines may not be those of the last run."""
+    if not (situation.settled and situation.unmeasured):
+        return []
+    runs_are_known = bool(situation.benchmarks.measured)
+    others = ["other nodes work than were measured"] if runs_are_known else []
+    return machine_differences(newest.machines, situation.machines) or others
+
+
+def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
+    """Return what has changed in prices and operator's labels since the last run; if that is not known, since the
+    registration. New prices do not wait for a run: they may be registered by now.
+    """
+    pricing_digest = situation.benchmarks.pricing_digest
+    if pricing_digest == situation.pricing_digest:
+        return []
+    labels = merged(situation.kept_labels, situation.operator, situation.override)
+    news = price_differences(newest.prices, situation.prices) + label_differences(dict(newest.labels), labels)
+    return news or (
+        ["the prices or the operator's labels are others than when it was measured"] if pricing_digest else []
+    )
+
+
+def after_asking_for_a_run(situation: RegistrationInput) -> RegistrationInput:
+    """Return the situation after a run was asked for."""
+    benchmarks = replace(situation.benchmarks, under_way=True, pricing_digest=situation.pricing_digest)
+    return replace(situation, benchmarks=benchmarks, asked_to_measure="")
+
+
+# --- when to register ---------------------------------------------------------------------------------------------------
+
+
+def decide(situation: RegistrationInput) -> RegistrationDecision:
+    """Decide what the registration needs. New machines are measured before they are registered. New prices and labels
+    of the operator are registered at once, with the benchmark labels that exist.
+    """
+    newest, (machines, held_back) = situation.on_offer.newest, _machines(situation)
+    offer = Offer(machines, situation.prices, situation.labels) if machines else None
+    obstacle = _obstacle(situation, offer)
+    if obstacle is not None:
+        return obstacle
+    assert offer is not None  # noqa: S101  an obstacle
+    if newest is not None and newest.digest == offer.digest:
+        waits = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
+        return RegistrationDecision(
+            Action.NOTHING, "; ".join(filter(None, [f"what is offered {waits}", held_back])), offer
+        )
+    if not situation.asked and (turned_down := _turned_down(situation, offer)) is not None:
+        return turned_down
+    news = ["nothing is registered"] if newest is None else differences(newest, offer)
+    return RegistrationDecision(Action.REGISTER, "; ".join(filter(None, [*news, held_back])), offer)
+
+
+def _obstacle(situation: RegistrationInput, offer: Offer | None) -> RegistrationDecision | None:
+    if situation.fate.open:
+        return RegistrationDecision(Action.WAIT, "a registration is under way: its transaction is not mined yet", offer)
+    if situation.on_offer.banned:
+        return RegistrationDecision(Action.WAIT, "the grid has banned this provider: it takes no registration", offer)
+    if situation.too_early and situation.memory.sent not in situation.on_offer.digests:
+        return RegistrationDecision(Action.WAIT, "a registration was mined, and the node does not show it yet", offer)
+    if offer is None:
+        return RegistrationDecision(Action.WAIT, "SLURM shows no node of the partition that works")
+    if situation.on_offer.newest is None and situation.unmeasured and not situation.asked:
+        return RegistrationDecision(Action.MEASURE, "nothing is registered, and the cluster is measured first", offer)
+    return None
+
+
+def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
+    """Return the machines that are offered, and why those that SLURM shows are not offered yet."""
+    seen, newest = situation.machines, situation.on_offer.newest
+    if newest is None:
+        return seen, ""
+    if not seen:
+        return newest.machines, "SLURM shows no node of the partition that works"
+    if same_machines(seen, newest.machines) or situation.asked:
+        return seen, ""
+    news = ", ".join(machine_differences(newest.machines, seen))
+    if not situation.settled:
+        return newest.machines, f"SLURM shows {news}, which counts when it has been so for a while"
+    if situation.unmeasured:
+        return newest.machines, f"SLURM shows {news}, which is measured first"
+    return seen, ""
+
+
+def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDecision | None:
+    """Return what prevents sending an offer again; None if it may be sent."""
+    memory = situation.memory
+    if offer.digest in memory.rejected:
+        why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
+        return RegistrationDecision(Action.WAIT, why, offer, turned_down=True)
+    if memory.sent == offer.digest and memory.tries >= MOST_TRIES:
+        why = f"it was sent {memory.tries} times in vain: see `supervisor tx list`, then `supervisor provider register`"
+        return RegistrationDecision(Action.WAIT, why, offer, given_up=True)
+    return None
+
+
+def after_sending(situation: RegistrationInput, offer: Offer, intent: str) -> RegistrationRecord:
+    """Return the memory after an offer was sent."""
+    memory = situation.memory
+    tries = memory.tries + 1 if memory.sent == offer.digest and not situation.asked else 1
+    return replace(memory, sent=offer.digest, intent=intent, tries=tries, accepted=False, operator=situation.operator)

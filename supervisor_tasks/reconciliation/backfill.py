@@ -1,0 +1,90 @@
+"""Read the claims that were mined before this ledger's first scan, ours and other ledgers', from the latest block
+backwards. Each sweep reads some of them, and the worker reads more between sweeps.
+"""
+
+import time
+from functools import partial
+from typing import Any
+
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.indexer.claim_ownership import classify_claims
+from supervisor_tasks.indexer.event_logs import decode_logs
+from supervisor_tasks.indexer.scan import STREAM
+from supervisor_tasks.jobs.events import Claimed
+from supervisor_tasks.jobs.model import Address, JobId
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.reconciliation.snapshot import Snapshot, claimed
+
+HISTORY = "history"  # the cursor that goes backwards: the ledger has all claims since that block
+HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node answers for
+HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
+
+
+def has_pending_blocks(site: WorkerContext) -> bool:
+    """Whether older claims are left to read."""
+    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.facts.get(PROVIDER)
+    return provider is not None and read is not None and read[0] > site.sweep.start_block
+
+
+def read_next_range(site: WorkerContext) -> bool:
+    """Read older claims until the time is up, a sweep is due or no claim is left. A job that is hot, ours and unknown
+    to the ledger needs a sweep: at its claim the function asks for a sweep, which reads the claim again. It asks SLURM
+    nothing.
+    """
+    ledger, provider = site.ledger, site.ledger.facts.get(PROVIDER)
+    contract = site.sweep.contract_of(Address(provider or ""))
+    until_s = time.monotonic() + HISTORY_AT_ONCE_S
+    while has_pending_blocks(site) and time.monotonic() < until_s and not ledger.sweeps.due():
+        claims, others, first = read(site, contract)
+        found = claims.keys() | others.keys()
+        unknown = found - ledger.sweeps.named(found, ()).keys()
+        block = int(contract.rpc.call("eth_blockNumber"), 16)
+        view = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
+        if any(claimed(job_id, view) for job_id in unknown):
+            ledger.sweeps.ask("a claim from before this ledger's first scan")
+        elif first is not None:
+            save_progress(ledger, first)
+    return False
+
+
+def save_progress(ledger: Ledger, first: int) -> None:
+    """Store that the ledger has all claims since the block `first`."""
+    with ledger.engine.begin() as connection:
+        ledger.cursors.set(connection, HISTORY, first, "")
+
+
+def read(site: WorkerContext, contract: Contract) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
+    """Read claims from blocks that were mined before this ledger's first scan, the latest blocks first, with at most
+    HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
+    None before the first scan.
+    """
+    scanned, read = site.ledger.cursors.of(STREAM), site.ledger.cursors.of(HISTORY)
+    start_block = site.sweep.start_block
+    if scanned is None:
+        return {}, {}, None
+    first = read[0] if read is not None else scanned[0] + 1
+    claims: dict[JobId, Claimed] = {}
+    others: dict[JobId, OthersClaim] = {}
+    for _ in range(HISTORY_QUESTIONS):
+        if first <= start_block:
+            break
+        first, logs = site.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
+        happened = decode_logs(site.ledger, contract, logs)
+        of_claims = [entry for entry in happened if isinstance(entry.event, Claimed)]
+        ours, strange = classify_claims(site.ledger, contract, of_claims, old=True)
+        for entry in reversed(ours):
+            if isinstance(entry.event, Claimed):
+                claims.setdefault(entry.job_id, entry.event)
+        for other in reversed(strange):
+            others.setdefault(other.claim.job_id, other)
+    return claims, others, first
+
+
+def _logs(contract: Contract, start_block: int, last: int, most_blocks: int) -> tuple[int, list[dict[str, Any]]]:
+    """The first of at most `most_blocks` blocks up to `last`, and the logs of these blocks."""
+    first = max(start_block, last + 1 - most_blocks)
+    method, params = contract.logs_call(first, last)
+    return first, contract.rpc.call(method, *params)

@@ -1,0 +1,345 @@
+"""Collect what a sweep compares: the ledger first, then SLURM and the contract. For missing jobs the sweep also asks
+accounting, and looks for any other trace of them.
+"""
+
+import random
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from supervisor_tasks.chain.blocks import seconds_since
+from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.indexer.cross_check import unconfirmed
+from supervisor_tasks.jobs.callback_fallback import ENDED
+from supervisor_tasks.jobs.events import Claimed, SubmissionLostBySlurm, SubmitStarted, Submitted
+from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
+from supervisor_tasks.jobs.monitor import look_at
+from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT_TIME, SLURM_START, SlurmStart
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.heartbeats import continuous_uptime_s
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.reconciliations import Begun
+from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
+from supervisor_tasks.reconciliation import backfill
+from supervisor_tasks.reconciliation.models import JobSummary
+from supervisor_tasks.reconciliation.snapshot import (
+    Snapshot,
+    Trace,
+    absence_confirmed,
+    claimed,
+    is_active,
+    marked_names,
+    missing,
+    pending_and_missing,
+    unexplained,
+    unlisted,
+)
+from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.script_matching import ScriptSearch
+
+ASKED_AT_ONCE = 1000
+TRACED_AT_ONCE = 50
+CUSTOMERS_AT_ONCE = 10  # whose homes one sweep looks at: each needs a login and a command
+CLOCKS_APART_S = 5.0  # how far the clocks of the login node and of slurmctld may differ
+SILENT_AT_MOST = 3  # questions without an answer: each may take half a minute
+SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
+SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
+FORGOTTEN_AT_MOST = 3  # how often a job is submitted again because slurmctld forgot it
+SHOWN_TEXT = 500
+
+
+@dataclass(slots=True)
+class ReconciliationReport:
+    """What a sweep reports about itself."""
+
+    why: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    stale: dict[str, int] = field(default_factory=dict)
+    cancelled: int = 0
+    not_cancelled: dict[str, str] = field(default_factory=dict)  # by SLURM id: why
+    more: bool = False
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Measure how long a part takes."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = round(time.monotonic() - began_s, 3)
+
+    @contextmanager
+    def asking(self, side: str) -> Iterator[None]:
+        """Treat a side that does not answer, or not as it should, as unseen. The sweep still compares the others."""
+        with self.timed(side):
+            try:
+                yield
+            except SupervisorError as error:
+                self.unseen[side] = str(error)[:SHOWN_TEXT]
+
+
+class ProviderUnknownError(TransientError):
+    """No worker has stored the provider's address yet. A retry helps once a worker of the chain queue has stored it."""
+
+
+def collect_snapshot(site: WorkerContext, begun: Begun, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
+    """Collect everything that a sweep compares, the ledger first. Returns the snapshot, and how far back claims have
+    been read.
+    """
+    ledger, cluster, side = site.ledger, site.slurm.cluster, site.sweep
+    boot, provider = ledger.facts.read(SLURM_BOOT_TIME), ledger.facts.get(PROVIDER)
+    with report.timed("ledger"):
+        view = Snapshot(
+            provider=Address(provider or ""),
+            comment=comment(cluster.public_address),
+            jobs=ledger.sweeps.hot(cluster.partition, compares_sizes=cluster.compares_sizes),
+            suspects=begun.suspects,
+            grace_s=side.grace_s,
+            steady_s=boot.age_s if boot else 0.0,
+            continuous_uptime_s=float("inf") if cluster.paths.sacct else continuous_uptime_s(ledger.ticks.ages_s()),
+        )
+    with report.asking("slurm"):
+        require_expected_cluster(site)
+        view = replace(view, slurm=cluster.list_all())
+    view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
+    read_since = None
+    with report.asking("chain"):
+        view, read_since = _look_at_chain(site, view, report)
+    if view.slurm is not None:
+        view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger).first_id)
+    if view.slurm is not None and unlisted(view):
+        report.more = True  # the next sweep asks for the missing jobs: each sweep runs few commands
+        view = replace(view, remembered=None)
+        with report.asking("accounting"):
+            view = replace(view, remembered=_remembered(site, view))
+    elif view.slurm is not None:
+        with report.asking("lost jobs"):
+            view = replace(view, asked=_ask(site, view))
+        with report.asking("traces"):
+            view = replace(view, traces=_traces(site, view, boot.value if boot else "", report))
+        view = replace(view, told=_told(ledger, view))
+    return view, read_since
+
+
+def _pointed_to(ledger: Ledger, view: Snapshot) -> dict[JobId, JobSummary]:
+    """The ledger's jobs that SLURM's live jobs point to by id or name. These are the jobs that are not hot, and those
+    that were not submitted yet when the ledger was read: they are read again.
+    """
+    rows = [row for row in (view.slurm or {}).values() if is_active(row)]
+    in_slurm = {job.job_id: job.slurm_id for job in view.jobs.values() if job.slurm_id is not None}
+    strange = {row.slurm_id for row in rows} - set(in_slurm.values())
+    return ledger.sweeps.named(marked_names(rows, view.comment) - in_slurm.keys(), strange)
+
+
+def _look_at_chain(site: WorkerContext, view: Snapshot, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
+    if not view.provider:
+        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+    contract = site.sweep.contract_of(view.provider)
+    claims, others, read_since = backfill.read(site, contract)
+    report.more |= read_since is None
+    others = site.ledger.others.all() | others
+    taken = site.ledger.others.taken()
+    claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.mark in taken}
+    unknown = (claims.keys() | others.keys()) - site.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
+    strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
+    block = int(contract.rpc.call("eth_blockNumber"), 16)
+    chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
+    view = replace(view, block=block, chain=chain, scanned=_scanned(site.ledger))
+    _remember(site.ledger, others, view)
+    new = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
+    doubted = _doubted(site, contract, [job_id for job_id in new if claimed(job_id, view)], new)
+    if doubted:
+        report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
+        read_since = None  # these blocks are read again
+    return replace(
+        view,
+        claims={job_id: claim for job_id, claim in new.items() if job_id not in doubted},
+        others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
+    ), read_since
+
+
+def _doubted(
+    site: WorkerContext, contract: Contract, job_ids: Sequence[JobId], claims: Mapping[JobId, Claimed]
+) -> set[JobId]:
+    """The jobs whose claim only one endpoint shows."""
+    hashes = {job_id: claims[job_id].claim_key.rpartition(":")[0] for job_id in job_ids}
+    as_shown = [
+        ChainEvent(job_id, replace(claims[job_id], claim_known_to_ledger=True), hashes[job_id]) for job_id in job_ids
+    ]
+    doubted = unconfirmed(site.ledger, contract, as_shown)
+    return {job_id for job_id, tx_hash in hashes.items() if tx_hash in doubted}
+
+
+def _scanned(ledger: Ledger) -> bool:
+    """Whether the scan goes on, and has found no lost blocks that the operator must decide on."""
+    ago_s = ledger.ticks.age_s("scan")
+    too_deep = any(alarm.name is AlarmName.REORGANISED_TOO_DEEP for alarm in ledger.alarms.all())
+    return ago_s is not None and ago_s < SCANNED_WITHIN_S and not too_deep
+
+
+def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: Snapshot) -> None:
+    """Keep other ledgers' claims as long as the contract has them hot and ours."""
+    hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, view)}
+    ledger.others.keep(hot.values())
+    ledger.others.forget([job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= view.block])
+
+
+def _saved(ledger: Ledger, view: Snapshot, begun: Begun) -> frozenset[JobId]:
+    """The missing jobs that slurmctld had on its disk when it was started, by the database's clock. They were submitted
+    well before the last answer of the slurmctld that ran then. Jobs from before the operator last accepted a loss do
+    not count.
+    """
+    ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
+    if not ids:
+        return frozenset()
+    boot, start = ledger.facts.read(SLURM_BOOT_TIME), _start(ledger)
+    until_s = float("inf")  # if the start is unknown, no job counts as unsaved
+    if boot is not None and boot.value == start.booted:
+        until_s = begun.at.timestamp() - boot.age_s - start.silent_s - SAVED_WITHIN_S
+    accepted = ledger.facts.read(SLURM_ACCEPTED)
+    since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted.age_s
+    given = ledger.journal.submissions(ids)
+    absent = {job.job_id for job in missing(view)} & given.keys()
+    return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
+
+
+def _start(ledger: Ledger) -> SlurmStart:
+    return ledger.facts.get(SLURM_START) or SlurmStart()
+
+
+def _ask(site: WorkerContext, view: Snapshot) -> dict[JobId, JobRecord | None]:
+    """Ask SLURM and accounting once more about jobs that SLURM does not list. None means that neither knows the job."""
+    absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
+    sights = look_at(site, site.ledger.jobs(absent).values(), view.slurm) if absent else {}
+    return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
+
+
+def _told(ledger: Ledger, view: Snapshot) -> frozenset[JobId]:
+    """The missing jobs for which an end has come in since the ledger was read, or not long before. The POLL_SLURM
+    effect decides whether that end can be true. The sender of a false callback may have slowed that effect down.
+    """
+    absent = {
+        job.job_id: job.slurm_id for job in missing(view) if job.slurm_id is not None and absence_confirmed(job, view)
+    }
+    return frozenset(ledger.inbox.told_of(absent, ENDED, view.grace_s)) if absent else frozenset()
+
+
+def _traces(site: WorkerContext, view: Snapshot, booted: str, report: ReconciliationReport) -> dict[JobId, Trace]:
+    """Whether anything was ever seen of jobs that waited and that SLURM has lost. If they are too many for one sweep,
+    it looks for a random choice of them.
+    """
+    lost = [job.job_id for job in pending_and_missing(view)]
+    absent = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
+    if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
+        return {}  # slurmctld has just restarted: a later sweep looks
+    booted_s, jobs = int(booted), site.ledger.jobs(absent)
+    now_s = site.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
+    answered_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(absent, Submitted).items()}
+    times = site.ledger.journal.ages(absent, SubmissionLostBySlurm)
+    traces = {
+        job_id: Trace.UNSURE
+        if job_id in (view.saved or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
+        else None
+        for job_id in jobs
+    }
+    # slurmctld forgets a waiting job only when it is killed: then it restarted after it had taken the job.
+    kept = {
+        job_id
+        for job_id, job in jobs.items()
+        if job_id not in answered_ago_s or _taken_s(job, now_s - answered_ago_s[job_id]) > booted_s
+    }
+    traces |= dict.fromkeys(kept - set(view.saved or ()), Trace.SOME)
+    rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
+    return {
+        job_id: trace for job_id, trace in (traces | _looked_for(site, view, rest, report)).items() if trace is not None
+    }
+
+
+def _looked_for(
+    site: WorkerContext, view: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
+) -> dict[JobId, Trace | None]:
+    """What is left of these jobs in SLURM's list, in accounting, in the inbox and in their customers' homes. None means
+    that the sweep has not looked everywhere for the job.
+    """
+    if not jobs:
+        return {}
+    ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(jobs, SubmitStarted).items()}
+    called = _called(site, jobs, ago_s)
+    traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
+    silent = {job_id: jobs[job_id] for job_id in ago_s if job_id not in called}
+    listed = view.slurm or {}
+    owners = site.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
+    sought = [ScriptSearch(job_id, job.customer, ago_s[job_id], owners) for job_id, job in silent.items()]
+    had = site.slurm.cluster.was_submitted(sought, listed)
+    traces |= {job_id: Trace.UNSURE for job_id, found in had.items() if found is None}
+    nowhere = {job_id: jobs[job_id].customer for job_id, found in had.items() if found is False}
+    return traces | _logs(site, nowhere, ago_s, report)
+
+
+def _called(site: WorkerContext, jobs: Mapping[JobId, Job], ago_s: Mapping[JobId, float]) -> set[JobId]:
+    """The jobs about which a plugin has called since then, under their own id or another one that they may have had."""
+    heard_s = site.ledger.inbox.last_heard_s(ago_s)
+    named = {job_id: {slurm_id for slurm_id, s in heard_s[job_id].items() if s <= ago_s[job_id]} for job_id in heard_s}
+    own = {job_id for job_id, slurm_ids in named.items() if jobs[job_id].slurm_id in slurm_ids}
+    others = {job_id: slurm_ids for job_id, slurm_ids in named.items() if job_id not in own}
+    return own | {job_id for job_id, plausible in plausible_ids(site, others, ago_s).items() if plausible}
+
+
+def _logs(
+    site: WorkerContext, customers: Mapping[JobId, Address], ago_s: Mapping[JobId, float], report: ReconciliationReport
+) -> dict[JobId, Trace | None]:
+    """Whether a log was written. Each customer needs a separate question, so the sweep makes a random choice of them."""
+    traces: dict[JobId, Trace | None] = dict.fromkeys(customers)
+    users, silent = sorted(set(customers.values())), 0
+    for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
+        asked = {job_id: ago_s[job_id] for job_id, customer in customers.items() if customer == user}
+        try:
+            written = site.slurm.cluster.left_logs(user, asked)
+        except TransientError as error:  # a broken account must not stop the search for the others
+            report.unseen["logs"] = str(error)[:SHOWN_TEXT]
+            silent += 1
+            if silent >= SILENT_AT_MOST:
+                break
+            continue
+        traces |= {job_id: Trace.SOME if job_id in written else Trace.NONE for job_id in asked}
+    return traces
+
+
+def _taken_s(job: Job, answered_s: float) -> float:
+    """When SLURM took the job, by the site's clocks. If no look has shown that time, SLURM had taken the job before it
+    answered.
+    """
+    return answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
+
+
+def _claimed_ago_s(site: WorkerContext, view: Snapshot, job_ids: Collection[JobId]) -> float:
+    """How many seconds ago the first of these jobs was claimed; SLURM had none of them before. The blocks of the claims
+    show that time. The ledger does not: one that was restored from a backup may have stored the claims just now.
+    """
+    blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
+    known = site.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
+    blocks += [] if known is None else [known]
+    return seconds_since(site.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
+
+
+def _remembered(site: WorkerContext, view: Snapshot) -> dict[JobId, SlurmId]:
+    """What batch scripts and accounting show of jobs that SLURM does not list by their names, and that may have run
+    before the ledger knew of it.
+    """
+    cluster, asked = site.slurm.cluster, unlisted(view)
+    rows = {row.slurm_id: row for row in unexplained(view)}
+    scripts = cluster.scripts(list(rows.values()))
+    renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
+    rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
+    found = cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(site, view, rest))) if rest else {}
+    ran = {
+        job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
+    }
+    return renamed | ran

@@ -1,0 +1,58 @@
+"""What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs, because it lists all jobs.
+
+If slurmctld asks job_submit.lua, a customer has only the supervisor's jobs, and no comment shows a token.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.reconciliation.snapshot import is_active
+from supervisor_tasks.slurm import submit_token
+from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+SHOWN = 10
+FOREIGN = (
+    "customers submit jobs themselves: install job_submit.lua (plugins/README.md); where the site allows it, or another ledger"
+    " uses this SLURM, set FOREIGN_JOBS_ALLOWED"
+)
+NOT_ASKED = (
+    "slurmctld does not ask job_submit.lua: it leaves the token in the comment, and the field's plugins read an address there."
+    " Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or take SLURM_SUBMIT_KEY from the workers"
+)
+
+
+def alarm_of_foreign_jobs(site: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
+    """Switch on one alarm for all these jobs, with the first few of them. Switch it off if there are none, or if the
+    site allows them.
+    """
+    if not jobs or site.sweep.foreign_jobs_allowed:
+        site.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
+        return
+    first = sorted(jobs, key=lambda job: job.slurm_id)[:SHOWN]
+    some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_words(job.seen.size)}" for job in first}
+    site.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
+
+
+def alarm_of_shown_tokens(site: WorkerContext, jobs: Collection[SqueueRow]) -> None:
+    """Call the operator while the comment of a live job shows one of this supervisor's tokens: slurmctld has not
+    checked that token.
+    """
+    cluster = site.slurm.cluster
+    shows = re.compile(re.escape(comment(cluster.public_address)) + submit_token.SHOWN)
+    found = [job.slurm_id for job in jobs if is_active(job) and shows.fullmatch(job.comment)]
+    if found and cluster.submit_key:
+        shown = sorted(found)[:SHOWN]
+        site.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=shown, advice=NOT_ASKED)
+    else:
+        site.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
+
+
+def _words(size: Size | None) -> str:
+    if size is None:
+        return "size unknown"
+    limit = "no time limit of its own" if size.limit_min is None else f"limit {size.limit_min} minutes"
+    return f"{size.cpus} CPUs, {size.nodes} nodes, {size.memory_mb} MB, {size.gpus} GPUs, {limit}"

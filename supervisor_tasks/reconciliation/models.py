@@ -1,0 +1,58 @@
+"""What a comparison of many jobs needs to know about each job. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State, is_final_status
+from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job of the ledger without its script and definition. `chain_block` is the block of the newest status from the
+    contract. `open` has the kinds of its open effects, and `parked` those of them that are left to the operator.
+    `heard` means that the inbox holds an unread callback about it. `earlier_limits_min` are the time limits that it had
+    before SLURM was given the last one. `paid` is what it may have in SLURM.
+    """
+
+    job_id: JobId
+    customer: Address
+    provider: Address
+    state: State
+    chain_status: ChainStatus
+    chain_block: int = 0
+    slurm_id: SlurmId | None = None
+    slurm_submit_s: int | None = None
+    cancel_requested: bool = False
+    open: frozenset[EffectKind] = frozenset()
+    parked: frozenset[EffectKind] = frozenset()
+    heard: bool = False
+    earlier_limits_min: frozenset[int] = frozenset()
+    stopped: bool = False
+    paid: Paid | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is left to decide: the contract is cold, or the job is not ours any more."""
+        return is_final_status(self.state, self.chain_status)
+
+
+def earlier_limits(
+    claimed_min: int, added_min: Iterable[int], applied_min: int | None, runs: Runs = ()
+) -> frozenset[int]:
+    """Return the limits that a job had from top-up to top-up, below the limit that SLURM has been given."""
+    limits = accumulate(added_min, initial=claimed_min)
+    left = (left_min(each, runs) for each in limits if each * SECONDS_PER_MINUTE > earlier_s(runs))
+    return frozenset(each for each in left if each < (applied_min or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class OnChainJob:
+    """A job as the contract has it."""
+
+    status: ChainStatus
+    customer: Address
+    provider: Address

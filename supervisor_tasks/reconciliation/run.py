@@ -1,0 +1,264 @@
+"""Sweep: compare ledger, contract and SLURM with a handful of questions. Their number does not grow with the number of
+jobs.
+
+The sweep reads the ledger first. So SLURM and the contract have had all that the ledger shows of them before they are
+asked. A side that does not answer is not compared. All decisions go through the ledger's `record`, where `advance`
+makes the final decision: a job that has moved meanwhile stays as it is.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.indexer.scan import STREAM
+from supervisor_tasks.jobs.events import stored_name
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.worker_sessions import advisory_lock
+from supervisor_tasks.messaging.queues import SWEEP_ASKED_EVERY_S
+from supervisor_tasks.reconciliation import backfill
+from supervisor_tasks.reconciliation.collect import SHOWN_TEXT, SILENT_AT_MOST, ReconciliationReport, collect_snapshot
+from supervisor_tasks.reconciliation.foreign_jobs import alarm_of_foreign_jobs, alarm_of_shown_tokens
+from supervisor_tasks.reconciliation.rules import Discrepancy, doubts, find_discrepancies, held_now
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
+from supervisor_tasks.reconciliation.source_outages import unreachable_since, update_unreachable_alarm
+
+log = structlog.get_logger()
+
+IN_TIME = 3  # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
+SHORTEST_S = 20.0  # however soon slurmctld forgets
+SOON_S = 60.0  # when a side could not be seen
+MORE_S = 10.0  # when older claims are left to read
+RECORDED_AT_ONCE = 500
+CANCELLED_AT_ONCE = 50
+SHOWN_REFUSED = 5  # in a line of the log
+SHOWN = 200  # findings in a report
+SHOWN_JOBS = 20  # in an alarm
+RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
+FORGOT = "SLURM does not know"  # the reason of a sweep's hold begins like this
+IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
+
+
+def sweep(site: WorkerContext, why: str = "") -> None:
+    """Compare and mend, unless another worker is doing so. Without a reason the sweep runs only when it is due;
+    otherwise the worker reads older claims.
+    """
+    if why or site.ledger.sweeps.due():
+        run_exclusive(site.ledger, "sweep", lambda: _sweep(site, why), takes_long=True)
+    elif backfill.has_pending_blocks(site):
+        run_exclusive(site.ledger, "sweep", lambda: backfill.read_next_range(site), takes_long=True)
+    else:
+        site.ledger.ticks.record(finished_key("sweep"))
+
+
+def _sweep(site: WorkerContext, why: str) -> bool:
+    begun = site.ledger.sweeps.begin(why)
+    report = ReconciliationReport(begun.why)
+    view, read_since = collect_snapshot(site, begun, report)
+    with report.timed("comparing"):
+        findings = find_discrepancies(view)
+    with report.timed("recording"):
+        _record(site.ledger, findings)
+        _read_again(site.ledger, view, findings)
+        if read_since is not None and view.slurm is not None and view.remembered is not None:
+            backfill.save_progress(site.ledger, read_since)
+    with report.asking("cancelling"):
+        _cancel(site, view, findings, report)
+    held = held_now(view, findings, _last(site.ledger, "held"))
+    _alarm(site.ledger, view, findings, held)
+    if view.slurm is not None:
+        ends = {finding.cancel for finding in findings}
+        alarm_of_foreign_jobs(site, [job for job in foreign(view) if job.slurm_id not in ends])
+        alarm_of_shown_tokens(site, view.slurm.values())
+    _hold(site.ledger, view)
+    _wake(site, report)
+    now_s = begun.at.timestamp()
+    since_s = unreachable_since(report.unseen, _last(site.ledger, "blind_since_s"), now_s)
+    update_unreachable_alarm(site.ledger, report.unseen, since_s, now_s)
+    told = _told(site, report, view, findings) | {"held": held, "blind_since_s": since_s}
+    site.ledger.sweeps.keep(begun, told, doubts(view, findings))
+    log.info("reconciliation_finished", **{name: told[name] for name in IN_THE_LOG})
+    return False
+
+
+def _record(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
+    changes = [JobChange(finding.job_id, event) for finding in findings for event in finding.events]
+    for start in range(0, len(changes), RECORDED_AT_ONCE):
+        ledger.record(*changes[start : start + RECORDED_AT_ONCE])
+
+
+def _read_again(ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy]) -> None:
+    """Set the scan back to the claims of the jobs that were taken in, so that it reads their cancellations and top-ups.
+    Reading other jobs' events a second time changes nothing.
+    """
+    blocks = [view.claims[found.job_id].at[0] for found in findings if found.kind is DiscrepancyKind.NEVER_SEEN]
+    if not blocks:
+        return
+    with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
+        scanned = ledger.cursors.of(STREAM)
+        if scanned is not None and scanned[0] >= min(blocks):
+            with ledger.engine.begin() as connection:
+                ledger.cursors.set(connection, STREAM, min(blocks) - 1, "")
+
+
+def _cancel(site: WorkerContext, view: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport) -> None:
+    """Cancel each user's jobs with one command. A failure for one user does not stop the others. Jobs whose
+    cancellation failed in the last sweep come last. If SLURM repeatedly does not answer, the sweep stops asking.
+    """
+    before = _last(site.ledger, "not_cancelled")
+    doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
+    doomed.sort(key=lambda each: str(each[1]) in before)
+    found = {slurm_id: finding for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]}
+    of_users = dict[str, list[SlurmId]]()
+    for slurm_id in found:
+        of_users.setdefault((view.slurm or {})[slurm_id].user, []).append(slurm_id)
+    silent = 0
+    for user, slurm_ids in of_users.items():
+        try:
+            refused = site.slurm.cluster.cancel_all(slurm_ids, user)
+        except SupervisorError as error:
+            refused = dict.fromkeys(slurm_ids, str(error))
+            silent += isinstance(error, TransientError)
+        for slurm_id in slurm_ids:
+            if slurm_id in refused:
+                report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[slurm_id][:SHOWN_TEXT]
+                continue
+            finding = found[slurm_id]
+            log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
+            report.cancelled += 1
+        if silent >= SILENT_AT_MOST:
+            break
+    if report.not_cancelled:
+        some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
+        log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
+
+
+def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
+    """The last report's entry of that name."""
+    last = ledger.sweeps.last()
+    return last[0].report.get(what, {}) if last else {}
+
+
+def _alarm(
+    ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy], held: Mapping[JobId, SlurmId | None]
+) -> None:
+    if held:
+        first = (
+            "look at slurmctld's state"
+            if view.continuous_uptime_s is not None
+            else "their ends may wait in the hooks' spool: see callback_heartbeat_missing"
+        )
+        ledger.alarms.on(
+            AlarmName.SWEEP_CONTRADICTION,
+            jobs=len(held),
+            some=list(held)[:20],
+            advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
+        )
+    elif not any(doubt.startswith(DiscrepancyKind.MISSING) for doubt in doubts(view, findings)):
+        ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
+    again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is DiscrepancyKind.RUNS_AFTER_END}
+    if again:
+        some = dict(list(again.items())[:SHOWN_JOBS])
+        ledger.alarms.on(AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN)
+    others = [finding.job_id for finding in findings if finding.kind is DiscrepancyKind.ANOTHERS]
+    if others:
+        ledger.alarms.on(
+            AlarmName.FOREIGN_CLAIMS,
+            marks=dict(Counter(view.others[job_id] for job_id in others)),
+            some=others[:20],
+            advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
+            " `supervisor job adopt MARK`",
+        )
+    elif view.chain is not None:
+        ledger.alarms.off(AlarmName.FOREIGN_CLAIMS)
+
+
+def _hold(ledger: Ledger, view: Snapshot) -> None:
+    """Hold submissions to a SLURM that has lost its state, until the state is back or the operator accepts the loss."""
+    held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    if view.slurm_lost_state:
+        reason = f"{FORGOT} {len(view.forgotten)} jobs that it had saved"
+        if held_for is None:
+            ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason)
+        advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor cluster accept`"
+        ledger.alarms.on(
+            AlarmName.SLURM_STATE_LOST, jobs=len(view.forgotten), some=view.forgotten[:20], reason=reason, advice=advice
+        )
+    elif view.knows_all_it_had_saved:
+        if lifts(held_for):
+            ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)  # a hold that the operator sets meanwhile stays
+        ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
+
+
+def lifts(held_for: str | None) -> bool:
+    """Whether a sweep may end a hold with that reason: one that a sweep has set, also if that sweep was killed
+    afterwards.
+    """
+    return held_for is not None and held_for.startswith(FORGOT)
+
+
+def _wake(site: WorkerContext, report: ReconciliationReport) -> None:
+    """Wake the workers for effects and transactions that no worker works on, and for unread callbacks."""
+    report.stale = site.ledger.sweeps.stale()
+    if report.stale["effects"]:
+        site.ledger.effects.wake(site.ledger.effects.forgotten())
+    if report.stale["callbacks"]:
+        site.sweep.wake("poll_jobs")
+    if report.stale["transactions"]:
+        site.sweep.wake("collect_receipts")
+
+
+def interval_s(every_s: float, min_job_age_s: float) -> float:
+    """How often to sweep if SLURM remembers a job for `min_job_age_s` after its end; 0 means that SLURM forgets
+    nothing. After that time no other source has the end, and its callback may have been lost.
+    """
+    return min(every_s, max(min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S, SHORTEST_S)) if min_job_age_s else every_s
+
+
+def _every_s(site: WorkerContext) -> float:
+    remembers_s = site.ledger.facts.get(SLURM_MIN_JOB_AGE) if site.slurm.cluster.paths.sacct is None else None
+    return interval_s(site.sweep.every_s, remembers_s or 0.0)
+
+
+def _told(
+    site: WorkerContext, report: ReconciliationReport, view: Snapshot, findings: Sequence[Discrepancy]
+) -> dict[str, Any]:
+    again_s = min(_every_s(site), MORE_S if report.more else SOON_S if report.unseen else float("inf"))
+    if view.saved:
+        again_s = min(again_s, SOON_S)  # submissions may be held until then
+    if doubts(view, findings):
+        again_s = min(again_s, site.sweep.grace_s)
+    return {
+        "why": report.why,
+        "jobs": len(view.jobs),
+        "slurm_jobs": None if view.slurm is None else len(view.slurm),
+        "on_chain": None if view.chain is None else len(view.chain),
+        "block": view.block,
+        "found": dict(Counter(finding.kind for finding in findings)),
+        "findings": [_shown(finding) for finding in findings[:SHOWN]],
+        "cancelled": report.cancelled,
+        "not_cancelled": report.not_cancelled,
+        "stale": report.stale,
+        "unseen": report.unseen,
+        "seconds": report.seconds,
+        "again_s": again_s,
+    }
+
+
+def _shown(finding: Discrepancy) -> dict[str, Any]:
+    return {
+        "found": finding.kind,
+        "job_id": finding.job_id,
+        "slurm_id": finding.slurm_id,
+        "done": [stored_name(event) for event in finding.events],
+        "cancelled": finding.cancel,
+    }

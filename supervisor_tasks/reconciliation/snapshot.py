@@ -1,0 +1,287 @@
+"""What a sweep has seen of ledger, contract and SLURM, and what follows from comparing them. Pure."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from supervisor_tasks.jobs.events import Claimed
+from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+CUSTOMER = re.compile("0[xX][0-9a-fA-F]{40}")  # the Linux user of a customer
+JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
+IN_SLURM = (State.QUEUED, State.RUNNING)
+BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
+MIN_LOST_JOBS = 3  # jobs that SLURM may lose at once without having lost its state
+MAX_LOST_FRACTION = 0.1  # and it may lose this part of the jobs that it should have
+_NOT_ASKED = object()
+
+
+class DiscrepancyKind(StrEnum):
+    """What a sweep can find."""
+
+    COLD_ON_CHAIN = "cold_on_chain"  # the contract has decided, and the ledger does not know that
+    NOT_OURS = "not_ours"  # the contract has it pending, or with another provider
+    AHEAD_ON_CHAIN = "ahead_on_chain"  # the contract has it running, the ledger does not know that
+    NOT_ON_CHAIN = "not_on_chain"  # the contract has no such job: nothing is done
+    LOST_END = "lost_end"  # SLURM has ended it, and the ledger does not know that
+    LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
+    RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that yet
+    MORE_THAN_PAID = "more_than_paid"  # SLURM gives it, or is about to give it, more than was paid for
+    MISSING = "missing"  # SLURM does not know it; the sweep asks again after a while
+    LOST = "lost"  # SLURM did not know it in an earlier sweep either: panicked
+    FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
+    HELD = "held"  # too many are lost at once, SLURM knows nothing, or a source of ends is away: the operator decides
+    CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
+    ADOPTED = "adopted"  # SLURM had it before the ledger knew
+    ANOTHERS = "anothers"  # another ledger claimed it with our key: the operator may take it over
+    NEVER_SEEN = "never_seen"  # claimed, and new to the ledger
+    NOBODY_AT_WORK = "nobody_at_work"  # an effect that should be open is not
+    RUNS_AFTER_END = "runs_after_end"  # SLURM has requeued it after the end that the ledger knows
+    RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
+    DOUBLE = "double"  # a second SLURM job: cancelled when it is seen again
+    STRAY = "stray"  # looks like ours, and is not known well enough to be cancelled
+
+
+class Trace(StrEnum):
+    """What is left of a job that waited, and that SLURM does not know any more."""
+
+    NONE = "none"  # slurmctld restarted after it was submitted, and nothing of it was ever seen anywhere
+    SOME = "some"  # it may have run
+    UNSURE = "unsure"  # it cannot be decided, or it was forgotten too often
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What a sweep has seen. None stands for a side that did not answer.
+
+    `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are old claims that were read from
+    the chain's logs, or taken over. `others` are other ledgers' claims, with the ledger's mark. `scanned` means that
+    the scan goes on, and would have found lost blocks.
+
+    `saved` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None if that was
+    not looked up. `asked` is the answer of SLURM and accounting about jobs that SLURM does not list. In it None means
+    that neither knows the job; a job with an unclear answer is left out. `traces` are those of jobs that
+    `pending_and_missing`, as far as the sweep looked for them. `told` are jobs for which an end came in meanwhile, or
+    not long ago: jobs/monitor.py decides on them. `remembered` is what scripts and accounting show of the jobs that are
+    `unlisted`; None if they did not answer.
+
+    `continuous_uptime_s` is for how long the sources of ends have reported without a gap. It is None while a source is
+    missing, and infinite if accounting can be asked. `suspects` are earlier doubts with the seconds since then.
+    `steady_s` is how long slurmctld has been up, and `first_id` the id with which it began, or 0.
+    """
+
+    provider: Address
+    comment: str
+    jobs: Mapping[JobId, JobSummary]
+    claims: Mapping[JobId, Claimed] = field(default_factory=dict)
+    others: Mapping[JobId, str] = field(default_factory=dict)
+    chain: Mapping[JobId, OnChainJob] | None = None
+    block: int = 0
+    scanned: bool = True
+    slurm: Mapping[SlurmId, SqueueRow] | None = None
+    saved: Collection[JobId] | None = None
+    asked: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
+    traces: Mapping[JobId, Trace] = field(default_factory=dict)
+    told: Collection[JobId] = frozenset()
+    continuous_uptime_s: float | None = float("inf")
+    remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
+    suspects: Mapping[str, float] = field(default_factory=dict)
+    grace_s: float = 300.0
+    steady_s: float = float("inf")
+    first_id: int = 0
+
+    def again(self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
+        """Whether the same doubt was first seen at least `grace_s` ago."""
+        return self.suspects.get(doubt_key(kind, job_id, slurm_id), -1.0) >= self.grace_s
+
+    def too_many(self, absent: int) -> bool:
+        """Whether SLURM lists no jobs, or lacks so many that it must have lost its state."""
+        return not self.slurm or self._many(absent)
+
+    def _many(self, absent: int) -> bool:
+        expected = sum(job.state in IN_SLURM for job in self.jobs.values())
+        return absent > max(MIN_LOST_JOBS, MAX_LOST_FRACTION * expected)
+
+    @cached_property
+    def forgotten(self) -> list[JobId]:
+        """The jobs that slurmctld had saved, and that neither SLURM nor accounting knows any more."""
+        absent = (job for job in missing(self) if job.job_id in (self.saved or ()) and not job.heard)
+        return [job.job_id for job in absent if self.asked.get(job.job_id, _NOT_ASKED) is None]
+
+    @cached_property
+    def slurm_lost_state(self) -> bool:
+        """Whether slurmctld was started with an older state than it had, or with none. Many forgotten jobs are enough
+        to show that, also if slurmctld's ids went on: they do so even if slurmctld was started with the order to forget
+        all jobs. With few forgotten jobs, an empty list shows it only if the ids did not go on. If they did, the last
+        jobs may have ended without a callback, and slurmctld has forgotten them in time.
+        """
+        if not self.forgotten:
+            return False
+        last = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
+        return self._many(len(self.forgotten)) or (not self.slurm and self.first_id <= last)
+
+    @property
+    def knows_all_it_had_saved(self) -> bool:
+        """Whether SLURM answered, and lacks no job that slurmctld had on its disk."""
+        return self.slurm is not None and self.saved is not None and not self.saved
+
+    @cached_property
+    def named(self) -> dict[tuple[str, str], list[SqueueRow]]:
+        """SLURM's jobs by name and user: live ones first, then the oldest. An owner can rename a job: a SLURM job that
+        the ledger knows as another job than its name shows is left out.
+        """
+        known = {(job.slurm_id, job.slurm_submit_s): job.job_id for job in self.jobs.values() if job.slurm_submit_s}
+        found = dict[tuple[str, str], list[SqueueRow]]()
+        for row in sorted((self.slurm or {}).values(), key=lambda row: (not is_active(row), row.slurm_id)):
+            if known.get((row.slurm_id, row.submit_s), row.name) == row.name:
+                found.setdefault((row.name, row.user), []).append(row)
+        return found
+
+
+def doubt_key(kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> str:
+    """The name under which a doubt is remembered until the next sweep."""
+    return f"{kind} {job_id}" if slurm_id is None else f"{kind} {job_id} {slurm_id}"
+
+
+def missing(view: Snapshot) -> list[JobSummary]:
+    """Return the jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
+    if view.slurm is None:
+        return []
+    return [
+        job
+        for job in view.jobs.values()
+        if job.state in IN_SLURM and row_of(job, view.slurm) is None and EffectKind.POLL_SLURM not in job.parked
+    ]
+
+
+def pending_and_missing(view: Snapshot) -> list[JobSummary]:
+    """Return the jobs that would be lost now, and that were never seen running. The sweep looks for what is left of
+    them.
+    """
+    absent = (job for job in missing(view) if view.asked.get(job.job_id, _NOT_ASKED) is None)
+    return [job for job in absent if never_ran(job) and not job.heard and absence_confirmed(job, view)]
+
+
+def never_ran(job: JobSummary) -> bool:
+    """Whether neither SLURM nor the contract ever showed that the job runs."""
+    return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED and job.slurm_id is not None
+
+
+def absence_confirmed(job: JobSummary, view: Snapshot) -> bool:
+    """Whether the job was missing long enough. slurmctld and its nodes must have had the time to reach each other. Each
+    reporter that may have the job's end in its spool must have had the time to deliver it, if it is there.
+    """
+    heard_out = view.continuous_uptime_s is None or view.continuous_uptime_s >= view.grace_s
+    return view.again(DiscrepancyKind.MISSING, job.job_id) and view.steady_s >= view.grace_s and heard_out
+
+
+def never_seen(view: Snapshot) -> list[JobId]:
+    """Return our jobs that are hot on chain and unknown to the ledger."""
+    return [job_id for job_id in view.claims if job_id not in view.jobs and claimed(job_id, view)]
+
+
+def claimed(job_id: JobId, view: Snapshot) -> bool:
+    """Whether the contract has the job hot and ours."""
+    return view.chain is not None and is_claimed(view.chain.get(job_id), view.provider)
+
+
+def unlisted(view: Snapshot) -> dict[JobId, Address]:
+    """Return the jobs, with their customers, that SLURM does not list by name, and that may have been in SLURM before
+    the ledger knew of it.
+    """
+    if view.slurm is None:
+        return {}
+    new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
+    restored = {job.job_id: job.customer for job in view.jobs.values() if is_behind(job, view)}
+    return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, view) is None}
+
+
+def unexplained(view: Snapshot) -> list[SqueueRow]:
+    """Return the SLURM jobs of customers of `unlisted` jobs that may be one of these under another name. Their scripts
+    show whether they are.
+    """
+    customers = set(unlisted(view).values())
+    known = {job.slurm_id for job in view.jobs.values()}
+    rows = (row for row in (view.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
+    return [row for row in rows if row.batch and (is_active(row) or _ran(row))]
+
+
+def foreign(view: Snapshot) -> list[SqueueRow]:
+    """Return the live SLURM jobs of customers that no job of the ledger or of the chain explains: they are not paid
+    for. A job that is just being submitted has no id in the ledger yet, and is known by its name.
+    """
+    known = {job.slurm_id for job in view.jobs.values()}
+    expected = {(job.job_id, job.customer) for job in view.jobs.values() if job.slurm_id is None}
+    expected |= {(job_id, claim.customer) for job_id, claim in view.claims.items()}
+    rows = (row for row in (view.slurm or {}).values() if is_active(row) and CUSTOMER.fullmatch(row.user))
+    return [
+        row
+        for row in rows
+        if row.slurm_id not in known and (row.name, row.user) not in expected and row.name not in view.others
+    ]
+
+
+def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
+    """Return the jobs on chain after which live SLURM jobs with our mark are named."""
+    return {JobId(row.name) for row in slurm if has_our_mark(row, comment)}
+
+
+def is_active(row: SqueueRow) -> bool:
+    """Whether SLURM runs the job or will run it."""
+    return row.seen.phase in (Phase.WAITING, Phase.RUNNING)
+
+
+def is_behind(job: JobSummary, view: Snapshot) -> bool:
+    """Whether the ledger has not submitted the job yet, though the contract shows that it runs."""
+    return job.state in BEFORE_SLURM and status_of(job.job_id, view) is ChainStatus.RUNNING
+
+
+def listed_id(job_id: JobId, customer: Address, view: Snapshot) -> SlurmId | None:
+    """Return the id of the SLURM job with that name and user: one that is live, or one that ran."""
+    rows = view.named.get((job_id, customer), [])
+    return next((row.slurm_id for row in rows if is_active(row) or _ran(row)), None)
+
+
+def status_of(job_id: JobId, view: Snapshot) -> ChainStatus | None:
+    """Return the job's status on the contract; None if the contract does not know it, or was not asked."""
+    standing = None if view.chain is None else view.chain.get(job_id)
+    return None if standing is None else standing.status
+
+
+def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | None:
+    """Return the SLURM job under the ledger's id, if it is this job."""
+    row = slurm.get(job.slurm_id) if job.slurm_id is not None else None
+    return row if row is not None and is_row_of(row, job) else None
+
+
+def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
+    """Whether the row is this job. SLURM uses ids again after a wrap, and after it lost its state. An owner can change
+    the name, and a requeue changes the time, so one of the two must agree. Jobs that this check leaves out are looked
+    at more closely: see `asked`.
+    """
+    return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s == row.submit_s)
+
+
+def _ran(row: SqueueRow) -> bool:
+    """Whether the job ended by itself: it was not rejected, and not cancelled under an earlier claim."""
+    return row.seen.phase is Phase.ENDED and row.seen.state != "CANCELLED" and row.seen.reason != "BadConstraints"
+
+
+def has_our_mark(row: SqueueRow, comment: str) -> bool:
+    """Whether a live SLURM job looks like one of ours."""
+    return row.comment == comment and JOB_NAME.fullmatch(row.name) is not None and is_active(row)
+
+
+def is_claimed(standing: OnChainJob | None, provider: Address) -> bool:
+    """Whether the job is ours, and hot."""
+    return (
+        standing is not None
+        and standing.provider == provider
+        and standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
+    )

@@ -1,0 +1,33 @@
+"""For how long sweeps have not seen a side, for example because its answer cannot be read or a node refuses. Each sweep
+still succeeds with what it sees. So the operator is called when the same side stays unseen.
+"""
+
+from collections.abc import Collection, Mapping
+
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.ledger import Ledger
+
+BLIND_S = 3600.0
+
+
+def unreachable_since(unseen: Collection[str], before: Mapping[str, float], now_s: float) -> dict[str, float]:
+    """Return since when (Unix time) each side has been unseen without a break. `before` is the result of the last
+    sweep.
+    """
+    return {side: before.get(side, now_s) for side in unseen}
+
+
+def update_unreachable_alarm(
+    ledger: Ledger, unseen: Mapping[str, str], since_s: Mapping[str, float], now_s: float
+) -> None:
+    """Call the operator for sides that have been unseen for an hour, until a sweep sees them."""
+    long = {side: round(now_s - began_s) for side, began_s in since_s.items() if now_s - began_s >= BLIND_S}
+    if not long:
+        ledger.alarms.off(AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
+        return
+    ledger.alarms.on(
+        AlarmName.RECONCILIATION_SOURCE_UNREACHABLE,
+        unseen_s=long,
+        errors={side: unseen[side] for side in long},
+        advice="sweeps find and mend nothing there: see the errors; `supervisor sweep run` looks again",
+    )

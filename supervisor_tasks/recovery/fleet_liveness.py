@@ -1,0 +1,91 @@
+"""Whether the fleet of another ledger lives, judged without its key and its settings.
+
+There are three signs: its transactions on chain; its ticks, if both ledgers are clusters of one database; and its
+connections, if both are databases of one server. A fleet that runs elsewhere and has nothing to write leaves no sign.
+Only the operator can know that such a fleet is dead.
+"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Engine, func, select, text
+
+from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.ledger.database import PROCESS
+from supervisor_tasks.ledger.tables import InstanceTagRow, PeriodicRunRow
+from supervisor_tasks.wallet.raw_transaction import extract_tag
+
+MARKS = InstanceTagRow.metadata.tables["instance_tags"]
+TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
+
+WROTE_WITHIN_S = 600  # by the chain's own clock
+MOST_BLOCKS = 2000  # for a chain that mines many blocks
+BLOCKS_AT_ONCE = 50
+TICKED_WITHIN_S = 60.0
+
+_CONNECTED = text(
+    "SELECT datname, count(*) AS connections FROM pg_stat_activity"
+    " WHERE starts_with(application_name, :prefix) AND datname <> current_database() GROUP BY datname ORDER BY datname"
+).bindparams(prefix=f"{PROCESS} ")
+
+
+def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, mark: bytes) -> list[str]:
+    """The signs that a fleet lives: the one whose ledger made the mark and that writes from the address. Each sign is a
+    sentence. A chain that cannot be read counts as a sign, too.
+    """
+    return [*_on_chain(rpc, address, mark), *_in_this_database(engine, cluster, mark), *_beside_it(engine)]
+
+
+def _on_chain(rpc: Rpc, address: str, mark: bytes) -> Iterator[str]:
+    try:
+        found = _last_written(rpc, address, mark)
+    except (RpcUnavailableError, RpcError) as error:
+        yield f"the chain cannot be looked at: {error}"
+        return
+    if found is not None:
+        yield f"it wrote on chain {found} s before the last block"
+
+
+def _last_written(rpc: Rpc, address: str, mark: bytes) -> int | None:
+    """How many seconds before the chain's last block the ledger's last transaction was mined. None if the last
+    WROTE_WITHIN_S seconds, or the last MOST_BLOCKS blocks, have none.
+    """
+    head = int(rpc.call("eth_blockNumber"), 16)
+    newest_s = 0
+    for last in range(head, max(head - MOST_BLOCKS, -1), -BLOCKS_AT_ONCE):
+        numbers = range(last, max(last - BLOCKS_AT_ONCE, -1), -1)
+        for answer in rpc.batch([_whole(number) for number in numbers]):
+            block = require(answer)
+            if block is None:
+                raise RpcUnavailableError("the node does not show a block below its head")
+            mined_s = int(block["timestamp"], 16)
+            newest_s = max(newest_s, mined_s)
+            if newest_s - mined_s > WROTE_WITHIN_S:
+                return None
+            for sent in block["transactions"]:
+                if sent["from"].lower() == address.lower() and extract_tag(bytes.fromhex(sent["input"][2:])) == mark:
+                    return newest_s - mined_s
+    return None
+
+
+def _whole(number: int) -> Call:
+    return "eth_getBlockByNumber", (hex(number), True)
+
+
+def _in_this_database(engine: Engine, cluster: str, mark: bytes) -> Iterator[str]:
+    age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at))
+    query = (
+        select(MARKS.c.cluster, age)
+        .join(TICKS, TICKS.c.cluster == MARKS.c.cluster)
+        .where(MARKS.c.tag == mark, MARKS.c.cluster != cluster)
+        .group_by(MARKS.c.cluster)
+    )
+    with engine.connect() as connection:
+        for other, age_s in connection.execute(query):
+            if age_s < TICKED_WITHIN_S:
+                yield f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
+
+
+def _beside_it(engine: Engine) -> Iterator[str]:
+    with engine.connect() as connection:
+        for row in connection.execute(_CONNECTED):
+            yield f"a fleet is connected to the database {row.datname!r} of this server ({row.connections} connections)"

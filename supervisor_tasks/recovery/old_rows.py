@@ -1,0 +1,33 @@
+"""The deletion of old rows at night: one worker at a time, for a limited time, until no old row is left."""
+
+from collections.abc import Callable
+
+import structlog
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.ledger.retention import Retention
+from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
+
+log = structlog.get_logger()
+
+
+def delete_old_rows(site: WorkerContext, goes_on: Callable[[], bool]) -> None:
+    """Delete old rows, and write one line of the log about it. What is left then is deleted by the next message of beat,
+    or in the next night.
+    """
+    run_exclusive(site.ledger, "retention", lambda: _delete(site, goes_on))
+
+
+def _delete(site: WorkerContext, goes_on: Callable[[], bool]) -> bool:
+    ledger = site.ledger
+    rules = Retention(ledger.engine, ledger.cluster, site.retention_days)
+    held_for = rules.held()
+    deleted = rules.delete(goes_on)
+    if held_for is not None:
+        log.warning("old_rows_kept", reason=held_for, advice="supervisor retention resume")
+    elif deleted.rows:
+        log.info("old_rows_deleted", left=deleted.left, **deleted.rows)
+    if not deleted.left:
+        ledger.ticks.record(OLD_ROWS_DELETED)
+    return False

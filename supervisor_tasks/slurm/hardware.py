@@ -1,0 +1,263 @@
+"""The partition's hardware: its nodes, and each node's CPUs, GPUs and memory. Pure.
+
+One command asks three questions, so that the answers are of one moment: `scontrol show partition` (does the partition
+exist?), `scontrol show nodes` (the hardware), `sinfo` (the partition's nodes again). The second list is needed because
+free text in a node's line, such as the reason why it is drained, may look like another node. If the two lists disagree,
+neither is used. Each answer ends with a mark that cannot be guessed. docs/explanation/registration.md lists the node
+states that count; tests/data/slurm has samples, by version.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
+
+# sinfo lists all partitions: `--all`, which shows hidden ones too, and `--partition` are conflicting options to it.
+_ASK = (
+    'ask() { "$@"; r=$?; echo "$m $r"; [ "$r" = 0 ] || exit 0; }; IFS= read -r m; echo "$m"; '
+    'ask "$1" --all show partition "$3" --oneliner; ask "$1" --all show nodes --oneliner; '
+    'ask "$2" --all --noheader --Node "--format=%R|%N"'
+)
+_COMMANDS = ("scontrol show partition", "scontrol show nodes", "sinfo")
+_SHOWN = 200  # characters of the found text, in an error
+_MOST = 2**53  # of any number: no hardware has more
+_NUMBER = re.compile("[0-9]{1,16}")
+_TIME = re.compile("(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):[0-9]{2}")
+_MIB = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+# Admins and health checks write free text in these fields. SLURM prints them after all fields that this module reads.
+_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
+
+# State= is a base state and flags: IDLE+DRAIN. Up to 21.08, and in sinfo, some flags replace the base state. A node is
+# left out if no version from 22.05 to 25.11 has its base state. Flags that are not listed here, such as DYNAMIC_NORM,
+# change nothing.
+_UP = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "MAINT", "PLANNED", "BLOCKED", "PERFCTRS"))
+_BROKEN = frozenset(("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG"))
+# Power saving: the node is silent, or just starts. SLURM starts it for a job.
+_ASLEEP = frozenset(("POWER", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"))
+_SYMBOLS = "*~#!%$@^-"  # old versions and sinfo print them after a state; * is NOT_RESPONDING, ~#!% power saving
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node and its hardware. Two nodes are equal when name and hardware are equal; the state changes all day."""
+
+    name: str
+    cpus: int
+    gpus: int
+    mem_mb: int
+    state: str = field(default="IDLE", compare=False)
+
+    @property
+    def works(self) -> bool:
+        """Whether jobs can run there now or later, as far as SLURM knows."""
+        words = self._words
+        asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(self.state)
+        return words[0] in _UP | _ASLEEP and _BROKEN.isdisjoint(words) and (asleep or not self._silent)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether slurmctld has just started and has no report of the node yet. Soon the node is IDLE or does not
+        respond.
+        """
+        return "UNKNOWN" in self._words and not self._silent
+
+    @property
+    def _words(self) -> list[str]:
+        return [word.rstrip(_SYMBOLS) for word in self.state.split("+")]
+
+    @property
+    def _silent(self) -> bool:
+        return "NOT_RESPONDING" in self._words or "*" in self.state
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHardware:
+    """The partition's hardware: the nodes that count, by name (node2 before node10), the nodes that are left out, and
+    the number of nodes that SLURM does not show (FUTURE nodes, and cloud nodes that are powered down at a site without
+    PrivateData=cloud). Two are equal when the same nodes with the same hardware count.
+    """
+
+    nodes: tuple[SlurmNode, ...]
+    left_out: tuple[SlurmNode, ...] = field(default=(), compare=False)
+    hidden_nodes: int = field(default=0, compare=False)
+    max_time_min: int | None = field(default=None, compare=False)  # the partition's longest run time for a job
+
+    @property
+    def in_order(self) -> tuple[SlurmNode, ...]:
+        """All nodes that SLURM shows, by name, also the nodes that do not work."""
+        return tuple(sorted((*self.nodes, *self.left_out), key=lambda node: _natural(node.name)))
+
+
+def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
+    """Build the one command that asks for everything. It reads a mark and a line feed from standard input."""
+    return ["/bin/sh", "-c", _ASK, "specs", scontrol, sinfo, partition]
+
+
+def read_specs(answer: CommandAnswer, mark: str, partition: str, *, unresponsive: bool = False) -> PartitionHardware:
+    """Read the partition's hardware; with `unresponsive`, nodes that do not work count too. Raises
+    SlurmUnavailableError, with what was found and what was expected, for an answer that is incomplete or contradicts
+    itself: the supervisor must not register hardware that does not exist.
+    """
+    shown_partition, shown_nodes, shown_members = _parts(answer, mark)
+    total = _total_nodes(shown_partition, partition)
+    nodes = sorted(_nodes(shown_nodes, partition), key=lambda node: _natural(node.name))
+    _require_same({node.name for node in nodes}, _members(shown_members, partition), partition)
+    counted = tuple(node for node in nodes if unresponsive or node.works)
+    left_out = tuple(node for node in nodes if not (unresponsive or node.works))
+    unsettled = [node.name for node in left_out if node.unsettled]
+    if unsettled:
+        raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
+    return PartitionHardware(counted, left_out, max(total - len(nodes), 0), _max_time_min(shown_partition))
+
+
+def _parts(answer: CommandAnswer, mark: str) -> list[str]:
+    """Return the answer to each question. For a partition that does not exist, SLURM's command fails."""
+    _, *pieces = answer.stdout.split(mark)
+    ended = [piece.partition("\n") for piece in pieces]
+    for command, (status, _, _), (_, _, printed) in zip(_COMMANDS, ended[1:], ended, strict=False):
+        if status != " 0":
+            said = _line(answer.stderr) or _line(printed)
+            raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {said}")
+    if len(ended) != len(_COMMANDS) + 1:
+        raise SlurmUnavailableError(
+            f"found {len(ended)} marks, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
+        )
+    return [printed for _, _, printed in ended[:-1]]
+
+
+def _line(said: str) -> str:
+    return re.sub(r"[^\x20-\x7e]+", " ", said[: 2 * _SHOWN]).strip()[:_SHOWN]
+
+
+def _total_nodes(shown: str, partition: str) -> int:
+    """Return the partition's number of nodes, shown or not."""
+    fields = _fields(shown)
+    name, total = fields.get("PartitionName", ""), fields.get("TotalNodes", "")
+    if name != partition or not _NUMBER.fullmatch(total):
+        found = f"{name[:80]!r} with {total[:20]!r} nodes"
+        raise SlurmUnavailableError(f"scontrol shows the partition {found}, expected {partition!r} and a number")
+    return int(total)
+
+
+def _max_time_min(shown: str) -> int | None:
+    """Return the partition's MaxTime, such as 7-00:00:00, in minutes; None for UNLIMITED and for anything else."""
+    found = _TIME.fullmatch(_fields(shown).get("MaxTime", ""))
+    if found is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + minutes
+
+
+def _members(shown: str, partition: str) -> set[str]:
+    """Return the names of the partition's nodes from sinfo, which prints a line for each partition and node."""
+    names = set()
+    for line in shown.splitlines():
+        in_partition, bar, name = line.strip().partition("|")
+        if not (in_partition and bar and name):
+            raise SlurmUnavailableError(f"sinfo printed {line[:_SHOWN]!r}, expected a partition and a node")
+        if in_partition == partition:
+            names.add(name)
+    return names
+
+
+def _require_same(shown: set[str], listed: set[str], partition: str) -> None:
+    if shown != listed:
+        raise SlurmUnavailableError(
+            f"scontrol and sinfo disagree about the nodes of {partition!r}: only scontrol has {_few(shown - listed)}, only"
+            f" sinfo has {_few(listed - shown)}; expected the same ones"
+        )
+
+
+def _few(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))[:_SHOWN] or "none"
+
+
+def _nodes(shown: str, partition: str) -> list[SlurmNode]:
+    """Return the partition's nodes. SLURM's own line ends are before each `NodeName=`; other line ends belong to free
+    text.
+    """
+    nodes = dict[str, SlurmNode]()
+    for line in re.split(r"\n(?=NodeName=)", shown):
+        fields = _fields(line)
+        if partition not in fields.get("Partitions", "").split(",") or fields.get("State", "").startswith("FUTURE"):
+            continue
+        node = _node(fields)
+        if node.name in nodes:
+            raise SlurmUnavailableError(f"scontrol shows the node {node.name[:_SHOWN]!r} twice, expected once")
+        nodes[node.name] = node
+    return list(nodes.values())
+
+
+def _fields(line: str) -> dict[str, str]:
+    """Return the `Key=value` words of a line; the first value of a key counts."""
+    fields = dict[str, str]()
+    for word in _FREE_TEXT.split(line, maxsplit=1)[0].split():
+        key, _, value = word.partition("=")
+        fields.setdefault(key, value)
+    return fields
+
+
+def _node(fields: Mapping[str, str]) -> SlurmNode:
+    name, state = fields.get("NodeName", ""), fields.get("State", "")
+    tres = dict(_pairs(fields.get("CfgTRES", "")))
+    try:
+        if not (name and state):
+            raise ValueError("NodeName and State")
+        return SlurmNode(
+            name=name,
+            cpus=_whole(tres.get("cpu") or fields.get("CPUTot", "")),
+            gpus=_gpus(tres, fields.get("Gres", "")),
+            mem_mb=_memory_mb(tres["mem"]) if tres.get("mem") else _whole(fields.get("RealMemory", "")),
+            state=state,
+        )
+    except ValueError as error:
+        shown = " ".join(
+            f"{key}={fields.get(key, '')}" for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
+        )
+        raise SlurmUnavailableError(f"scontrol shows the node {shown[:_SHOWN]!r}, expected {error}") from error
+
+
+def _pairs(tres: str) -> list[tuple[str, str]]:
+    return [(key, value) for key, _, value in (word.partition("=") for word in tres.split(","))]
+
+
+def _gpus(tres: Mapping[str, str], gres: str) -> int:
+    """Return the number of GPUs. CfgTRES has all GPUs as gres/gpu where AccountingStorageTRES names gres/gpu, and the
+    GPUs of a type where it names that type; otherwise only Gres= has them.
+    """
+    if "gres/gpu" in tres:
+        return _whole(tres["gres/gpu"])
+    typed = sum(_whole(value) for key, value in tres.items() if key.startswith("gres/gpu:"))
+    return max(typed, sum(_gres_gpus(gres)))
+
+
+def _gres_gpus(gres: str) -> list[int]:
+    """Return the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`, `gpu`; a kind without a number counts as
+    one.
+    """
+    kinds = [kind.split(":") for kind in re.sub(r"\([^()]*\)", "", gres).split(",")]
+    return [_whole(words[-1]) if words[-1].isdecimal() else 1 for words in kinds if words[0] == "gpu"]
+
+
+def _memory_mb(shown: str) -> int:
+    """Return the MB of `16000M`, `62.50G`, `1T`. SLURM prints the greatest unit in which two decimals are exact."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)", shown)
+    if found is None:
+        raise ValueError("mem as a number with K, M, G, T or P")
+    return _whole(str(int(float(found[1]) * _MIB[found[2]])))
+
+
+def _whole(shown: str) -> int:
+    if not _NUMBER.fullmatch(shown) or int(shown) > _MOST:
+        raise ValueError(f"a number of at most 16 digits instead of {shown[:40]!r}")
+    return int(shown)
+
+
+def _natural(name: str) -> tuple[object, ...]:
+    """Return a sort key: node2 before node10. It compares numbers by length and digits, as they may be too long for
+    Python.
+    """
+    words = re.split("([0-9]+)", name)
+    numbers = [word.lstrip("0") for word in words[1::2]]
+    return tuple((text, len(number), number) for text, number in zip(words[::2], [*numbers, ""], strict=True)), name

@@ -1,0 +1,163 @@
+"""Decide which of SLURM's jobs is ours. An id alone does not identify a job. slurmctld gives it again after MaxJobId,
+and also after slurmctld was killed before it had saved its state, which may be within a second. The owner can change
+the name, the comment and the time limit. Pure.
+
+A job is known by its id and the time at which SLURM got it, which the ledger keeps from the first look on. At the first
+look that time is not known, and a requeue changes it: then the Linux user must be the customer, and the name ours. If
+the owner has given the job another name, its batch script decides: it names our job, and it cannot be changed
+(slurm/script_matching.py). In accounting the command line of sbatch decides. The module reads no clock: a site's clocks
+may differ by more than the time in which slurmctld restarts.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.sacct import SacctRow
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+_RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")  # the end state of a run after which SLURM runs the job again
+_RUNS_ON = "RESIZING"  # the end state of a part of a run, when the owner shrank the running job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchRequest:
+    """A job of the ledger that the worker looks up in SLURM. `submit_s` is SLURM's time of submission, None before a
+    look has shown it. `id_is_anothers`: SLURM gave the same id to a job that the supervisor submitted later.
+    """
+
+    job_id: JobId
+    slurm_id: SlurmId
+    user: Address
+    submit_s: int | None
+    id_is_anothers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of SLURM's. `name` is the owner's name for the job. `is_read` is true when the submitter's statement
+    (batch script or command line) was read; `ours` is then the job of ours that it names, if any.
+    """
+
+    seen: JobRecord
+    name: str
+    is_read: bool
+    ours: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """The result for one job: SLURM's record of it (`seen`), or the reason why it is unclear at the moment (`unclear`).
+    If both are empty, slurmctld and the accounting database (where there is one) have answered and do not know the job.
+    """
+
+    seen: JobRecord | None = None
+    unclear: str = ""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether SLURM answers and does not know the job."""
+        return self.seen is None and not self.unclear
+
+
+UNKNOWN = MatchResult()
+UNNAMED = "the login node cannot resolve the job's user"
+UNREAD = "a job with this id and user, but not of this name, whose batch script cannot be read"
+
+Scripts = Callable[[Sequence[SlurmId]], Mapping[SlurmId, JobId | None]]
+
+
+def listed_record(job: SqueueRow) -> Record:
+    """Make a record from squeue's row. A job without a batch script is not ours."""
+    return Record(job.seen, job.name, is_read=not job.batch)
+
+
+def accounted_record(job: SacctRow) -> Record:
+    """Make a record from sacct's row."""
+    return Record(job.seen, name="", is_read=True, ours=job.job_id)
+
+
+def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], scripts: Scripts) -> dict[JobId, MatchResult]:
+    """Return the result of each job by these records. `scripts` returns for these ids the job of ours that the batch
+    script names, None for no job; ids whose script cannot be read are left out. It is called at most once, and only if
+    a job is in doubt.
+    """
+    records_of = _by_id(records)
+    sights = {job.job_id: recognise(job, records_of.get(job.slurm_id, ())) for job in wanted}
+    in_doubt = [job for job in wanted if sights[job.job_id].unclear == UNREAD]
+    if in_doubt:
+        names = scripts(sorted({job.slurm_id for job in in_doubt}))
+        read = {
+            number: [replace(one, is_read=True, ours=name) for one in records_of[number]]
+            for number, name in names.items()
+        }
+        sights |= {job.job_id: recognise(job, read[job.slurm_id]) for job in in_doubt if job.slurm_id in read}
+    return sights
+
+
+def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
+    """Return the result for a job that was given this id. `records` are all records of the id, ordered by submission
+    time.
+    """
+    unclear = ""
+    for place, record in enumerate(records):
+        problem = _why_not(wanted, record)
+        if problem is None:
+            return MatchResult(_last_run([later.seen for later in records[_first_of(records, place) :]]))
+        unclear = unclear or problem
+    return MatchResult(unclear=unclear)
+
+
+def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
+    found: dict[SlurmId, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.seen.submit_s):
+        found.setdefault(record.seen.slurm_id, []).append(record)
+    return found
+
+
+def _why_not(wanted: MatchRequest, record: Record) -> str | None:
+    """Return None if the record is our job, an empty text if it is certainly another job, else why this is unclear."""
+    seen = record.seen
+    if wanted.submit_s is not None:
+        if seen.submit_s == wanted.submit_s:
+            return None
+        if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
+            return ""  # else this job, or another one, was requeued: decide as at a first look
+    if not seen.user:
+        return UNNAMED
+    if seen.user != wanted.user:
+        return ""
+    if record.is_read:
+        return None if record.ours == wanted.job_id else ""
+    return None if record.name == wanted.job_id and not wanted.id_is_anothers else UNREAD
+
+
+def _last_run(records: Sequence[JobRecord]) -> JobRecord:
+    """Return the record of the last run, with the seconds of the runs before it. Accounting has one record for each
+    run, and the next run begins when the one before has ended. A resized run has one record for each part, with only
+    that part's seconds.
+    """
+    run, *later = records
+    for record in later:
+        if not _follows(run, record):
+            break
+        if run.state == _RUNS_ON:  # slurmctld still knows the run by its first time
+            whole = replace(record, elapsed_s=run.elapsed_s + record.elapsed_s, submit_s=run.submit_s)
+            run = replace(whole, earlier_s=run.earlier_s, earlier_runs=run.earlier_runs)
+        else:
+            run = replace(record, earlier_s=run.earlier_s + run.elapsed_s, earlier_runs=run.earlier_runs + 1)
+    return run
+
+
+def _follows(run: JobRecord, record: JobRecord) -> bool:
+    """Whether `record` is the next record of the same job."""
+    at_once = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
+    return at_once and run.state in (*_RUN_AGAIN, _RUNS_ON) and record.user == run.user
+
+
+def _first_of(records: Sequence[Record], place: int) -> int:
+    """Return the place of the job's first run. The ledger may know only a later run."""
+    while place > 0 and _follows(records[place - 1].seen, records[place].seen):
+        place -= 1
+    return place

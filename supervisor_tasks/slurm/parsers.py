@@ -1,0 +1,410 @@
+"""Parse the output of SLURM's commands. Pure; the samples in tests/data/slurm name the version that printed them."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
+from supervisor_tasks.jobs.model import Outcome, SlurmId
+from supervisor_tasks.jobs.runs import Sighting
+from supervisor_tasks.slurm.job_states import Phase, end, never_begins, phase
+from supervisor_tasks.slurm.size import Size
+
+MAX_SLURM_ID = 0x03FF_FFFF  # SLURM's own bound for MaxJobId; a look finds a federation's ids, which are above it
+MIN_JOB_AGE_S = 300  # SLURM's default
+SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
+
+# The commands print these when slurmctld's answer was missing, late or incomplete. slurmctld may still have taken the
+# request. They are SLURM_COMMUNICATIONS_*, SLURM_PROTOCOL_*, the authentication's errors and the network's errors.
+_NO_ANSWER = (
+    "socket timed out",
+    "unable to contact slurm controller",
+    "communication connection failure",
+    "communication shutdown failure",
+    "message send failure",
+    "message receive failure",
+    "unexpected message received",
+    "unexpected missing socket",
+    "insane message length",
+    "incompatible versions",  # slurmctld about the request, or sbatch about the answer
+    "protocol version has changed",
+    "received zero length message",
+    "received message length",
+    "failed to send entire message",
+    "header lengths are longer",
+    "zero bytes were transmitted",
+    "find an address, check slurm.conf",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "transport endpoint is not connected",
+    "broken pipe",
+    "no route to host",
+    "is unreachable",
+    "standby mode",
+    "temporarily unavailable",
+    "temporarily unable",
+    "munge",
+    "authentication credential",
+    "authentication agent",
+    "authentication public key",
+    "authentication does not apply",
+    "protocol authentication error",
+    "cannot unpack credential",
+    "sbatch: fatal:",
+)
+# slurmctld took no job, and the reason is not in the job: it is the site's, or it goes away as jobs end.
+_NOT_NOW = (
+    "submitjob",  # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit ...: the user, account or QOS has too many queued jobs
+    "required partition not available",  # inactive or drained
+    "partition in down state",
+    "required node not available",
+    "system submissions disabled",
+    "unable to create job record, try again",  # MaxJobCount
+    "invalid user id",  # slurmctld does not know the customer yet
+    "invalid group id",
+    "writing script/environment to file",  # slurmctld's disk is full
+    "configuration source",
+)
+# slurmctld prints these about a job that it will never take: texts of slurm_errno.c, 22.05.8.
+_REFUSED = (
+    "invalid partition name specified",
+    "no partition specified",
+    "access/permission denied",
+    "group not permitted to use this partition",
+    "requested nodes not in this partition",
+    "more processors requested than permitted",
+    "node count specification invalid",
+    "job size specification needs to be provided",
+    "job script not specified",
+    "other parameter too long",
+    "requested node configuration is not available",
+    "requested partition configuration not available now",
+    "task distribution specification invalid",
+    "task count specification invalid",
+    "invalid feature specification",
+    "invalid preferred feature specification",
+    "requested operation not supported on this system",
+    "requested operation is presently disabled",
+    "job dependency problem",
+    "requested more tasks than available processors",
+    "memory required by task is not available",
+    "invalid account or account/partition combination",
+    "invalid license specification",
+    "job violates accounting/qos policy",
+    "requested time limit is invalid",
+    "time limit specification required",
+    "access denied to requested reservation",
+    "requested reservation is invalid",
+    "invalid wckey specification",
+    "invalid qos specification",
+    "breached requested qos usage threshold",
+    "cpu count specification invalid",
+    "invalid generic resource (gres) specification",
+    "invalid gres specification",
+    "invalid trackable resource (tres) specification",
+    "requested gres option unsupported",
+    "insufficient gres available",
+    "invalid mcs_label specified",
+    "threads per core than the job allocation",
+    "multiple partition job request not supported",
+)
+# sbatch prints these about its options or the script, without asking slurmctld; cli_filter is the site's.
+_REFUSED_BY_SBATCH = (
+    "batch script is empty",
+    "does not look like a batch script",
+    "batch script contains dos line breaks",
+    "controller does not allow scripts that",
+    "invalid directive found in batch script",
+    "sbatch: error: invalid",
+    "sbatch: error: unrecognized",
+    "cli_filter plugin terminated with error",
+)
+# sbatch prints these before it asks slurmctld, when a SPANK plugin on the login node cannot be loaded or fails, for
+# example during its upgrade. Samples: tests/data/slurm/sbatch-spank-*.
+_STACK_NOT_LOADED = ("failed to initialize plugin stack", "plugin stack post-option processing failed")
+# plugins/supervisor_submit.lua prints these when it does not recognise a submission as ours. The site must repair this:
+# a customer's own submission never comes through the worker. If the token was used, the job may be in SLURM: its
+# customer may have read the token.
+_TOKEN_REFUSED = (
+    "supervisor: no token",
+    "supervisor: wrong token",
+    "supervisor: token expired",
+    "supervisor: token does not cover",
+    "supervisor: no key",
+    "supervisor: no memory",
+    "supervisor: unknown user",
+)
+_TOKEN_ADVICE = {
+    "supervisor: no token": "; the worker has no key: give it the key of job_submit.lua",
+    "supervisor: wrong token": "; the worker's key is to be the key of job_submit.lua",
+}
+_TOKEN_USED = ("supervisor: token used",)
+_VERDICT = "batch job submission failed:"  # the last line of an sbatch that has asked slurmctld begins so
+_NOT_RUN = (126, 127)
+_ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))  # ended by its time limit or a signal, in sh's status
+_UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "already finished")
+
+
+class SlurmRejectedError(PermanentError):
+    """SLURM answered that it will not do this; the message is SLURM's own. A retry does not help."""
+
+
+class AnswerNotUnderstoodError(OutcomeUnknownError):
+    """sbatch ended by itself with a text that is neither a refusal nor a missing answer."""
+
+
+class SlurmUnavailableError(TransientError):
+    """SLURM does not answer; retry later."""
+
+
+class QuestionRefusedError(SlurmUnavailableError):
+    """SLURM answers and refuses a whole question, such as one about an id that no job can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """A command's exit status and output."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it. `submit_s`, `start_s` (for a
+    waiting job, when it may begin) and `ended_s` are Unix times of slurmctld's clock. Only squeue shows `restarts`,
+    `size` and `may_requeue`: whether its owner can make SLURM run it once more, even after its end. Only sacct shows
+    `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last requeue.
+    """
+
+    slurm_id: SlurmId
+    state: str
+    elapsed_s: int
+    exit_status: int
+    reason: str = ""
+    user: str = ""
+    submit_s: int = 0
+    restarts: int = 0
+    ended_s: int | None = None
+    start_s: int | None = None
+    earlier_s: int = 0
+    earlier_runs: int = 0
+    size: Size | None = None
+    may_requeue: bool = False
+
+    @property
+    def phase(self) -> Phase:
+        """How far the job is in SLURM."""
+        return phase(self.state)
+
+    @property
+    def shown(self) -> str:
+        """SLURM's name for the job's state, and for a waiting job the reason."""
+        waits = self.phase is Phase.WAITING and self.reason not in ("", "None")
+        return f"{self.state} ({self.reason})" if waits else self.state
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether SLURM has given the job nothing yet. A CONFIGURING job waits for its prolog and has its nodes."""
+        return self.phase is Phase.WAITING and self.state != "CONFIGURING"
+
+    @property
+    def never_begins(self) -> bool:
+        """Whether the job waits until its owner or the site changes something."""
+        return self.phase is Phase.WAITING and never_begins(self.reason)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the job has not ended and its elapsed time stands still."""
+        return self.phase is Phase.WAITING or self.state == "SUSPENDED"
+
+    def sighting(self, now_s: int) -> Sighting:
+        """Return what a look at this time shows of the present run."""
+        has_begun = self.phase is not Phase.WAITING and self.elapsed_s + (self.phase is Phase.RUNNING) > 0
+        return Sighting(
+            submit_s=self.submit_s,
+            restarts=self.restarts,
+            start_s=self.start_s if has_begun else None,
+            elapsed_s=self.elapsed_s,
+            seen_s=max(now_s, (self.start_s or 0) + self.elapsed_s if has_begun else 0),
+            suspended=self.state == "SUSPENDED",
+            account="" if self.size is None else self.size.account,
+            qos="" if self.size is None else self.size.qos,
+            threads="" if self.size is None else self.size.threads,
+        )
+
+    def outcome(self) -> Outcome:
+        """Return the result for the contract of a job that has ended."""
+        reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
+        meant = end(self.state)
+        return Outcome(
+            status=meant.status,
+            elapsed_s=self.elapsed_s,
+            exit_status=self.exit_status if meant.by_itself else meant.exit_status,
+            reason=reason,
+        )
+
+    def _why(self) -> str:
+        return describe_exit(self.exit_status) if self.state == "FAILED" else f"SLURM: {self.state}"
+
+
+def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
+    """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (SLURM did not
+    take the job) or OutcomeUnknownError (SLURM may have the job). Only known texts count as a decision, because sbatch
+    can fail in many ways after slurmctld took the job. docs/explanation/slurm-end-states.md has the table.
+    """
+    found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
+    if answer.status == 0 and found:
+        return _possible(SlurmId(int(found[1])), max_id)
+    said = _said(answer)
+    if answer.status in _NOT_RUN:
+        raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
+    unknown = f"sbatch ended with status {answer.status} and no job id: {said}"
+    if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
+        raise OutcomeUnknownError(unknown)
+    complaints = answer.stderr.lower()
+    _, asked, verdict = complaints.rpartition(_VERDICT)
+    if asked and _has(complaints, _TOKEN_USED):
+        raise OutcomeUnknownError(unknown)
+    if asked and _has(complaints, _TOKEN_REFUSED):
+        advice = "".join(advice for words, advice in _TOKEN_ADVICE.items() if words in complaints)
+        raise SlurmUnavailableError(
+            f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {said}"
+        )
+    refused = _has(verdict, _REFUSED) if asked else _has(complaints, _REFUSED_BY_SBATCH)
+    not_asked = not asked and _has(complaints, _STACK_NOT_LOADED)
+    if not_asked or _has(verdict, _NOT_NOW) or (refused and _has(complaints, _NOT_NOW)):
+        raise SlurmUnavailableError(f"SLURM does not take the job now: {said}")
+    if refused:
+        raise SlurmRejectedError(said)
+    if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
+        raise OutcomeUnknownError(unknown)
+    raise AnswerNotUnderstoodError(unknown)
+
+
+def _possible(slurm_id: SlurmId, max_id: int) -> SlurmId:
+    """Return the id if it is possible. The answer comes through the customer's login, and he can print any number."""
+    if not can_be_given(slurm_id, max_id):
+        raise AnswerNotUnderstoodError(f"sbatch named the job id {slurm_id}; expected 1 to {max_id} (MaxJobId)")
+    return slurm_id
+
+
+def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
+    """Whether slurmctld can give this id to a job."""
+    return 1 <= slurm_id <= max_id
+
+
+def refusal(said: str) -> type[SlurmUnavailableError]:
+    """Return the error for a question that failed with this text."""
+    return SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else QuestionRefusedError
+
+
+def has_accounting(answer: CommandAnswer) -> bool:
+    """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError when the configuration is
+    missing.
+    """
+    found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    if answer.status != 0 or found is None:
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+    return found[1] == "accounting_storage/slurmdbd"
+
+
+def boot_time(answer: CommandAnswer) -> str:
+    """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when slurmctld does not answer."""
+    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    if answer.status != 0 or found is None or "is UP" not in answer.stdout:
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+    return found[1]
+
+
+def next_id(answer: CommandAnswer) -> int:
+    """Return the id of slurmctld's next job, from `scontrol show config`; 0 when it is not shown."""
+    found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def max_job_id(answer: CommandAnswer) -> int:
+    """Return MaxJobId, from `scontrol show config`; SLURM's own bound when it is not shown."""
+    found = re.search(r"^MaxJobId\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return min(int(found[1]), MAX_SLURM_ID) if found else MAX_SLURM_ID
+
+
+def min_job_age_s(answer: CommandAnswer) -> int:
+    """Return for how many seconds, at least, slurmctld remembers a job that has ended, from `scontrol show config`; 0
+    is for ever.
+    """
+    found = re.search(r"^MinJobAge\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else MIN_JOB_AGE_S
+
+
+def require_success(answer: CommandAnswer, what: str) -> bool:
+    """Return True when a command succeeded, False when SLURM knows no such job or the job has ended. Raises
+    SlurmUnavailableError or SlurmRejectedError.
+    """
+    if answer.status == 0:
+        return True
+    said = _said(answer)
+    if is_unknown_job(said):
+        return False
+    kind: type[SupervisorError] = SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else SlurmRejectedError
+    raise kind(f"{what} ended with status {answer.status}: {said}")
+
+
+def not_cancelled(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+    """Return the jobs that scancel could not cancel, and why; jobs that SLURM does not know, or that have ended, are
+    fine. All other jobs were cancelled. Raises SlurmUnavailableError or SlurmRejectedError when scancel failed and
+    named no job.
+    """
+    named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
+    said = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
+    if not said:
+        require_success(answer, "scancel")
+    return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not is_unknown_job(why)}
+
+
+def elapsed_s(shown: str) -> int:
+    """Return the seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises SlurmUnavailableError for any other text:
+    squeue prints INVALID while clocks disagree.
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
+    if found is None:
+        raise SlurmUnavailableError(f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def limit_min(shown: str) -> int | None:
+    """Return the minutes of a time limit, which has the form of an elapsed time; None for no limit (UNLIMITED,
+    NOT_SET).
+    """
+    return elapsed_s(shown) // 60 if shown[:1].isdecimal() else None
+
+
+def describe_exit(exit_status: int) -> str:
+    """Describe a raw wait(2) status."""
+    exit_code, signal = exit_status >> SIGNAL_BITS, exit_status & 0x7F
+    return f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+
+
+def wait_status(shown: str) -> int:
+    """Return the raw wait(2) status of `exit:signal`, or of the single number that squeue prints."""
+    exit_code, _, signal = shown.partition(":")
+    if not signal:
+        return int(exit_code)
+    return (int(exit_code) << SIGNAL_BITS) + int(signal)
+
+
+def _said(answer: CommandAnswer) -> str:
+    text = answer.stderr.strip() or answer.stdout.strip()
+    return re.sub(r"[^\x20-\x7e]+", " ", text)[:500]
+
+
+def is_unknown_job(said: str) -> bool:
+    """Whether a command's text means that SLURM has no such job, or that the job has ended."""
+    return _has(said.lower(), _UNKNOWN_JOB)
+
+
+def _has(words: str, phrases: Iterable[str]) -> bool:
+    return any(phrase in words for phrase in phrases)

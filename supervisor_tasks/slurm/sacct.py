@@ -1,0 +1,113 @@
+"""Questions to the accounting database (slurmdbd), and its records: each job's Linux user, and sbatch's command line.
+Pure.
+
+Only the submitter decides that command line. A job's owner can change its name, in accounting too. He may also write
+any text into a command line of his own, so every field ends with a mark that is made for this one call. Samples:
+tests/data/slurm/sacct-*.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.commands import UNIX_TIMES
+from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError, refusal, wait_status
+
+FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
+_OF_USERS = (
+    'IFS= read -r m; users=$1; shift; for each in $users; do user=${each%%:*}; echo "$m $user";'
+    ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
+)
+_SHOWN = 300  # characters of an unreadable text, in an error
+
+
+@dataclass(frozen=True, slots=True)
+class SacctRow:
+    """A record of accounting; `submit_line` is the command line of sbatch."""
+
+    seen: JobRecord
+    submit_line: str
+
+    @property
+    def job_id(self) -> JobId | None:
+        """The job of ours that sbatch was called for, if any."""
+        words = self.submit_line.split(" ")
+        names = (word.removeprefix("--job-name=") for word in words if word.startswith("--job-name="))
+        return next((JobId(name) for name in names if f"--output={name}.log" in words), None)
+
+
+def sacct_by_id(path: str, slurm_ids: str, mark: str) -> list[str]:
+    """Ask for a batch of jobs that slurmctld has forgotten: all jobs that ever had these ids, and each run of a job
+    that was requeued.
+    """
+    return [*_sacct(path, mark), f"--jobs={slurm_ids}"]
+
+
+def sacct_named(path: str, name: str, user: str, minutes: int, mark: str) -> list[str]:
+    """Ask for the jobs of a user with this name, of the last `minutes`."""
+    return [*_sacct(path, mark), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
+
+
+def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
+    """Ask for all jobs of a user, of the last `minutes`."""
+    return [*_sacct(path, mark), f"--user={user}", f"--starttime=now-{minutes}minutes"]
+
+
+def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str) -> list[str]:
+    """Ask for the histories of several users in one command, each for its own last minutes. The command prints each
+    user's name after a mark that it reads from standard input, because other users can read a command line and submit a
+    job meanwhile.
+    """
+    users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
+    return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, mark)]
+
+
+def histories(answer: CommandAnswer, user_mark: str) -> dict[str, CommandAnswer]:
+    """Return each user's history. Raises SlurmUnavailableError."""
+    *parts, end = answer.stdout.split(user_mark)
+    if answer.status != 0 or end != " end\n":
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
+    return {user: CommandAnswer(0, printed, "") for user, _, printed in named}
+
+
+def accounted_jobs(answer: CommandAnswer, mark: str) -> list[SacctRow]:
+    """Return sacct's records, by id and submission time: a requeue begins a new record, and so does another job with
+    the same id. Raises SlurmUnavailableError when sacct could not ask, or when its output is incomplete.
+    """
+    if answer.status != 0 and answer.stderr.strip():
+        raise refusal(answer.stderr)(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    *fields, rest = answer.stdout.split(f"|{mark}")
+    if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
+        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    records = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
+    return sorted(records, key=lambda record: (record.seen.slurm_id, record.seen.submit_s))
+
+
+def submitted_as(answer: CommandAnswer, mark: str, job_id: JobId) -> list[JobRecord]:
+    """Return the jobs whose sbatch was called for this job, each by its last run. Raises SlurmUnavailableError."""
+    return list({one.seen.slurm_id: one.seen for one in accounted_jobs(answer, mark) if one.job_id == job_id}.values())
+
+
+def _sacct(path: str, mark: str) -> list[str]:
+    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{mark}"]
+    return [*UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
+
+
+def _accounted(record: list[str]) -> SacctRow:
+    slurm_id, state, used, exit_code, user, submitted, ended, submit_line = record
+    try:
+        seen = JobRecord(
+            SlurmId(int(slurm_id)),  # the line feed that ends a record is at the start of the next record's first field
+            state.split(" ")[0],  # sacct prints "CANCELLED by 1000"
+            int(used),
+            wait_status(exit_code),
+            user=user,
+            submit_s=int(submitted),
+            ended_s=int(ended) if ended.isdigit() else None,
+        )
+    except ValueError as error:
+        raise SlurmUnavailableError(
+            f"sacct printed {record!r:.{_SHOWN}}, which has not the fields asked for"
+        ) from error
+    return SacctRow(seen, submit_line)

@@ -1,0 +1,110 @@
+"""Find out which of a customer's jobs in SLURM is the one that we submitted. Pure.
+
+A job's owner can rename it, change its comment, and, while it waits, also change its output path. Only the submitter
+writes the batch script: ours has a line with the job's id right after the interpreter line, and the admin can read it
+back (`scontrol write batch_script`). Where there is accounting, sbatch's command line serves as well. Tried with SLURM
+22.05.8; samples: tests/data/slurm/*batch-script*, sacct-submit-lines*.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.commands import script_mark
+from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+MOST_SCRIPTS = 500  # in one command; also for one customer, when one of his jobs may be the job
+_HEADS = (
+    'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
+    ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSearch:
+    """A job of ours that SLURM may have under another name or id. `ago_s`: seconds since its submission began.
+    `owners`: the SLURM ids that are known to be ours, each with the jobs of ours that have it.
+    """
+
+    job_id: JobId
+    user: Address
+    ago_s: float
+    owners: Mapping[SlurmId, Collection[JobId]]
+
+    def suspects(self, users: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
+        """Return the user's jobs that may be this one: those with its name or output, and those that SLURM got since
+        then.
+        """
+        theirs = [job for job in users if {*self.owners.get(job.slurm_id, ())} <= {self.job_id}]
+        young = {job.slurm_id for job in candidates(theirs, now_s - self.ago_s)}
+        return [job for job in theirs if job.slurm_id in young or has_job_name(job, self.job_id)]
+
+
+def has_job_name(job: SqueueRow, job_id: JobId) -> bool:
+    """Whether a job's name or output path has our job's id. Its owner can write both, so this is only a hint."""
+    return job.name == job_id or job.stdout.rpartition("/")[2] == f"{job_id}.log"
+
+
+def read_scripts(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
+    """Build the one command that prints the first lines of batch scripts. It reads a mark from standard input."""
+    return ["/bin/sh", "-c", _HEADS, "scripts", path, *map(str, slurm_ids)]
+
+
+def script_heads(answer: CommandAnswer, mark: str) -> dict[SlurmId, str]:
+    """Return each script's second line; scripts that SLURM does not have are left out. Raises SlurmUnavailableError."""
+    *scripts, end = answer.stdout.split(mark)
+    if answer.status != 0 or end != " end\n":
+        raise SlurmUnavailableError(f"scripts could not be read (status {answer.status}): {answer.stderr[:200]!r}")
+    heads = {}
+    for script in scripts[1:]:
+        number, _, text = script.removeprefix(" ").partition(" ")
+        first, line_feed, rest = text.partition("\n")
+        if first or line_feed:
+            heads[SlurmId(int(number))] = rest.partition("\n")[0]
+    return heads
+
+
+def job_id_in_header(line: str) -> JobId | None:
+    """Return the job that the second line of our batch script names."""
+    job_id = JobId(line.rpartition(" ")[2])
+    return job_id if line == script_mark(job_id) else None
+
+
+def candidates(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
+    """Return the batch jobs that SLURM got since then, without rejected jobs, which never ran."""
+    return [job for job in listed if job.batch and job.submit_s >= since_s and not was_rejected(job.seen)]
+
+
+def last_writes(files: Iterable[str]) -> list[str]:
+    """Build the command that prints `written <Unix time> <file>` for each of these files that exists in the home
+    folder.
+    """
+    written = 'for i; do test -e "$i" && echo "written $(stat -c %Y -- "$i") $i"; done; true'
+    return ["/bin/sh", "-c", written, "logs", *files]
+
+
+def written_at(answer: CommandAnswer, file: str) -> int | None:
+    """Return the time that `last_writes` printed for this file. Output of start-up files is ignored."""
+    found = re.findall(rf"written ([0-9]{{1,12}}) {re.escape(file)}$", answer.stdout, re.MULTILINE)
+    return int(found[-1]) if found else None
+
+
+def recognised(
+    job_id: JobId, suspects: Sequence[SqueueRow], marks: Mapping[SlurmId, str], unread: Collection[SlurmId]
+) -> bool | None:
+    """Whether one of the suspects is our job, by the marks of their scripts; None when one may be. `unread` are the
+    jobs whose scripts SLURM does not show. A rejected job has no script. A job whose script cannot be read counts as
+    ours by its name.
+    """
+    words = {job.slurm_id: marks.get(job.slurm_id) for job in suspects}
+    hinted = {job.slurm_id for job in suspects if has_job_name(job, job_id)}
+    if any(mark == script_mark(job_id) or (mark is None and slurm_id in hinted) for slurm_id, mark in words.items()):
+        return True
+    return None if len(suspects) > MOST_SCRIPTS or words.keys() & unread else False
+
+
+def was_rejected(seen: JobRecord) -> bool:
+    """Whether this is slurmctld's record of a job that it rejected."""
+    return seen.state == "FAILED" and seen.reason == "BadConstraints" and seen.elapsed_s == 0

@@ -1,0 +1,139 @@
+"""Questions to squeue, which also prints the texts that a job's owner can write: name, comment, output path. Pure.
+
+An owner may put line feeds into a name, and lines that look like other jobs. So every field ends with a random mark
+that cannot be guessed, made for this one call. squeue reads the mark from standard input, because the process list
+shows command lines. squeue prints a field of width 0 whole and without padding. Samples:
+tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    JobRecord,
+    SlurmUnavailableError,
+    elapsed_s,
+    is_unknown_job,
+    limit_min,
+    refusal,
+    wait_status,
+)
+from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
+
+FIELDS = (
+    *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
+    *("TimeLimit", "Name", "Comment", "STDOUT", "StartTime"),
+    *("Partition", "QOS", "Account", "Reservation", "ArrayTaskID", "NumTasks", "tres-alloc"),
+    *("tres-per-job", "tres-per-node", "tres-per-task", "tres-per-socket"),
+    *("Requeue", "Threads", "MinMemory"),
+)
+_WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
+_NOBODY = "nobody"  # squeue's name for a user whose name it cannot resolve
+UNREADABLE = "INVALID"  # a time that ends before it begins
+_SHOWN = 200  # characters of an unreadable record, in the error
+
+
+@dataclass(frozen=True, slots=True)
+class SqueueRow:
+    """A job as SLURM lists it. Its owner can write `name`, `comment` and `stdout` (a path). SLURM sets `submit_s`
+    (seconds since the epoch, by slurmctld's clock), `seen`, `batch` (whether it has a batch script) and `limit_min`.
+    The limit is None where it is no number of minutes: UNLIMITED, or the partition's.
+    """
+
+    slurm_id: SlurmId
+    user: str
+    name: str
+    comment: str
+    stdout: str
+    submit_s: int
+    seen: JobRecord
+    batch: bool = True
+    limit_min: int | None = None
+
+
+def squeue_all(path: str, user: str | None = None) -> list[str]:
+    """List all jobs, or those of one user, in all states. The command reads `squeue_format` from standard input."""
+    whose = [] if user is None else [f"--user={user}"]
+    return ["/bin/sh", "-c", _WITH_FORMAT, "squeue", path, "--noheader", "--all", "--states=all", *whose]
+
+
+def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
+    """List a batch of jobs, as `squeue_all` does."""
+    return [*squeue_all(path), f"--jobs={slurm_ids}"]
+
+
+def squeue_json(path: str, slurm_ids: str) -> list[str]:
+    """Ask for all that SLURM shows of some jobs; 22.05 prints all jobs even if the command names some."""
+    return [path, "--all", "--json", f"--jobs={slurm_ids}"]
+
+
+def squeue_format(mark: str) -> bytes:
+    """Return the fields in the language of `squeue --Format`; `mark`, of letters and digits, ends each field."""
+    return ",".join(f"{field}:0|{mark}" for field in FIELDS).encode() + b"\n"
+
+
+def requests(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+    """Return what was asked for, from `squeue --json`. SLURM's lists show of a running job only what it was given,
+    which SLURM may have rounded up. Raises SlurmUnavailableError.
+    """
+    try:
+        jobs = json.loads(answer.stdout)["jobs"] if answer.status == 0 else None
+        wanted = [job for job in jobs or () if job["job_id"] in slurm_ids]
+        found = {SlurmId(job["job_id"]): request_of(job) for job in wanted}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SlurmUnavailableError(f"squeue --json printed {answer.stdout[:_SHOWN]!r}: {error!r}") from error
+    if jobs is None:
+        raise SlurmUnavailableError(f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+    return found
+
+
+def listed_jobs(answer: CommandAnswer, mark: str) -> dict[SlurmId, SqueueRow]:
+    """Return the jobs that squeue printed. squeue fails when the only job of the question is unknown; then this is
+    empty. Raises SlurmUnavailableError when squeue could not ask (QuestionRefusedError where SLURM refused), and for a
+    record that is incomplete or has other fields: the worker must not conclude that a job is missing.
+    """
+    said = answer.stderr.strip()
+    if answer.status != 0 and not answer.stdout.strip() and is_unknown_job(said):
+        return {}
+    if answer.status != 0 or (said and not answer.stdout.strip()):
+        raise refusal(said)(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
+    return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, mark))}
+
+
+def _records(printed: str, mark: str) -> Iterator[list[str]]:
+    *fields, rest = printed.split(f"|{mark}")
+    if rest.strip() or len(fields) % len(FIELDS):
+        raise SlurmUnavailableError(f"squeue's list is not whole; it ends with {printed[-_SHOWN:]!r}")
+    for first in range(0, len(fields), len(FIELDS)):
+        yield fields[first : first + len(FIELDS)]
+
+
+def _listed(record: list[str]) -> SqueueRow:
+    slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, *rest = record
+    limit, name, comment, stdout, start, *size, requeue, threads, memory = rest
+    try:
+        # The line feed that ends a record is at the start of the next record's first field.
+        number = SlurmId(int(slurm_id.removeprefix("\n")))
+        if used == UNREADABLE:  # clocks disagree at the moment; the other jobs must not wait
+            state, used = f"{state} for {used}", "0:00"
+        seen = JobRecord(
+            number,
+            state,
+            elapsed_s(used),
+            wait_status(exit_code),
+            reason,
+            user="" if user == _NOBODY else user,
+            submit_s=int(submitted),
+            restarts=int(restarts),
+            start_s=int(start) if start.isdigit() else None,
+            size=replace(size_of(limit_min(limit), *size), threads=threads, whole_memory=is_whole_memory(memory)),
+            may_requeue=requeue == "1",
+        )
+        # BatchFlag increases when slurmctld launches a job again.
+        return SqueueRow(number, user, name, comment, stdout, int(submitted), seen, batch != "0", limit_min(limit))
+    except ValueError as error:
+        shown = "|".join(record)[:_SHOWN]
+        raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error

@@ -1,0 +1,87 @@
+"""What a transaction pays for gas, and what its replacement pays. Pure; all prices are wei per gas."""
+
+from dataclasses import dataclass
+
+BASE_FEES = 2  # a transaction can be mined until the base fee has doubled
+DEFAULT_TIP_WEI = 10**9  # for a node that reports no usual tip
+STEP_PERCENT = 12.5  # a replacement pays this much more; nodes require 10
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """The prices that a node reports. A chain without a base fee takes legacy transactions."""
+
+    base_fee_wei: int | None
+    tip_wei: int
+    gas_price_wei: int
+
+    @property
+    def least_wei(self) -> int:
+        """The lowest price at which a transaction can be mined now."""
+        return self.gas_price_wei if self.base_fee_wei is None else self.base_fee_wei
+
+
+@dataclass(frozen=True, slots=True)
+class Fees:
+    """Prices of one transaction."""
+
+    max_fee_wei: int
+    priority_fee_wei: int
+    legacy: bool
+
+    def fields(self) -> dict[str, int]:
+        """The fields of a transaction."""
+        if self.legacy:
+            return {"gasPrice": self.max_fee_wei}
+        return {"maxFeePerGas": self.max_fee_wei, "maxPriorityFeePerGas": self.priority_fee_wei, "type": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that the operator lets a transaction pay."""
+
+    wei_per_gas: int
+    wei_per_tx: int
+
+    def of(self, gas: int) -> int:
+        """The most that a transaction with this much gas may pay per gas."""
+        return min(self.wei_per_gas, self.wei_per_tx // max(gas, 1))
+
+
+def fees(market: Market, cap_wei: int) -> Fees:
+    """What a new transaction pays; never more than the cap."""
+    if market.base_fee_wei is None:
+        price = min(market.gas_price_wei, cap_wei)
+        return Fees(price, price, legacy=True)
+    wanted = BASE_FEES * market.base_fee_wei + market.tip_wei
+    return Fees(min(wanted, cap_wei), min(market.tip_wei, cap_wei), legacy=False)
+
+
+def replacement(old: Fees, market: Market, cap_wei: int, *, underpriced: bool = False) -> Fees | None:
+    """What the same transaction pays when it is signed again: a step more and at least today's price, within the cap.
+    None when the cap leaves no room. A transaction that a node refused as underpriced is in no pool, so no pool
+    requires a step of both prices. It mostly lacks the tip, which may have been zero; the most that it pays rises only
+    as far as the tip needs.
+    """
+    least_tip_wei = DEFAULT_TIP_WEI if underpriced else 0
+    if old.legacy:
+        price = min(max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei), cap_wei)
+        return Fees(price, price, legacy=True) if price > old.max_fee_wei else None
+    now = fees(market, cap_wei)
+    tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
+    if underpriced:
+        most_wei = min(max(old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei), cap_wei)
+    else:
+        most_wei = min(max(_step(old.max_fee_wei), now.max_fee_wei), cap_wei)
+    new = Fees(most_wei, min(tip_wei, most_wei), legacy=False)
+    more = most_wei > old.max_fee_wei or (underpriced and new.priority_fee_wei > old.priority_fee_wei)
+    return new if more else None
+
+
+def much_cheaper(now: Fees, old: Fees) -> bool:
+    """Whether `now` is at least one step cheaper than `old`."""
+    return _step(now.max_fee_wei) <= old.max_fee_wei
+
+
+def _step(price_wei: int) -> int:
+    return price_wei + -(-price_wei * int(STEP_PERCENT * 10) // 1000) + (price_wei == 0)

@@ -1,0 +1,180 @@
+"""What to do about a transaction that has no receipt. Pure.
+
+A missing answer, or a refusal in words, is never a reason to use another nonce. Only the chain frees an intent: the
+nonce is mined, and the mined transaction is none of our signatures or is the one that does nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind
+from supervisor_tasks.wallet.fees import Bounds, Fees, Market, fees, much_cheaper, replacement
+
+SEND_AGAIN_S = 15.0  # a transaction without a receipt for this long is sent again, with the same bytes
+REFUSED_AGAIN_S = 1.0  # the same for a transaction that no node is known to have
+PRICED_OUT_S = 1.0  # how long a transaction may pay less than the base fee: the fee may fall again
+STUCK_BLOCKS = 3
+CERTAIN_S = 2.0  # between the two looks that show that another writer used a nonce
+GIVEN_UP_AFTER_S = 180.0  # how long a node must refuse a transaction for a reason that no price fixes
+
+PRICE = {NodeErrorKind.UNDERPRICED, NodeErrorKind.REPLACEMENT_UNDERPRICED, NodeErrorKind.BELOW_BASE_FEE}
+UNCLASSIFIED = {NodeErrorKind.OTHER, NodeErrorKind.FEE_CAP}  # a higher fee is not known to help
+
+
+class PendingAction(StrEnum):
+    """What to do with a transaction that has no receipt."""
+
+    WAIT = "wait"
+    SEND = "send again"  # the same bytes
+    REPLACE = "replace"  # the same nonce, a higher fee
+    CAPPED = "capped"  # needs a higher fee, but the bound or a former key prevents it: the same bytes
+    PAUSE = "pause"  # the balance is too low for it, or for the higher fee that it needs
+    CONTEST = "contest"  # the nonce is mined, and no receipt of ours is known: look once more
+    FOREIGN = "foreign"  # another writer used the nonce
+    GIVE_UP = "give up"  # no node will take it: a transaction that does nothing gets its nonce
+
+
+class TransactionRequest(StrEnum):
+    """What an operator wants of a transaction without a receipt."""
+
+    BUMP = "bump"  # the same call, for a higher fee
+    CANCEL = "cancel"  # a transaction that does nothing, with its nonce
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A transaction without a receipt. Ages are seconds: since it was last sent (or signed), since its present bytes
+    were signed, and since its nonce was first seen mined without it (None: not seen). `blocks` is the number of blocks
+    mined since it was signed.
+    """
+
+    nonce: int
+    gas: int
+    fees: Fees
+    mine: bool  # whether the wallet still has the key of its address
+    accepted: bool  # whether a node is known to have its present bytes
+    refusal: NodeErrorKind | None
+    sent_age_s: float
+    signed_age_s: float
+    blocks: int
+    contested_age_s: float | None
+    nothing: bool = False  # its present bytes only use up the nonce
+    odd_age_s: float = 0.0  # for how long it was next to be mined and was refused for an ODD reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator allows."""
+
+    bounds: Bounds
+    stuck_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDecision:
+    """What to do, and the prices that the transaction then pays; for PAUSE, the prices that it would have to pay."""
+
+    remedy: PendingAction
+    fees: Fees
+
+
+def decide_all(
+    pending: Sequence[Pending], mined_nonces: int, market: Market, rules: Rules, balance_wei: int
+) -> list[PendingDecision]:
+    """What to do about the transactions of one account, in the order of their nonces. `mined_nonces` is the account's
+    nonce on the head. Each transaction can spend what the balance leaves after all earlier unmined ones, at the prices
+    decided for those.
+    """
+    found, left_wei = [], balance_wei
+    for entry in pending:
+        cure = decide(entry, mined_nonces, market, rules, left_wei)
+        if entry.nonce >= mined_nonces:
+            left_wei -= entry.gas * cure.fees.max_fee_wei
+        found.append(cure)
+    return found
+
+
+def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
+    """What to do about one transaction; `left_wei` is the part of the balance that is left for it."""
+    if pending.nonce < mined_nonces:
+        certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
+        return PendingDecision(PendingAction.FOREIGN if certain else PendingAction.CONTEST, pending.fees)
+    again = PendingAction.SEND if stale(pending.accepted, pending.sent_age_s) else PendingAction.WAIT
+    if not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces):
+        return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.CAPPED, pending.fees)
+    if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
+        return _cheaper(pending, market, rules, left_wei)
+    if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
+        now = fees(market, rules.bounds.of(pending.gas))
+        falls = pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei)
+        return PendingDecision(PendingAction.REPLACE, now) if falls else PendingDecision(again, pending.fees)
+    if not _needs_more(pending, mined_nonces, market, rules):
+        return PendingDecision(again, pending.fees)
+    underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
+    more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
+    if not pending.mine or more is None:
+        return PendingDecision(PendingAction.CAPPED, pending.fees)
+    return PendingDecision(PendingAction.REPLACE if _pays(pending, more, left_wei) else PendingAction.PAUSE, more)
+
+
+def as_requested(
+    pending: Pending, decision: PendingDecision, request: TransactionRequest, market: Market, rules: Rules
+) -> PendingDecision:
+    """What to do about a transaction that an operator wants changed. A nonce that is mined, and one of a former key,
+    cannot be signed again: then the decision stays.
+    """
+    if not pending.mine or decision.remedy in (PendingAction.CONTEST, PendingAction.FOREIGN):
+        return decision
+    if request is TransactionRequest.CANCEL:
+        return PendingDecision(PendingAction.GIVE_UP, pending.fees)
+    more = replacement(pending.fees, market, rules.bounds.of(pending.gas))
+    if more is None:
+        return PendingDecision(PendingAction.CAPPED, pending.fees)
+    return PendingDecision(PendingAction.REPLACE, more)
+
+
+def _pays(pending: Pending, price: Fees, left_wei: int) -> bool:
+    """Whether what is left is enough. The balance of a former key is not known, so it counts as enough."""
+    return not pending.mine or pending.gas * price.max_fee_wei <= left_wei
+
+
+def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
+    """Sign again at today's price when the balance pays for that: no node has bytes that the balance cannot pay for. If
+    an earlier signature with a higher price waits in a pool, a node reports that, and the fee rises from there.
+    """
+    now = fees(market, rules.bounds.of(pending.gas))
+    return (
+        PendingDecision(PendingAction.REPLACE, now)
+        if _pays(pending, now, left_wei)
+        else PendingDecision(PendingAction.PAUSE, pending.fees)
+    )
+
+
+def _never_taken(pending: Pending, mined_nonces: int) -> bool:
+    """Whether the transaction holds up all later ones for nothing. Too much gas for a block, or too little for the
+    data, is the same at every node; it still waits CERTAIN_S, because one node alone may refuse it. An ODD refusal may
+    be an outage in which the node answers other questions. So it waits GIVEN_UP_AFTER_S, and only the transaction with
+    the next nonce is given up. If the outage ends then, that costs the gas of a transaction that does nothing.
+    """
+    if pending.refusal is NodeErrorKind.GAS:
+        return pending.signed_age_s >= CERTAIN_S
+    return pending.refusal in UNCLASSIFIED and pending.nonce == mined_nonces and pending.odd_age_s >= GIVEN_UP_AFTER_S
+
+
+def stale(accepted: bool, sent_age_s: float) -> bool:
+    """Whether it is time to send the same bytes again."""
+    return sent_age_s >= (SEND_AGAIN_S if accepted else REFUSED_AGAIN_S)
+
+
+def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
+    """Whether only a higher fee helps: the transaction pays less than the base fee, a node reported so, or its nonce is
+    next and blocks are mined without it. While no blocks are mined, no fee helps. An ODD refusal is no reason to pay
+    more, except for a transaction that does nothing: that one must be mined in the end.
+    """
+    priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
+    if priced_out and pending.signed_age_s >= PRICED_OUT_S:
+        return True
+    passed_over = pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
+    odd = pending.refusal in UNCLASSIFIED and not pending.accepted and not pending.nothing
+    return pending.nonce == mined_nonces and passed_over and not odd

@@ -1,0 +1,187 @@
+"""Resubmit: transactions that were sent and are not mined are sent again, replaced or given up."""
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Duration
+from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
+from supervisor_tasks.ledger.transactions import Sent
+from supervisor_tasks.monitoring.chain_alarms import clear_alarms
+from supervisor_tasks.wallet.pending_policy import (
+    SEND_AGAIN_S,
+    UNCLASSIFIED,
+    Pending,
+    PendingAction,
+    PendingDecision,
+    Rules,
+    TransactionRequest,
+    as_requested,
+    decide_all,
+    stale,
+)
+from supervisor_tasks.wallet.raw_transaction import decode
+from supervisor_tasks.wallet.wallet import AccountState
+
+log = structlog.get_logger()
+
+MOST_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
+SHOWN = 5
+UNCLASSIFIED_ERROR = (
+    "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
+)
+
+Plan = dict[PendingAction, list[Sent]]
+
+
+def resubmit_pending(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
+    """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
+    requests = site.ledger.facts.get(TRANSACTION_REQUESTS) or {}
+    prescribed = _cures(site, waiting, state, requests)
+    plan: Plan = {kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in PendingAction}
+    wallet = site.chain.wallet
+    wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[PendingAction.REPLACE]], state.head)
+    for entry in plan[PendingAction.REPLACE]:
+        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
+        log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
+    wallet.cancel_with_replacement(plan[PendingAction.GIVE_UP], state.market, state.head)
+    for entry in plan[PendingAction.GIVE_UP]:
+        about = {"purpose": entry.purpose, "job_id": entry.job_id, "nonce": entry.nonce, "gas": entry.gas}
+        log.warning("nonce_cancelled", refusal=entry.refusal, **about)
+    if requests:
+        log.info("transaction_requests_served", requests=requests)
+        site.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)  # after the commit: twice is harmless, never is not
+    _alarm(site, plan[PendingAction.CAPPED], state)
+    if plan[PendingAction.PAUSE]:
+        mine = [entry for entry in waiting if entry.address == wallet.address]
+        needed_wei = sum(entry.gas * prescribed[entry.id].fees.max_fee_wei for entry in mine)
+        wallet.alarm_of_empty(state.balance_wei, needed_wei)
+    _send_again(site, waiting, plan)
+    _give_nonces_up(site, plan, state)
+    _fill(site, waiting, state)
+
+
+def _cures(
+    site: WorkerContext, waiting: Sequence[Sent], state: AccountState, requests: Mapping[str, str]
+) -> dict[int, PendingDecision]:
+    """What each transaction needs, by its id. `requests` are the operator's, by the id as a text."""
+    wallet, rules = site.chain.wallet, Rules(site.chain.wallet.bounds, site.chain.stuck_after_s)
+    others = sorted({entry.address for entry in waiting} - {wallet.address})
+    mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
+    odd_id, odd_s = _oddly_refused(site, waiting, state)
+    found = dict[int, PendingDecision]()
+    for address, mined_nonces in mined.items():
+        entries = [entry for entry in waiting if entry.address == address]
+        pending = [_pending(entry, wallet.address, state, odd_s if entry.id == odd_id else 0.0) for entry in entries]
+        needed = decide_all(pending, mined_nonces, state.market, rules, state.balance_wei)
+        for entry, one, decision in zip(entries, pending, needed, strict=True):
+            request = requests.get(str(entry.id))
+            found[entry.id] = (
+                decision
+                if request is None
+                else as_requested(one, decision, TransactionRequest(request), state.market, rules)
+            )
+    return found
+
+
+def _oddly_refused(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
+    """The transaction whose nonce is next, if a node refuses it for an ODD reason (else None); for how many seconds."""
+    wallet = site.chain.wallet
+    first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
+    # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
+    just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
+    odd_id = next((entry.id for entry in just_now if entry.refusal in UNCLASSIFIED), None)
+    return odd_id, Duration(site.ledger.facts, UNCLASSIFIED_ERROR).update(odd_id is not None, str(odd_id))
+
+
+def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pending:
+    return Pending(
+        nonce=entry.nonce,
+        gas=entry.gas,
+        fees=entry.fees,
+        mine=entry.address == address,
+        accepted=entry.accepted,
+        refusal=entry.refusal,
+        sent_age_s=entry.sent_age_s,
+        signed_age_s=entry.signed_age_s,
+        blocks=state.head - entry.head,
+        contested_age_s=entry.contested_age_s,
+        nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
+        odd_age_s=odd_s,
+    )
+
+
+def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: Plan) -> None:
+    """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
+    wallet = site.chain.wallet
+    chosen = {entry.id for entry in plan[PendingAction.SEND]}
+    chosen |= {e.id for e in plan[PendingAction.CAPPED] + plan[PendingAction.PAUSE] if stale(e.accepted, e.sent_age_s)}
+    gaps = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
+    done = {
+        entry.id
+        for kind in (PendingAction.REPLACE, PendingAction.GIVE_UP, PendingAction.CONTEST, PendingAction.FOREIGN)
+        for entry in plan[kind]
+    }
+    before = max(gaps, default=-1)
+    wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
+
+
+def _give_nonces_up(site: WorkerContext, plan: Plan, state: AccountState) -> None:
+    """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
+    wallet, ledger = site.chain.wallet, site.ledger
+    mined = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
+    ids = {entry.id for entry in mined}
+    free = [entry for entries in plan.values() for entry in entries if entry.id not in ids]
+    wallet.book.contest([entry.id for entry in mined if entry.contested_age_s is None])
+    wallet.book.uncontest([entry.id for entry in free if entry.contested_age_s is not None])
+    lost = [entry for entry in plan[PendingAction.FOREIGN][:MOST_CERTAIN] if wallet.is_confirmed_unmined(entry, state)]
+    if not lost:
+        return
+    wallet.book.foreign([entry.id for entry in lost])
+    shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:SHOWN]]
+    wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
+    log.warning("nonces_lost", nonces=shown, transactions=len(lost))
+    ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB))
+
+
+def _fill(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
+    """Fill each nonce between the chain's and our highest that no open transaction has: it holds up all later ones.
+    Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
+    signed and sent.
+    """
+    wallet = site.chain.wallet
+    mine = {
+        entry.nonce: entry for entry in waiting if entry.address == wallet.address and entry.nonce >= state.mined_nonces
+    }
+    holes = [nonce for nonce in range(state.mined_nonces, max(mine, default=0)) if nonce not in mine][:MOST_CERTAIN]
+    if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
+        return
+    known = wallet.book.at_nonces(wallet.address, holes)
+    signed = {nonce: raw for nonce, (row_state, _, raw) in known.items() if row_state != "FOREIGN"}
+    wallet.broadcast_raw(list(signed.values()))
+    for nonce in holes:
+        if nonce not in signed:
+            log.warning("nonce_filled", nonce=nonce)
+            wallet.fill(nonce)
+
+
+def _alarm(site: WorkerContext, capped: Sequence[Sent], state: AccountState) -> None:
+    alarms, wallet = site.ledger.alarms, site.chain.wallet
+    if capped:
+        first = capped[0]
+        alarms.on(
+            AlarmName.TRANSACTION_STUCK,
+            transactions=len(capped),
+            nonce=first.nonce,
+            purpose=first.purpose,
+            address=first.address,
+            pays_wei_per_gas=first.fees.max_fee_wei,
+            market_wei_per_gas=state.market.least_wei,
+            most_wei_per_gas=wallet.bounds.of(first.gas),
+        )
+    else:
+        clear_alarms(site)

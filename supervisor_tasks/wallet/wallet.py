@@ -1,0 +1,384 @@
+"""The wallet: what the provider writes to the chain, signed and committed before it is sent.
+
+One writer at a time per (chain, address), under an advisory lock. Each write has an intent, a name that states what it
+is for. An intent that is open or mined is never written a second time. The ledger holds the bytes before the first node
+sees them, so that the same bytes can be sent again after any process dies.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import structlog
+from eth_account import Account
+from eth_account.messages import encode_defunct
+from eth_account.signers.local import LocalAccount
+from eth_utils.address import to_checksum_address
+from sqlalchemy import Connection, Engine
+
+from supervisor_tasks.chain.abi_codec import Revert, decode_revert
+from supervisor_tasks.chain.rpc.client import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.response_schema import GREATEST
+from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.alarms import AlarmName, Alarms
+from supervisor_tasks.ledger.lock_names import wallet_lock
+from supervisor_tasks.ledger.transactions import FILL, Mined, Outstanding, Sent, TransactionStore
+from supervisor_tasks.ledger.worker_sessions import advisory_lock
+from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Fees, Market, fees, replacement
+from supervisor_tasks.wallet.gas import Estimate, GivenUpError, RevertedError, estimated
+from supervisor_tasks.wallet.raw_transaction import append_tag, decode
+
+log = structlog.get_logger()
+
+FILLER_GAS = 21_000  # of a transaction that does nothing
+MOST_HASHES = BATCH - 1  # receipts that are asked for in one request, together with a block
+DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)  # 1,000 gwei a gas, one coin a transaction
+
+
+class WalletEmptyError(TransientError):
+    """The balance is too low for another transaction. Retry after a deposit."""
+
+    def __init__(self, balance_wei: int, needed_wei: int) -> None:
+        super().__init__(f"the wallet holds {balance_wei} wei and needs {needed_wei}")
+        self.balance_wei, self.needed_wei = balance_wei, needed_wei
+
+
+class TooDearError(TransientError):
+    """Not signed: at the price that the node reports, it costs more than the operator allows. Retry when it falls."""
+
+    def __init__(self, purpose: str, gas: int, price_wei: int, most_wei: int) -> None:
+        super().__init__(
+            f"{purpose}: found {gas} gas at {price_wei} wei, {gas * price_wei} wei in all; expected {most_wei} wei at most"
+            " (WALLET_MAX_WEI_PER_TX): look at what the node says, or raise the setting"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A call to write to the chain; `to` None means the meta-scheduler. `gas` None means that the gas must be
+    estimated, which finds a revert at no cost.
+    """
+
+    intent: str
+    purpose: str
+    data: str
+    job_id: str | None = None
+    gas: int | None = None
+    to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    """What a node reports about the wallet's account and the market, at one block."""
+
+    mined_nonces: int
+    balance_wei: int
+    market: Market
+    head: int
+    head_hash: str
+
+
+class Wallet:
+    """Signs and sends for one address on one chain. Prices are wei per gas."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: str,
+        rpc: Rpc,
+        chain_id: int,
+        contract: str,
+        key: str,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
+        self._engine = engine
+        self._rpc = rpc
+        self._chain_id = chain_id
+        self._contract = contract
+        self._account: LocalAccount = Account.from_key(key)
+        self.bounds = bounds
+        self.alarms = Alarms(engine, cluster)
+        self.address = Address(self._account.address.lower())
+        self.book = TransactionStore(engine, cluster, chain_id)
+
+    def sign_message(self, message: bytes) -> bytes:
+        """Sign an Ethereum personal message (EIP-191). Returns r, s and v = 0 or 1: 65 bytes."""
+        signed = self._account.sign_message(encode_defunct(primitive=message))
+        return bytes(signed.signature[:64]) + bytes([signed.signature[64] - 27])
+
+    # --- new writes -------------------------------------------------------------------------------------------------
+
+    def missing(self, intents: Sequence[str]) -> set[str]:
+        """The intents that have no open or mined transaction."""
+        return self.book.missing(intents)
+
+    def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
+        """The gas that each write would use now, with a margin but no more than a block holds; or why there is no
+        estimate. Raises RpcUnavailableError.
+        """
+        calls: list[Call] = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
+        head, *answers = self._rpc.batch([("eth_getBlockByNumber", ("latest", False)), *calls])
+        limit = min(int(_seen(head)["gasLimit"], 16), GREATEST)  # a private chain may have no real limit
+        return [estimated(answer, limit) for answer in answers]
+
+    def send(self, writes: Sequence[Write]) -> int:
+        """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many. Each
+        write needs its gas. Raises RpcUnavailableError before anything is signed, WalletEmptyError when the balance did
+        not pay for all writes, and TooDearError when a write costs more than the bound (the others are sent). Nothing
+        that was signed is lost: the tracker sends it again.
+        """
+        with self.alone():
+            wanted = self.missing([write.intent for write in writes])
+            asked = [write for write in writes if write.intent in wanted]
+            if not asked:
+                return 0
+            state = self.look()
+            new = [write for write in asked if not self._too_dear(write, state.market)]
+            known = self.book.next_nonce(self.address)
+            if known is not None and state.mined_nonces > known:
+                self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
+            paid, needed_wei = self._affordable(new, state)
+            first = max(known or 0, state.mined_nonces)
+            rows = [self._row(write, first + n, self._fees(write, state.market)) for n, write in enumerate(paid)]
+            if rows:
+                self._commit_and_send(rows, state)
+        if len(paid) < len(new):
+            self.alarm_of_empty(state.balance_wei, needed_wei)
+            raise WalletEmptyError(state.balance_wei, needed_wei)
+        for write in asked:
+            if write not in new:
+                raise TooDearError(write.purpose, write.gas or 0, state.market.least_wei, self.bounds.wei_per_tx)
+        return len(new)
+
+    def _too_dear(self, write: Write, market: Market) -> bool:
+        """Whether the write could not be mined within the bound. It would wait for ever and hold up all later ones."""
+        return (write.gas or 0) * min(market.least_wei, self.bounds.wei_per_gas) > self.bounds.wei_per_tx
+
+    def _fees(self, write: Write, market: Market) -> Fees:
+        return fees(market, self.bounds.of(write.gas or 0))
+
+    def dearer(self, sent: Sent, market: Market) -> Fees | None:
+        """What a replacement pays; None when the bound allows no higher price."""
+        return replacement(sent.fees, market, self.bounds.of(sent.gas))
+
+    def fill(self, nonce: int) -> None:
+        """Use up a nonce for which the ledger has no transaction, so that later ones can be mined. Raises
+        RpcUnavailableError before anything is signed.
+        """
+        with self.alone():
+            state = self.look()
+            write = Write(f"fill {nonce} at block {state.head}", FILL, "0x", gas=FILLER_GAS, to=self.address)
+            self._commit_and_send([self._row(write, nonce, self._fees(write, state.market))], state)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """A lock. While a process holds it, no other process that shares the ledger signs for this address."""
+        return advisory_lock(self._engine, wallet_lock(self._chain_id, self.address))
+
+    def look(self) -> AccountState:
+        """What a node reports about the account and the market, in one request. Raises RpcUnavailableError."""
+        nonce, balance, block, tip, price = self._rpc.batch(
+            [
+                ("eth_getTransactionCount", (self.address, "latest")),
+                ("eth_getBalance", (self.address, "latest")),
+                ("eth_getBlockByNumber", ("latest", False)),
+                ("eth_maxPriorityFeePerGas", ()),
+                ("eth_gasPrice", ()),
+            ]
+        )
+        head = _seen(block)
+        market = Market(
+            base_fee_wei=int(head["baseFeePerGas"], 16) if head.get("baseFeePerGas") else None,
+            tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
+            gas_price_wei=0 if isinstance(price, RpcError) else int(price, 16),
+        )
+        if market.base_fee_wei is None:
+            require(price)
+        nonces, balance_wei = int(require(nonce), 16), int(require(balance), 16)
+        return AccountState(nonces, balance_wei, market, int(head["number"], 16), head["hash"])
+
+    def _affordable(self, writes: Sequence[Write], state: AccountState) -> tuple[list[Write], int]:
+        """The writes that the balance pays for beside what is open; and the wei that all writes and open ones need."""
+        costs = [(write.gas or 0) * self._fees(write, state.market).max_fee_wei for write in writes]
+        open_wei = self.outstanding().cost_wei
+        paid = [
+            write
+            for write, cost_wei in zip(writes, accumulate(costs), strict=True)
+            if open_wei + cost_wei <= state.balance_wei
+        ]
+        return paid, open_wei + sum(costs)
+
+    def outstanding(self) -> Outstanding:
+        """What is open: the oldest transaction, and the most that this address's transactions can cost."""
+        return self.book.outstanding(self.address)
+
+    def _commit_and_send(self, rows: Sequence[dict[str, Any]], state: AccountState) -> None:
+        with around(CrashPoint.TRANSACTION_COMMIT):
+            self.book.add(rows, state.head)
+        self._try_to_broadcast([(row["hash"], row["raw"]) for row in rows])
+
+    # --- open transactions ------------------------------------------------------------------------------------------
+
+    def open_transactions(self) -> list[Sent]:
+        """The transactions that are signed and not known to be mined, by nonce; those of a former key, too."""
+        return self.book.open_transactions()
+
+    def close(self, connection: Connection, mined: Sequence[Mined], reverted: dict[int, RevertedError]) -> None:
+        """Record, within a transaction of the ledger, where the transactions were mined, and why some reverted."""
+        self.book.close(connection, mined, {row_id: str(error) for row_id, error in reverted.items()})
+
+    def mined_nonces(self, addresses: Sequence[str]) -> list[int]:
+        """How many transactions of each address are mined."""
+        calls = [("eth_getTransactionCount", (address, "latest")) for address in addresses]
+        return [int(require(answer), 16) for answer in self._rpc.batch(calls)]
+
+    def is_confirmed_unmined(self, sent: Sent, state: AccountState) -> bool:
+        """Whether a node that has the block at which `state` was read knows no receipt of any signature. False when the
+        node does not have that block yet, or refuses to answer.
+        """
+        starts = range(0, len(sent.hashes), MOST_HASHES)
+        return all(self._not_mined(sent.hashes[start : start + MOST_HASHES], state) for start in starts)
+
+    def _not_mined(self, hashes: Sequence[str], state: AccountState) -> bool:
+        calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
+        block, *receipts = self._rpc.batch([("eth_getBlockByNumber", (hex(state.head), False)), *calls])
+        knows_block = isinstance(block, dict) and block["hash"] == state.head_hash
+        return knows_block and all(receipt is None for receipt in receipts)
+
+    def alarm_of_empty(self, balance_wei: int, needed_wei: int) -> None:
+        """Turn on the alarm: the account needs a deposit before work can go on."""
+        about = {"balance_wei": balance_wei, "needed_wei": needed_wei, "seen_s": round(time.time())}
+        self.alarms.on(AlarmName.WALLET_EMPTY, address=self.address, **about)
+
+    def alarm_of_foreign(self, **about: Any) -> None:
+        """Turn on the alarm: another writer uses this wallet's key."""
+        self.alarms.on(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT, address=self.address, **about)
+
+    def send_again(self, transactions: Sequence[Sent]) -> None:
+        """Broadcast the same bytes once more."""
+        if transactions:
+            self._broadcast([(entry.hash, entry.raw) for entry in transactions])
+
+    def broadcast_raw(self, signed: Sequence[bytes]) -> None:
+        """Broadcast bytes that were signed before; the nodes' answers are ignored."""
+        self._rpc.batch([_raw_call(raw) for raw in signed])
+
+    def replace(self, transactions: Sequence[tuple[Sent, Fees]], head: int) -> None:
+        """Sign the same transactions again with other prices, commit them, and broadcast them."""
+        self._commit_again([(entry.id, self._signed(_again(entry.raw), price)) for entry, price in transactions], head)
+
+    def cancel_with_replacement(self, transactions: Sequence[Sent], market: Market, head: int) -> None:
+        """Replace transactions that no node takes by ones that do nothing, so that later nonces can be mined. The
+        intent stays taken until that transaction is mined: if the first bytes are mined after all, they count.
+        """
+        signed = []
+        for entry in transactions:
+            nothing = {"nonce": entry.nonce, "gas": FILLER_GAS, "to": to_checksum_address(self.address), "value": 0}
+            price = replacement(entry.fees, market, self.bounds.of(FILLER_GAS)) or entry.fees
+            signed.append((entry.id, {"gas": FILLER_GAS, **self._signed({**nothing, "data": "0x"}, price)}))
+        self._commit_again(signed, head)
+
+    def _commit_again(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
+        """Commit new signatures of open transactions, and broadcast them."""
+        if not signed:
+            return
+        with self.alone():
+            with around(CrashPoint.TRANSACTION_COMMIT):
+                self.book.replace(signed, head)
+            self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
+
+    def why_reverted(self, mined: Sequence[Mined]) -> dict[int, RevertedError]:
+        """The reasons (by the transaction's id) why mined transactions reverted. Each call is replayed on the state
+        before its block, and on the state after it.
+        """
+        given_up: dict[int, RevertedError] = {entry.sent.id: GivenUpError() for entry in mined if entry.given_up}
+        failed = [result for result in mined if not result.success and not result.given_up]
+        calls: list[Call] = []
+        for result in failed:
+            call = self._replayed(result.sent)
+            calls += [("eth_call", (call, hex(block))) for block in (result.block_number - 1, result.block_number)]
+        answers = self._rpc.batch(calls) if calls else []
+        reverted = {
+            result.sent.id: _why(result, answers[2 * place : 2 * place + 2]) for place, result in enumerate(failed)
+        }
+        return reverted | given_up
+
+    def _replayed(self, sent: Sent) -> dict[str, str]:
+        fields = decode(sent.raw)
+        return {"from": sent.address, "to": fields.to, "data": "0x" + fields.data.hex(), "gas": hex(fields.gas)}
+
+    # --- signing and sending ----------------------------------------------------------------------------------------
+
+    def _call(self, write: Write) -> dict[str, str]:
+        return {"from": self.address, "to": write.to or self._contract, "data": self._marked(write)}
+
+    def _marked(self, write: Write) -> str:
+        return write.data if write.to == self.address else append_tag(write.data, self.book.mark())
+
+    def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
+        if write.gas is None:
+            raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
+        fields: dict[str, Any] = {
+            "nonce": nonce,
+            "gas": write.gas,
+            "to": to_checksum_address(write.to or self._contract),
+            "value": 0,
+            "data": self._marked(write),
+        }
+        about = {"address": self.address, "nonce": nonce, "gas": write.gas}
+        intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}
+        return {**about, **intent, **self._signed(fields, price)}
+
+    def _signed(self, fields: dict[str, Any], price: Fees) -> dict[str, Any]:
+        with around(CrashPoint.SIGN):
+            signed = self._account.sign_transaction(fields | price.fields() | {"chainId": self._chain_id})
+        return {
+            "max_fee_wei": price.max_fee_wei,
+            "priority_fee_wei": price.priority_fee_wei,
+            "raw": bytes(signed.raw_transaction),
+            "hash": "0x" + signed.hash.hex().removeprefix("0x"),
+        }
+
+    def _try_to_broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
+        try:
+            self._broadcast(transactions)
+        except RpcUnavailableError as error:  # the tracker sends them again
+            log.warning("broadcast_failed", transactions=len(transactions), error=str(error))
+
+    def _broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
+        with around(CrashPoint.BROADCAST):
+            answers = self._rpc.batch([_raw_call(raw) for _, raw in transactions])
+        said = [answer.message if isinstance(answer, RpcError) else None for answer in answers]
+        hashes = [tx_hash for tx_hash, _ in transactions]
+        self.book.broadcast(zip(hashes, said, strict=True))
+
+
+def _raw_call(raw: bytes) -> Call:
+    return "eth_sendRawTransaction", ("0x" + raw.hex(),)
+
+
+def _again(raw: bytes) -> dict[str, Any]:
+    """The fields of a signed transaction, for a new signature with other prices."""
+    fields = decode(raw)
+    to = to_checksum_address(fields.to)
+    return {"nonce": fields.nonce, "gas": fields.gas, "to": to, "value": fields.value_wei, "data": fields.data}
+
+
+def _seen(block: Any) -> dict[str, Any]:
+    found: dict[str, Any] | None = require(block)
+    if found is None:
+        raise RpcUnavailableError("the node does not show its last block")
+    return found
+
+
+def _why(result: Mined, answers: Sequence[Any]) -> RevertedError:
+    for answer in answers:
+        if isinstance(answer, RpcError) and answer.data:
+            return RevertedError(decode_revert(answer.data))
+    if result.gas_used >= result.sent.gas:
+        return RevertedError(Revert("OutOfGas", (result.sent.gas,)))
+    return RevertedError(Revert("unknown", ()))

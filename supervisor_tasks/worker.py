@@ -1,0 +1,119 @@
+"""The context of a worker. A worker builds it at its start, with the keys that its queues need."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from celery import Celery
+
+from supervisor_tasks.config import logging as logs
+from supervisor_tasks.config.settings import Need, load_or_exit, or_exit
+from supervisor_tasks.config.variables import warn_of_mistyped
+from supervisor_tasks.messaging.queues import Queue
+
+if TYPE_CHECKING:
+    from supervisor_tasks.bootstrap import Work
+
+log = structlog.get_logger()
+
+_current: list["Work"] = []
+
+
+# Every worker serves the default queue.
+NEED_OF_QUEUE = {
+    Queue.CHAIN: Need.WALLET,
+    Queue.SLURM: Need.SSH,
+    Queue.BENCHMARK: Need.SSH,
+    Queue.DEFAULT: Need.NOTIFY,
+}
+
+
+def needs_of_command(argv: Sequence[str]) -> list[Need]:
+    """Return the needs of a `celery` command line, before Celery reads it.
+
+    So the process can report all errors of the environment at once.
+    """
+    if "worker" not in argv:
+        return []
+    words = [part for word in argv for part in word.split("=", 1)]
+    named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
+    queues = [name.rpartition(".")[2] for names in named for name in names.split(",")]
+    served = [queue for queue in Queue if not queues or queue.value in queues or queue is Queue.DEFAULT]
+    return list(dict.fromkeys(NEED_OF_QUEUE[queue] for queue in served))
+
+
+def current_context() -> "Work":
+    """Return the worker's context. Raises LookupError outside of a worker."""
+    if not _current:
+        raise LookupError("no site: tasks run in `celery -A supervisor_tasks worker`")
+    return _current[0]
+
+
+def set_up_logging(**_: object) -> None:
+    """Configure the logs of Celery's processes like those of our other processes."""
+    settings = load_or_exit()
+    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
+    warn_of_mistyped()
+
+
+def on_worker_init(sender: Any, **_: object) -> None:
+    """Build the context for the queues that the worker consumes, or end the process with status 2.
+
+    A worker without a context would lose every message that it receives, and Celery continues when a signal's handler
+    fails.
+    """
+    set_up_logging()
+    try:
+        with or_exit():
+            work = _built(sender.app)
+            _hold_wallet(work)
+            _current.append(work)
+    except Exception as error:
+        log.exception("worker_startup_failed", advice="the worker ends; start it anew when that is mended")
+        raise SystemExit(2) from error
+
+
+def _hold_wallet(work: "Work") -> None:
+    """Let no worker start whose wallet another cluster works with. Raises WalletTakenError.
+
+    If the ledger does not answer, or has no tables yet, the worker's first task asks it again.
+    """
+    from sqlalchemy.exc import DBAPIError
+
+    from supervisor_tasks.ledger.database import LedgerUnavailableError
+
+    try:
+        work.hold_wallet()
+    except (LedgerUnavailableError, DBAPIError) as error:
+        log.warning("wallet_not_checked_yet", error=str(error).partition("\n")[0])
+
+
+def _built(app: Celery) -> "Work":
+    """Build the context for the worker's queues and the default queue.
+
+    The import is in here because it costs 100 MB, and beat and Flower load the same tasks without it. Every worker
+    serves the default queue, also with a -Q without it, and that queue needs no key: without dispatch_due_effects and
+    check_alarms, a fleet forgets its work and does not call the operator.
+    """
+    from supervisor_tasks.bootstrap import build
+
+    cluster, queues = load_or_exit().cluster_name, app.amqp.queues
+    queues.select_add(queues[Queue.DEFAULT.of(cluster)])
+    served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
+    needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
+    return build(load_or_exit(*needs), served, app)
+
+
+def start_watchdog(sender: Any, **_: object) -> None:
+    """Start the thread that ends the worker when it receives no messages any more."""
+    from supervisor_tasks.messaging.consumer import start_consumer_watchdog
+
+    watchdog_timeout_s = load_or_exit().worker_watchdog_timeout_s
+    if watchdog_timeout_s:
+        start_consumer_watchdog(sender, watchdog_timeout_s)
+
+
+def on_worker_shutdown(**_: object) -> None:
+    """Close the connections and threads of the worker's context."""
+    while _current:
+        _current.pop().close()

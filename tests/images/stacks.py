@@ -1,0 +1,182 @@
+"""A stack of docker/compose.yaml in a folder of its own, set up as docs/how-to/deploy.md says, run by podman-compose."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from devgrid import REPOSITORY
+from devgrid.faults.network_proxy import Proxy
+from devgrid.grid import Grid
+from devgrid.processes import free_port, wait_until
+from devgrid.tls import HOST_OF_CONTAINERS
+from supervisor_tasks.config import ssh_keys
+from tests.images.containers import IMAGE, POSTGRES, REDIS, engine
+
+PODMAN_COMPOSE = Path(sys.executable).with_name("podman-compose")
+IN_CONTAINER = "/etc/grid-supervisor"
+UP_TIMEOUT_S = 300.0
+# podman adds folders that can be written to, which Docker does not.
+AS_DOCKER = ("--podman-run-args=--read-only-tmpfs=false",)
+KEYS = ("eth_private_key", "slurm_ssh_private_key", "slurm_submit_key", "callback_key")
+# Of a grid's settings those that a site writes into .env as they are.
+PLAIN = (
+    "PUBLIC_ADDRESS",
+    "TLS_ENABLE",
+    "METASCHEDULER_SMART_CONTRACT",
+    "CHAIN_ID",
+    "METASCHEDULER_LABELS",
+    "BENCHMARK_DISABLE",
+    "SLURM_SSH_ADMIN_USER",
+    "SLURM_ACCOUNTING",
+)
+
+
+def config(folder: Path, *files: str) -> Any:
+    """What podman-compose makes of the compose files."""
+    import yaml
+
+    words = [word for file in files for word in ("--file", file)]
+    return yaml.safe_load(engine(PODMAN_COMPOSE, *words, "--profile", "monitoring", "config", folder=folder))
+
+
+def copied(folder: Path) -> Path:
+    """The files of docker/ that a site has, with nothing filled in yet."""
+    docker = folder / "docker"
+    docker.mkdir()
+    for name in ("compose.yaml", "compose.clusters.yaml", ".env.example", "new-secrets.sh"):
+        shutil.copy(REPOSITORY / "docker" / name, docker)
+    for name in ("monitoring", "helm/grid-supervisor/files"):
+        shutil.copytree(REPOSITORY / "docker" / name, docker / name)
+    return docker
+
+
+def with_values(text: str, values: Mapping[str, str]) -> str:
+    """An .env file with these values: each has its line in it, which is a comment where it shows a default."""
+    for name, value in values.items():
+        text, changed = re.subn(rf"^(# )?{name}=.*$", lambda _: f"{name}={value}", text, flags=re.MULTILINE)  # noqa: B023
+        if changed != 1:
+            raise ValueError(f"{name}: found {changed} lines; expected one")
+    return text
+
+
+class Stack:
+    """A stack, which is removed with its volumes and its network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = copied(folder)
+        self.project = f"t{os.getpid()}{folder.name.lower().replace('-', '')[:20]}"
+        self.files = ["compose.yaml"]
+        self._after = ExitStack()
+        self._network = f"{self.project}_default"  # as compose names it; the proxies listen at its gateway
+        engine("podman", "network", "create", self._network)
+        self._after.callback(engine, "podman", "network", "rm", "--force", self._network, check=False)
+        # The gateway's address is there while a container is in the network.
+        holder = f"{self.project}-network"
+        words = ["--name", holder, "--network", self._network, REDIS, "sleep", "infinity"]
+        engine("podman", "run", "--detach", *words)
+        self._after.callback(engine, "podman", "rm", "--force", "--volumes", "--time", "0", holder, check=False)
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        subprocess.run([self.folder / "new-secrets.sh"], check=True)
+        published = {
+            "POSTGRES_IMAGE": POSTGRES,
+            "REDIS_IMAGE": REDIS,
+            "IMAGE": IMAGE,
+            "FLOWER_PUBLISHED": f"127.0.0.1:{free_port()}",
+        }
+        self._write_env(".env", published)
+
+    def serve(self, grid: Grid, env_file: str = ".env", cluster: str = "") -> None:
+        """Write the settings and keys of a grid. Its servers listen on 127.0.0.1 only, which containers reach by proxies."""
+        given = grid.environment
+        files, secrets = self.folder / "files" / cluster, self.folder / "secrets" / cluster
+        login, sbatch = self._reached(given["SLURM_SSH_ADDRESS"]), self._reached(given["SBATCH_ENDPOINT"])
+        rpc = given["METASCHEDULER_ENDPOINT_RPC"]
+        for name in KEYS:
+            (secrets / name).write_text(given[name.upper()])
+        (secrets / "tls_key").write_text(Path(given["TLS_KEY"]).read_text())
+        shutil.copy(given["TLS_CERT"], files / "tls_cert.pem")
+        shutil.copy(given["SBATCH_CA"], files / "sbatch_ca.pem")
+        _, kind, key = Path(given["SLURM_SSH_KNOWN_HOSTS"]).read_text().splitlines()[0].split()
+        host, _, port = login.partition(":")
+        (files / "known_hosts").write_text(f"[{host}]:{port} {kind} {key}\n")
+        chain = self._reached(rpc.removeprefix("http://").rstrip("/"))
+        callbacks = "SECOND_CALLBACKS_PUBLISHED" if cluster else "CALLBACKS_PUBLISHED"
+        self._write_env(
+            env_file,
+            {name: given[name] for name in PLAIN}
+            | {
+                "SLURM_SSH_ADDRESS": login,
+                "SBATCH_ENDPOINT": sbatch,
+                "SBATCH_CA": f"{IN_CONTAINER}/sbatch_ca.pem",
+                "METASCHEDULER_ENDPOINT_RPC": f"http://{chain}",
+                "METASCHEDULER_ENDPOINT_WS": f"ws://{chain}",
+                "SLURM_SSH_PUBLIC_KEY": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
+            },
+        )
+        self._write_env(".env", {callbacks: given["PUBLIC_ADDRESS"]})
+
+    def compose(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
+        """Run podman-compose for this stack."""
+        files = [word for file in self.files for word in ("--file", file)]
+        argv = [*AS_DOCKER, "--project-name", self.project, *files, *words]
+        return engine(PODMAN_COMPOSE, *argv, folder=self.folder, environment=self._environment, timeout_s=timeout_s)
+
+    def containers(self, service: str) -> list[str]:
+        """The ids of a service's containers, ended ones too."""
+        filters = [f"label=io.podman.compose.project={self.project}", f"label=com.docker.compose.service={service}"]
+        words = [word for each in filters for word in ("--filter", each)]
+        return engine("podman", "ps", "--all", "--quiet", "--no-trunc", *words).split()
+
+    def inspected(self, service: str) -> Any:
+        """What podman knows of a service's only container."""
+        (container,) = self.containers(service)
+        return json.loads(engine("podman", "container", "inspect", container))[0]
+
+    def healthy(self, service: str) -> bool:
+        """Whether the health checks of all its containers pass. podman's own timer wants systemd."""
+        found = self.containers(service)
+        return bool(found) and all(_passes(container) for container in found)
+
+    def wait_for_health(self, *services: str) -> None:
+        """Until their health checks pass."""
+        for service in services:
+            wait_until(lambda service=service: self.healthy(service), f"{service} to be healthy", 180.0)  # type: ignore[misc]
+
+    def logs(self, service: str) -> str:
+        """What a service has printed."""
+        return "".join(_logs(container) for container in self.containers(service))
+
+    def remove(self) -> None:
+        """Remove containers, volumes and network."""
+        try:
+            self.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "5")
+        finally:
+            self._after.close()
+
+    def _write_env(self, name: str, values: Mapping[str, str]) -> None:
+        file = self.folder / name
+        text = (file if file.exists() else self.folder / ".env.example").read_text()
+        file.write_text(with_values(text, values))
+
+    def _reached(self, address: str) -> str:
+        """An address of this machine, as containers of the stack reach it."""
+        network = json.loads(engine("podman", "network", "inspect", self._network))[0]
+        proxy = Proxy.start(address, host=network["subnets"][0]["gateway"])
+        self._after.callback(proxy.stop)
+        return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
+
+
+def _passes(container: str) -> bool:
+    return subprocess.run(["podman", "healthcheck", "run", container], capture_output=True).returncode == 0
+
+
+def _logs(container: str) -> str:
+    done = subprocess.run(["podman", "logs", container], capture_output=True, text=True)
+    return done.stdout + done.stderr

@@ -1,0 +1,170 @@
+"""`python -m tests.load.upgrade --jobs 200000`: an old ledger goes through every migration while a fleet's statements run.
+
+The tables of the first release are filled with settled jobs and what belongs to them. Then all migrations are applied, and
+five threads write to the tables that a fleet writes to at every job. What a statement waits for is what a fleet would.
+`make bench` calls it too.
+"""
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine, NullPool, create_engine, text
+
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.migrations import upgrade
+from tests.load.figures import Figure, tell
+
+JOBS = 200_000
+FIRST = "0001"
+PROMISED_S = 600.0  # for PROMISED_JOBS
+PROMISED_JOBS = 5_000_000
+LONGEST_S = 2.0
+EVERY_S = 0.02
+HOT = "0xhot"
+CLUSTER = "main"
+
+_NUMBERS = "FROM generate_series(1, :jobs) AS n"
+_JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
+# Of each settled job six events, four effects, a callback, two reports and a claim, as after an ordinary life.
+FILL = (
+    f"""
+    INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
+        chain_block, chain_log_index, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, outcome_status, elapsed_s,
+        exit_status, reason, message, script)
+    SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), '0x' || repeat('3', 40), 'claim:' || n,
+        '{{"gpus": 0, "ntasks": 1, "cpus_per_task": 1, "mem_per_cpu_mb": 100, "batch_location_hash": "hash"}}', 60,
+        'SETTLED', 5, n, 0, '', n, '[]', false, 0, 5, 61, 0, '', '', repeat('x', 1000) {_NUMBERS}""",
+    f"""
+    INSERT INTO events (cluster, job_id, name, details, state)
+    SELECT :cluster, {_JOB_ID}, name, '{{"at": [1, 2]}}', 'ENDED'
+    {_NUMBERS}, unnest(ARRAY['Claimed', 'ScriptFetched', 'SubmitStarted', 'Submitted', 'SlurmEnded', 'Reported']) AS name""",
+    f"""
+    INSERT INTO effects (cluster, job_id, kind, due_at, done_at)
+    SELECT :cluster, {_JOB_ID}, kind, now(), now() {_NUMBERS}, unnest(ARRAY['fetch', 'submit', 'witness', 'report']) AS kind""",
+    f"""
+    INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)
+    SELECT :cluster, {_JOB_ID}, n, 7, 61, 0, 'peer', now() {_NUMBERS}""",
+    f"""
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei, priority_fee_wei,
+        raw, hash, state, block_number, block_hash, done_at)
+    SELECT :cluster, 1, '0x' || repeat('3', 40), 3 * n + step, CASE step WHEN 0 THEN 'claim' ELSE 'report' END,
+        CASE step WHEN 0 THEN NULL ELSE {_JOB_ID} END, step || ':' || n, 21000, 1, 1,
+        decode(repeat('00', 300), 'hex'), '0x' || lpad(to_hex(3 * n + step), 64, '0'), 'MINED', n, '0x00', now()
+    {_NUMBERS}, generate_series(0, 2) AS step""",
+    """
+    INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
+        chain_block, chain_log_index, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, message)
+    VALUES (:cluster, '0xhot', '0x0', '0x0', 'hot', '{}', 60, 'RUNNING', 3, CAST(:jobs AS bigint), 0, '', 0, '[]', false,
+        0, '')""",
+    """
+    INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, '0xhot', 'fetch', now() + interval '1 day')""",
+)
+# What a fleet does to the tables at every job; each works before, during and after every migration.
+STATEMENTS = {
+    "jobs": "UPDATE jobs SET updated_at = now() WHERE cluster = 'main' AND job_id = '0xhot'",
+    "effects": "UPDATE effects SET attempts = attempts + 1 WHERE cluster = 'main' AND job_id = '0xhot' AND kind = 'fetch'"
+    " AND done_at IS NULL",
+    "events": "INSERT INTO events (cluster, job_id, name, details, state) VALUES ('main', '0xhot', 'SlurmWaiting', '{}', 'X')",
+    "callbacks": "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+    " SELECT 'main', '0xhot', 0, 4, COALESCE(max(duration_s), 0) + 1, 0, 'peer' FROM callbacks"
+    " WHERE cluster = 'main' AND job_id = '0xhot'",
+    "transactions": "UPDATE transactions SET error = 'seen' WHERE chain_id = 1 AND nonce = 3"
+    " AND address = '0x' || repeat('3', 40)",
+}
+
+
+@dataclass(slots=True)
+class Statement:
+    """What a thread executes again and again, and the longest that it waited."""
+
+    table: str
+    longest_s: float = 0.0
+    times: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def execute(self, engine: Engine, over: threading.Event) -> None:
+        """Until it is over. An error is kept: the table does not take a fleet's statement any more."""
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while not over.is_set() and not self.errors:
+                begun_s = time.monotonic()
+                try:
+                    connection.execute(text(STATEMENTS[self.table]))
+                except Exception as error:  # noqa: BLE001  it is told at the end
+                    self.errors.append(repr(error))
+                self.longest_s = max(self.longest_s, time.monotonic() - begun_s)
+                self.times += 1
+                over.wait(EVERY_S)
+
+
+@contextmanager
+def first_release(jobs: int) -> Iterator[tuple[Engine, str]]:
+    """A database with the tables of the first release, filled."""
+    with private_processes() as processes:
+        folder = processes.folder / "postgres"
+        folder.mkdir()
+        server = embedded_servers.postgres(folder)
+        server.argv.extend(["-c", "shared_buffers=256MB", "-c", "max_wal_size=4GB"])
+        start_server(processes, "postgres", server)
+        upgrade(server.url, FIRST)
+        engine = create_engine(server.url, poolclass=NullPool)
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))  # the rows refer as they should
+            for statement in FILL:
+                connection.execute(text(statement), {"cluster": CLUSTER, "jobs": jobs})
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM ANALYZE"))
+        yield engine, server.url
+
+
+def upgraded(jobs: int) -> tuple[float, list[Statement]]:
+    """The seconds that all migrations took, and the statements that ran beside them."""
+    with first_release(jobs) as (engine, url):
+        over, statements = threading.Event(), [Statement(table) for table in STATEMENTS]
+        threads = [threading.Thread(target=one.execute, args=(engine, over)) for one in statements]
+        for thread in threads:
+            thread.start()
+        begun_s = time.monotonic()
+        try:
+            upgrade(url)
+            took_s = time.monotonic() - begun_s
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    failed = [f"{one.table}: {error}" for one in statements for error in one.errors]
+    if failed:
+        raise RuntimeError("; ".join(failed))
+    return took_s, statements
+
+
+def figures(jobs: int = JOBS) -> list[Figure]:
+    """The upgrade, with its bound for so many jobs, and the longest wait of a statement."""
+    took_s, statements = upgraded(jobs)
+    for one in statements:
+        tell(f"    {one.table}: {one.times} statements, the longest took {one.longest_s:.2f} s")
+    longest_s = max(one.longest_s for one in statements)
+    return [
+        Figure(f"all migrations of a ledger of {jobs} jobs", took_s, "s", PROMISED_S * jobs / PROMISED_JOBS),
+        Figure("longest statement of a fleet beside them", longest_s, "s", LONGEST_S),
+    ]
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="upgrade", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    for figure in figures(parser.parse_args().jobs):
+        print(
+            f"{figure.name}: {figure.value:.2f} {figure.unit} (bound {figure.bound:g}; load {os.getloadavg()[0]:.1f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

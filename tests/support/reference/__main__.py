@@ -1,0 +1,11 @@
+"""`python -m tests.support.reference` writes docs/reference/; with --check, it says in one line whether that is due."""
+
+import sys
+
+from tests.support import reference
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        names = reference.stale()
+        sys.exit(reference.STALE.format(names=", ".join(names)) if names else 0)
+    reference.write()

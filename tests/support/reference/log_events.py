@@ -1,0 +1,81 @@
+"""docs/reference/log-events.md: each event that the product logs."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.reference.markdown import head, item
+from tests.support.reference.markdown import page as text_of
+from tests.support.reference.source import modules
+
+ABOUT = """Each line of the logs has a fixed event name, a level, and values by name: JSON in production, readable on a
+terminal. The names of values that only some lines have are listed too; `...` stands for values that the code adds as a
+mapping. `exception` is the level error with a traceback, and `once` a warning that is left out when it repeats. The
+reporter and the authorized-keys command (`plugins/`), which have no dependencies, log text instead."""
+LEVELS = ("debug", "info", "once", "warning", "error", "exception", "critical")
+EVENT = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+LOGGERS = re.compile(r"(.*\.)?_?log")
+
+
+@dataclass
+class Logged:
+    """What the code logs under one name."""
+
+    levels: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    values: dict[str, None] = field(default_factory=dict)
+
+
+def page(repository: Path) -> str:
+    """The page's text."""
+    lines = head("Log events", ABOUT)
+    events = gathered(repository)
+    for name in sorted(events):
+        found = events[name]
+        levels = ", ".join(level for level in LEVELS if level in found.levels)
+        values = f": {', '.join(found.values)}" if found.values else ""
+        places = ", ".join(f"`{_short(module)}`" for module in sorted(found.modules))
+        lines += item(f"`{name}` ({levels}){values} – {places}")
+    return text_of(lines)
+
+
+def gathered(repository: Path) -> Mapping[str, Logged]:
+    """What the product logs, by the event's name."""
+    events: dict[str, Logged] = defaultdict(Logged)
+    for module, tree in modules(repository):
+        for call, level, names in calls(tree):
+            for name in names:
+                events[name].levels.add(level)
+                events[name].modules.add(module)
+                events[name].values |= dict.fromkeys(keyword.arg or "..." for keyword in call.keywords)
+    return events
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, list[str]]]:
+    """Each call of a logger: the level, and the names that the event can have."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_of_a_logger(node.func):
+            yield node, node.func.attr, _names(node.args[0]) or _names_of_variable(tree, node.args[0])
+
+
+def _is_of_a_logger(function: ast.Attribute) -> bool:
+    return function.attr in LEVELS and LOGGERS.fullmatch(ast.unparse(function.value)) is not None
+
+
+def _names(argument: ast.expr) -> list[str]:
+    texts = [node.value for node in ast.walk(argument) if isinstance(node, ast.Constant)]
+    return [text for text in texts if isinstance(text, str) and EVENT.fullmatch(text)]
+
+
+def _names_of_variable(tree: ast.Module, argument: ast.expr) -> list[str]:
+    """The names that a variable gets in this module."""
+    given = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = [node.value for node in given if ast.unparse(node.targets[0]) == ast.unparse(argument)]
+    return [name for value in values for name in _names(value)]
+
+
+def _short(module: str) -> str:
+    return module.removeprefix("supervisor_tasks/")

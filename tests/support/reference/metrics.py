@@ -1,0 +1,80 @@
+"""docs/reference/metrics.md: what `supervisor metrics` and each process's /metrics serve."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from supervisor_tasks.ledger.facts import Balance
+from supervisor_tasks.ledger.figures import Figures
+from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
+from supervisor_tasks.monitoring import instruments
+from supervisor_tasks.monitoring.dependencies import Dependencies
+from supervisor_tasks.monitoring.instruments import BuildInfo
+from supervisor_tasks.monitoring.metrics import Reading, exposed
+from supervisor_tasks.monitoring.probes import ProcessMetrics
+from supervisor_tasks.monitoring.progress import Progress
+from tests.support.reference.markdown import head, item, paragraph
+from tests.support.reference.markdown import page as text_of
+
+ABOUT = """Prometheus scrapes them; the alert rules and the dashboard (`docker/monitoring`) use them. Each has the label
+`cluster`. A counter's name ends in `_total`; a moment is a Unix time, and 0 if it was not. What the totals count is
+kept in the ledger, so they survive each process; what a process measures itself begins at 0 with the process."""
+LEDGER = (
+    "`supervisor metrics` serves these at `METRICS_ADDRESS`. While the ledger does not answer, only the first is there."
+)
+INSTRUMENTS = tuple(instruments.REGISTRY._collector_to_names)
+WORDS = ("name", "type", "documentation")
+SUFFIXES = {"counter": "_total", "info": "_info"}
+PROCESS = """Each process serves these at `HEALTH_ADDRESS` under `/metrics`, with the usual `process_` and `python_gc_`
+metrics of the Prometheus client."""
+
+
+def page() -> str:
+    """The page's text."""
+    lines = head("Metrics", ABOUT)
+    lines += ["## Of the ledger", "", *paragraph(LEDGER), ""]
+    up = "Whether the ledger's database answers."
+    lines += list(item(f"`supervisor_ledger_up` (gauge): {up}"))
+    lines += _items(exposed(Reading(_snapshot(), _figures(), True)))
+    lines += ["", "## Of each process", "", *paragraph(PROCESS), ""]
+    lines += _items(ProcessMetrics(Progress(), Dependencies()).collect())
+    lines += _items(BuildInfo("worker").collect())
+    lines += _items(INSTRUMENTS)
+    return text_of(lines)
+
+
+def _items(metrics: Iterable[Any]) -> list[str]:
+    return [line for metric in metrics for line in item(_described(metric))]
+
+
+def _described(metric: Any) -> str:
+    name, kind, about = (getattr(metric, word, None) or getattr(metric, f"_{word}") for word in WORDS)
+    labels = f"{{{', '.join(metric._labelnames)}}}" if metric._labelnames else ""
+    return f"`{name}{SUFFIXES.get(kind, '')}{labels}` ({kind}): {about}"
+
+
+def _figures() -> Figures:
+    return Figures(balance=Balance("0x", 0), cost_wei=1.0)
+
+
+def _snapshot() -> StatusSummary:
+    """A summary in which everything is there, so that the exporter shows all that it has."""
+    now = datetime.now(UTC)
+    return StatusSummary(
+        cluster="main",
+        jobs={},
+        effects=[EffectCount("submit", 0, 0, 0, 0, 0, 0.0)],
+        unread_callbacks={},
+        oldest_unread_s=0.0,
+        transactions={},
+        oldest_transaction_s=0.0,
+        wallet=Writer("0x", 1, 0),
+        cursors={},
+        ticks_s={},
+        alarms=[],
+        claiming_paused=False,
+        held=False,
+        last_sweep=Swept(now, now, {}),
+        since_sweep_s=0.0,
+    )

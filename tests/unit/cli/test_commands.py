@@ -1,0 +1,146 @@
+"""The commands by name, their help, and how `supervisor run` starts each process."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from supervisor_tasks import cli
+from supervisor_tasks.cli import run
+from supervisor_tasks.cli.app import MODULES, app
+from supervisor_tasks.cli.exit_codes import MEANINGS, ExitCode
+from tests.commands import supervisor
+from tests.unit.cli.golden_cases import printed
+
+PACKAGE = Path(cli.__file__).parent
+WITHOUT_COMMANDS = {
+    *(
+        "__init__",
+        "__main__",
+        "app",
+        "context",
+        "exit_codes",
+        "health",
+        "job_actions",
+        "options",
+        "output",
+        "plot",
+        "run",
+    ),
+    *("timeline", "views"),
+}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Each command that does something, with its words."""
+    root: Any = typer.main.get_command(app)
+    context = root.make_context("supervisor", [], resilient_parsing=True)
+    yield from below(root, context, "")
+
+
+def below(group: Any, context: Any, words: str) -> Iterator[tuple[str, Any]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from below(command, context, f"{words}{name} ")
+        else:
+            yield f"{words}{name}", command
+
+
+ALL = dict(commands())
+
+
+def test_modules__with_commands__are_all_listed_with_their_names() -> None:
+    assert {file.stem for file in PACKAGE.glob("*.py")} - WITHOUT_COMMANDS == set(MODULES)
+    for module, names in MODULES.items():
+        assert tuple(import_module(f"supervisor_tasks.cli.{module}").COMMANDS) == names
+
+
+def test_help__lists_every_noun_and_every_exit_status() -> None:
+    shown = supervisor("--help", env={}).output
+    assert all(f"\n  {name} " in shown for names in MODULES.values() for name in names)
+    assert set(MEANINGS) == set(ExitCode)
+    assert all(f"\n  {code.value}  " in shown for code in ExitCode)
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) -> None:
+    sentence, *_, example = ALL[words].help.strip().split("\n\n")
+    assert re.fullmatch(r"[A-Z][^\n]*( [^\n]+)*\.", " ".join(sentence.split())), sentence
+    assert example.startswith(f"Example: supervisor {words}"), example
+    first = sentence.split()[0]
+    assert not first.endswith("s"), "expected a verb that tells the command what to do"
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in ALL if words.endswith((" list", " show")) or words in ("log", "status")]
+)
+def test_list_and_show__have_all_forms(words: str) -> None:
+    assert "output" in {parameter.name for parameter in ALL[words].params}
+
+
+@pytest.mark.parametrize(
+    "words", [words for words, command in ALL.items() if "yes" in {p.name for p in command.params}]
+)
+def test_change__can_be_given_a_reason(words: str) -> None:
+    assert "reason" in {parameter.name for parameter in ALL[words].params}
+
+
+def test_unknown_command__is_wrong_usage() -> None:
+    assert supervisor("nonsense", env={}).exit_code == ExitCode.USAGE
+    assert supervisor("job", "nonsense", env={}).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("process", run.PROCESSES)
+def test_run__process__is_a_module_of_python_with_its_options(process: str) -> None:
+    argv = run.command(process, ["-Q", "main.chain"])
+    assert (argv[0], argv[1], argv[-2:]) == (sys.executable, "-m", ["-Q", "main.chain"])
+
+
+def test_run__health_address__is_of_this_machine_unless_one_is_given() -> None:
+    ports = [process.health_port for process in run.PROCESSES.values() if process.health_port is not None]
+    assert len(set(ports)) == len(ports) == 4
+    assert run.environment("beat", {"A": "b"}) == {"A": "b", "HEALTH_ADDRESS": "127.0.0.1:9466"}
+    assert run.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {"HEALTH_ADDRESS": ":1"}
+    assert run.environment("migrate", {}) == {}
+
+
+def test_run__unknown_process__is_wrong_usage_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "nonsense"])
+    assert ended.value.code == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert all(name in told for name in run.PROCESSES)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion__of_each_shell__is_a_script_for_our_command(shell: str) -> None:
+    script = supervisor("completion", shell, env={}).stdout
+    assert "_SUPERVISOR_COMPLETE" in script
+    assert "supervisor" in script
+
+
+def test_completion__of_a_word_that_is_begun__is_asked_of_the_command() -> None:
+    asked = {"_SUPERVISOR_COMPLETE": "complete_bash", "COMP_WORDS": "supervisor job l", "COMP_CWORD": "2"}
+    argv = [sys.executable, "-m", "supervisor_tasks.cli"]
+    done = subprocess.run(argv, env=os.environ | asked, cwd=PACKAGE.parent.parent, capture_output=True, text=True)
+    assert done.stdout.split() == ["list"], done.stderr
+
+
+@pytest.mark.parametrize(("color", "shown"), [(True, "\x1b[32mRUNNING"), (False, "RUNNING")])
+def test_state__at_a_terminal__is_in_colour_unless_it_must_not(
+    monkeypatch: pytest.MonkeyPatch, color: bool, shown: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    told = printed("job-list", 80, color=color)
+    assert shown in told
+    assert ("\x1b" in told) is color

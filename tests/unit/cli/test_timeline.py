@@ -1,0 +1,65 @@
+"""A job's timeline: every event has words, repetitions are folded, links are those of the explorer."""
+
+from datetime import timedelta
+from typing import get_args
+
+from supervisor_tasks.cli.timeline import TELLERS, exit_text, lines_of, outcome_text
+from supervisor_tasks.jobs.events import Event
+from tests.unit.cli.golden_cases import NOW, entry, story
+
+
+def texts(*entries: dict[str, object], **options: str) -> list[str]:
+    return [line[-1].text for line in lines_of(entries, details=False, **options)]
+
+
+def test_tellers__each_event__has_words() -> None:
+    assert {event.__name__ for event in get_args(Event)} == set(TELLERS)
+
+
+def test_line__of_an_event_without_details__is_told_all_the_same() -> None:
+    for name in TELLERS:
+        (text,) = texts(entry(NOW, "journal", name))
+        assert text
+
+
+def test_lines__of_the_same_words__are_folded_and_others_are_not() -> None:
+    def seen(second: int, state: str) -> dict[str, object]:
+        return entry(NOW + timedelta(seconds=second), "journal", "SlurmRunningObserved", seen=state)
+
+    told = texts(*(seen(n, "RUNNING") for n in range(4)), seen(5, "SUSPENDED"), seen(7, "RUNNING"))
+    assert told == ["seen RUNNING, 4 times in 3.00s", "seen SUSPENDED", "seen RUNNING"]
+
+
+def test_effect__is_told_only_if_it_is_parked() -> None:
+    done = entry(NOW, "effect", "submit", effect=1, attempts=1, done_at=NOW.isoformat())
+    parked = entry(NOW, "effect", "submit", effect=2, attempts=9, parked_at=NOW.isoformat(), last_error="no")
+    assert texts(done, parked) == ["submit is parked after 9 tries: no"]
+
+
+def test_transaction__with_an_explorer__has_a_link() -> None:
+    sent = entry(NOW, "transaction", "claim", hash="0xabc", nonce=4, state="SENT")
+    assert texts(sent) == ["claim: SENT, nonce 4, 0xabc"]
+    assert texts(sent, transaction_url="https://x.example/tx/{hash}") == [
+        "claim: SENT, nonce 4, https://x.example/tx/0xabc"
+    ]
+
+
+def test_callback__of_an_unknown_status__is_told_as_it_came() -> None:
+    assert "says status 99 of 7" in texts(entry(NOW, "callback", "status 99", slurm_id=7, duration_s=1))[0]
+
+
+def test_lines__wide__have_the_details_below() -> None:
+    plain, wide = lines_of(story(), details=False), lines_of(story(), details=True)
+    assert len(wide) > len(plain)
+    assert any("peer 10.0.0.7" in line[-1].text for line in wide)
+
+
+def test_outcome__tells_what_the_customer_pays_for() -> None:
+    assert outcome_text({"status": "FINISHED", "elapsed_s": 119}) == "FINISHED after 1m59s, 1 min paid, exit code 0"
+    assert outcome_text({"status": 8, "elapsed_s": 119, "reason": "lost"}).startswith(
+        "PANICKED after 1m59s, 0 min paid"
+    )
+
+
+def test_exit__is_told_as_code_or_signal() -> None:
+    assert (exit_text(1280), exit_text(9), exit_text(0)) == ("exit code 5", "signal 9", "exit code 0")

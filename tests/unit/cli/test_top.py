@@ -1,0 +1,40 @@
+"""The keys of `supervisor top`."""
+
+import pytest
+
+from supervisor_tasks.cli.top import Screen, following, pressed
+from supervisor_tasks.jobs.model import State
+
+JOBS = ["0x1", "0x2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "after"),
+    [
+        (Screen(), "j", Screen(marked=1)),
+        (Screen(marked=1), "j", Screen(marked=1)),
+        (Screen(), "k", Screen()),
+        (Screen(marked=1), "\n", Screen(marked=1, opened="0x2")),
+        (Screen(opened="0x1"), "b", Screen()),
+        (Screen(marked=1), "f", Screen(only=State.CLAIMED)),
+        (Screen(), "p", Screen(asks=True)),
+        (Screen(asks=True), "n", Screen()),
+        (Screen(asks=True), "", Screen(asks=True)),
+        (Screen(), "x", Screen()),
+        (Screen(marked=9), "", Screen(marked=1)),
+    ],
+)
+def test_key__changes_what_is_shown(before: Screen, key: str, after: Screen) -> None:
+    assert pressed(before, key, JOBS) == after
+
+
+def test_key__without_jobs__opens_nothing() -> None:
+    assert pressed(Screen(marked=3), "\n", []) == Screen()
+
+
+def test_filter__goes_through_all_states_and_back_to_all() -> None:
+    only, seen = None, list[State | None]()
+    for _ in range(len(State) + 1):
+        only = following(only)
+        seen.append(only)
+    assert seen == [*State, None]

@@ -1,0 +1,144 @@
+"""What reaches the log: one line for each event, without secrets and without what moves a cursor."""
+
+import io
+import json
+import logging
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import paramiko
+import pytest
+import structlog
+
+from supervisor_tasks.config import logging as logs
+
+SECRET = "correct-horse-battery"
+COLOUR = re.compile("\x1b\\[[0-9;]*m")  # of the terminal's own rendering
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, level: str = "info") -> Any:
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure(level, [SECRET])
+    return structlog.get_logger("supervisor")
+
+
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    stream = io.StringIO()
+    configured(monkeypatch, stream)
+    return stream
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    stream = Terminal()
+    configured(monkeypatch, stream)
+    return stream
+
+
+def entries(file: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.getvalue().splitlines()]
+
+
+def fail() -> None:
+    held = SECRET  # what a traceback with local variables would show
+    raise RuntimeError(f"refused {held}\n2026-01-01 [info] forged")
+
+
+def test_configure__no_terminal__is_json_with_event_level_and_time(file: io.StringIO) -> None:
+    structlog.get_logger("supervisor").info("job_submitted", job_id="0x1", slurm_id=7)
+    (entry,) = entries(file)
+    assert entry.pop("timestamp").endswith("Z")
+    assert entry == {"event": "job_submitted", "level": "info", "logger": "supervisor", "job_id": "0x1", "slurm_id": 7}
+
+
+def test_configure__terminal__is_readable(terminal: Terminal) -> None:
+    structlog.get_logger("supervisor").info("job_submitted", slurm_id=7)
+    assert "job_submitted" in terminal.getvalue()
+    assert not terminal.getvalue().startswith("{")
+
+
+def test_configure__standard_library__goes_the_same_way(file: io.StringIO) -> None:
+    logging.getLogger("celery").warning("lost %s", "broker")
+    (entry,) = entries(file)
+    assert (entry["event"], entry["level"], entry["logger"]) == ("lost broker", "warning", "celery")
+
+
+def test_configure__level__holds_back_what_is_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    log = configured(monkeypatch, stream, "warning")
+    log.info("quiet")
+    log.warning("loud")
+    assert [entry["event"] for entry in entries(stream)] == ["loud"]
+
+
+@pytest.mark.parametrize("kind", ["file", "terminal"])
+def test_log__secret_anywhere__is_redacted(kind: str, request: pytest.FixtureRequest) -> None:
+    stream: io.StringIO = request.getfixturevalue(kind)
+    log = structlog.get_logger("supervisor")
+    log.info("text", value=f"key is {SECRET}!")
+    log.info("error", error=ValueError(SECRET))
+    log.info("nested", value={"a": [SECRET, {SECRET: 1}]}, raw=SECRET.encode())
+    logging.getLogger("third").warning("party %s", SECRET)
+    try:
+        fail()
+    except RuntimeError:
+        log.exception("failed")
+        logging.getLogger("third").exception("failed too")
+    assert SECRET not in stream.getvalue()
+    assert stream.getvalue().count("[redacted]") >= 8
+
+
+@pytest.mark.parametrize(
+    "hostile", ["a\nforged", "a\r\nforged", "\x1b[2Ja", "a\u2028forged", "a\u202egnp", "\x00", "\x9b2J"]
+)
+@pytest.mark.parametrize("kind", ["file", "terminal"])
+def test_log__control_characters__are_shown_and_not_obeyed(
+    kind: str, hostile: str, request: pytest.FixtureRequest
+) -> None:
+    stream: io.StringIO = request.getfixturevalue(kind)
+    structlog.get_logger("supervisor").info("said", name=hostile, deep=[{"name": hostile}])
+    logging.getLogger("third").warning("said %s", hostile)
+    written = COLOUR.sub("", stream.getvalue())
+    assert written.count("\n") == 2
+    assert written.replace("\n", "").isprintable()
+
+
+def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(terminal: Terminal) -> None:
+    try:
+        fail()
+    except RuntimeError:
+        structlog.get_logger("supervisor").exception("failed")
+    first, *rest = terminal.getvalue().rstrip("\n").split("\n")
+    assert "failed" in first
+    assert any("in fail" in line for line in rest)
+    assert all(line.startswith("    ") for line in rest)
+
+
+def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.StringIO) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport = paramiko.Transport(ours)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(paramiko.SSHException):
+            transport.start_client(timeout=10)
+        transport.join(10)
+    assert entries(file) == []

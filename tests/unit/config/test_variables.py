@@ -1,0 +1,66 @@
+"""Variables that were probably meant to be a setting, and what `supervisor config show` tells."""
+
+import json
+
+import pytest
+
+from supervisor_tasks.config.settings import SECRETS, Settings
+from supervisor_tasks.config.variables import mistyped
+from tests.commands import Result, supervisor
+
+RPC = "https://node.example.org/v1/ABCDEFGH12345678"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("SLURM_PARTITON", "SLURM_PARTITION"),
+        ("SLURM_SSH_ADRESS", "SLURM_SSH_ADDRESS"),
+        ("ETH_PRIVATE_KEY_FIEL", "ETH_PRIVATE_KEY_FILE"),
+        ("BENCHMARK_AFFINITY", "BENCHMARK_UCX_AFFINITY"),  # of the Go program's chart
+        ("METASCHEDULER_ENDPOINT_RCP", "METASCHEDULER_ENDPOINT_RPC"),
+    ],
+)
+def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> None:
+    assert mistyped([written, "SLURM_PARTITION"]) == {written: meant}
+
+
+@pytest.mark.parametrize(
+    "others", ["SLURM_CONF", "SLURM_NODELIST", "SBATCH_PARTITION", "LOGNAME", "STATE_DIRECTORY", "PATH", "LOG_LEVEL"]
+)
+def test_mistyped__names_of_other_programs__are_not_told(others: str) -> None:
+    assert mistyped([others]) == {}
+
+
+def shown(**environment: str) -> Result:
+    unset = dict.fromkeys((*(name.upper() for name in Settings.model_fields), "DATABASE_URL_FILE"))
+    result = supervisor("config", "show", "-o", "json", env=unset | environment)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_show__each_setting__tells_its_value_and_where_it_came_from() -> None:
+    rows = {
+        row["setting"]: row for row in json.loads(shown(SLURM_PARTITION="gpu", CALLBACK_NETWORKS="10.0.0.0/8").stdout)
+    }
+    assert set(rows) == {name.upper() for name in Settings.model_fields}
+    assert rows["SLURM_PARTITION"] == {"setting": "SLURM_PARTITION", "from": "environment", "value": "gpu"}
+    assert rows["CLAIM_BATCH"] == {"setting": "CLAIM_BATCH", "from": "default", "value": 200}
+    assert rows["CALLBACK_NETWORKS"]["value"] == "10.0.0.0/8"
+
+
+def test_show__secrets__are_not_shown() -> None:
+    secret = "4c" * 32
+    given = {name.upper(): "" for name in SECRETS} | {"ETH_PRIVATE_KEY": secret, "METASCHEDULER_ENDPOINT_RPC": RPC}
+    given |= {"DATABASE_URL": "postgresql://user:sesame-open@db/ledger", "LDAP_URL": "ldap://user:sesame-too@ldap"}
+    result = shown(**given)
+    rows = {row["setting"]: row["value"] for row in json.loads(result.stdout)}
+    assert rows["ETH_PRIVATE_KEY"] == rows["DATABASE_URL"] == "(set, not shown)"
+    assert rows["CALLBACK_KEY"] is None
+    assert rows["METASCHEDULER_ENDPOINT_RPC"] == "https://node.example.org#1"
+    assert not any(word in result.output for word in (secret, "sesame", "ABCDEFGH"))
+
+
+def test_show__mistyped_variable__is_told_without_its_value() -> None:
+    result = shown(ETH_PRIVATE_KYE="4c" * 32)
+    assert result.stderr == "ETH_PRIVATE_KYE: no setting; expected ETH_PRIVATE_KEY?\n"

@@ -1,0 +1,146 @@
+"""What plugins said of a job that nobody knows any more."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor_tasks.jobs.callback_fallback import (
+    LONGEST_GAP_S,
+    SUSPENDED,
+    CallbackRecord,
+    ConflictingOutcomes,
+    outcome_from_callbacks,
+    poll_delay_s,
+)
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome
+from supervisor_tasks.jobs.runs import JobRun
+
+CALLED_S = 1_795_285_686.0
+JOB = Job(
+    job_id=JobId("0x" + "1" * 64),
+    customer=Address("0x" + "2" * 40),
+    provider=Address("0x" + "3" * 40),
+    claim_key="claim:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    time_limit_min=10,
+)
+RUNNING, CANCELLING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 5, 6, 7, 8, 9
+SAID = CallbackRecord(FINISHED, 125, 0, CALLED_S + 200)
+
+
+def test_believed__one_plausible_end__is_the_end() -> None:
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+    failed = replace(SAID, status=FAILED, exit_code=768)
+    assert outcome_from_callbacks(JOB, CALLED_S, [failed]) == Outcome(
+        status=ChainStatus.FAILED, elapsed_s=125, exit_status=768, reason="exit code 3"
+    )
+
+
+def test_believed__no_end_among_them__is_nothing() -> None:
+    assert outcome_from_callbacks(JOB, CALLED_S, []) is None
+    assert (
+        outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=RUNNING), replace(SAID, status=CANCELLING)]) is None
+    )
+
+
+def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_truth() -> None:
+    said = replace(SAID, duration_s=206)
+    assert outcome_from_callbacks(JOB, CALLED_S, [said]) is None
+    assert outcome_from_callbacks(JOB, CALLED_S, [said, SAID, said]) == outcome_from_callbacks(JOB, CALLED_S, [SAID])
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "elapsed_s"), [(600, 600), (601, 601), (659, 659), (660, 600), (719, 600), (900, 600)]
+)
+def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(duration_s: int, elapsed_s: int) -> None:
+    said = CallbackRecord(OUT_OF_CREDITS, duration_s, 15, CALLED_S + 1000)
+    assert outcome_from_callbacks(JOB, CALLED_S, [said]) == Outcome(
+        status=ChainStatus.OUT_OF_CREDITS, elapsed_s=elapsed_s
+    )
+
+
+@pytest.mark.parametrize("duration_s", [0, 206, 1_795_285_886])
+def test_believed__cancelled_while_it_waited__took_no_time(duration_s: int) -> None:
+    never_began = 0 if duration_s > 205 else duration_s
+    cancelled = replace(SAID, status=CANCELLED, duration_s=duration_s)
+    assert outcome_from_callbacks(JOB, CALLED_S, [cancelled]) == Outcome(
+        status=ChainStatus.CANCELLED, elapsed_s=never_began
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(SAID, duration_s=0),
+        replace(SAID, duration_s=10),
+        replace(SAID, status=CANCELLED),
+        replace(SAID, status=FAILED, exit_code=9),
+    ],
+)
+def test_believed__contradictions__are_all_that_may_be_true(other: CallbackRecord) -> None:
+    (one,), (another,) = ([outcome_from_callbacks(JOB, CALLED_S, [said])] for said in (SAID, other))
+    assert isinstance(one, Outcome)
+    assert isinstance(another, Outcome)
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID, other, SAID]) == ConflictingOutcomes((one, another))
+    assert outcome_from_callbacks(JOB, CALLED_S, [other, SAID]) == ConflictingOutcomes((another, one))
+
+
+def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
+    later = replace(SAID, duration_s=126, received_s=CALLED_S + 201)
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID, later]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=126)
+
+
+def test_believed__finished_with_an_exit_status__was_no_success() -> None:
+    outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, exit_code=125)])
+    assert isinstance(outcome, Outcome)
+    assert outcome.status is ChainStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "reason"),
+    [
+        (FAILED, 0, "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"),
+        (FAILED, 253, "SLURM: OUT_OF_MEMORY"),
+        (FINISHED, 253, "SLURM: OUT_OF_MEMORY"),
+    ],
+)
+def test_believed__failed_by_slurms_own_doing__says_so(status: int, exit_code: int, reason: str) -> None:
+    outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=status, exit_code=exit_code)])
+    assert outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=125, exit_status=exit_code, reason=reason)
+
+
+def test_believed__ended_by_slurm__has_no_exit_status() -> None:
+    outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)])
+    assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)
+
+
+def test_look_in_s__plugins_at_once_and_whoever_says_more_ever_later() -> None:
+    assert [poll_delay_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
+    assert poll_delay_s(10**6) == LONGEST_GAP_S
+
+
+def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
+    believable = outcome_from_callbacks(JOB, CALLED_S, [SAID])
+    assert isinstance(believable, Outcome)
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID], suspended=True) == ConflictingOutcomes(
+        (believable,), SUSPENDED
+    )
+    for nothing in ([], [replace(SAID, status=RUNNING)], [replace(SAID, duration_s=206)]):
+        assert outcome_from_callbacks(JOB, CALLED_S, nothing, suspended=True) is None
+
+
+def test_believed__of_a_job_that_was_requeued__an_end_before_the_last_run_was_seen_is_an_earlier_runs() -> None:
+    submit_s, seen_s = int(CALLED_S), int(CALLED_S) + 150
+    runs = (JobRun(submit_s=submit_s, elapsed_s=75), JobRun(submit_s=submit_s + 75, restarts=1, seen_s=seen_s))
+    job = replace(JOB, runs=runs)
+    requeued = CallbackRecord(FAILED, 75, 0, CALLED_S + 76)
+    assert outcome_from_callbacks(job, CALLED_S, [requeued, SAID]) == Outcome(
+        status=ChainStatus.FINISHED, elapsed_s=125
+    )
+    assert outcome_from_callbacks(job, CALLED_S, [requeued]) is None
+    assert isinstance(
+        outcome_from_callbacks(replace(job, runs=runs[:1]), CALLED_S, [requeued, SAID]), ConflictingOutcomes
+    )
+    overrun = outcome_from_callbacks(job, CALLED_S, [CallbackRecord(OUT_OF_CREDITS, 600, 0, CALLED_S + 700)])
+    assert isinstance(overrun, Outcome)
+    assert overrun.elapsed_s == 525  # what the first run has left of ten minutes

@@ -1,0 +1,51 @@
+import pytest
+
+from supervisor_tasks.jobs.claim_room import Room, Waits
+from supervisor_tasks.jobs.stalled import is_held
+
+ROOM = Room(places=100, share=0.25)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "left"),
+    [
+        ({}, 100),
+        ({"a": Waits(turn=10)}, 90),
+        ({"a": Waits(turn=300)}, 75),
+        ({"a": Waits(held=300)}, 100),
+        ({"a": Waits(turn=90, held=90), "b": Waits(turn=5)}, 70),
+        (dict.fromkeys("abcd", Waits(turn=25)), 0),
+        ({"a": Waits(held=4000)}, 100),
+        ({"a": Waits(turn=4000)}, 75),
+        ({"a": Waits(turn=4000, held=4000), "b": Waits(held=4000)}, 75),
+    ],
+)
+def test_left(waiting: dict[str, Waits], left: int) -> None:
+    assert ROOM.left(waiting) == left
+
+
+def test_share_of_less_than_one_job__is_one() -> None:
+    assert Room(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
+
+
+def test_told__who_takes_the_most_comes_first() -> None:
+    told = ROOM.told({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
+    assert list(told.items()) == [("b", "2 wait, 3 are held"), ("a", "1 wait, 0 are held")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "held"),
+    [
+        ("PENDING (JobHeldUser)", True),
+        ("PENDING (BeginTime)", True),
+        ("PENDING (Dependency)", True),
+        ("PENDING (DependencyNeverSatisfied)", True),
+        ("PENDING (Resources)", False),
+        ("PENDING (Priority)", False),
+        ("PENDING", False),
+        ("COMPLETING", False),
+        ("not listed", False),
+    ],
+)
+def test_is_held(shown: str, held: bool) -> None:
+    assert is_held(shown) is held

@@ -1,0 +1,30 @@
+import pytest
+
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, Last
+from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
+
+OURS, ANOTHER = JobId("ours"), JobId("another")
+LAST = Last(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, SlurmId(60): {OURS}})
+
+
+@pytest.mark.parametrize(
+    ("slurm_id", "begun_ago_s", "plausible"),
+    [
+        (100, 60.0, True),
+        (101, 60.0, False),
+        (50, 60.0, False),
+        (60, 60.0, True),
+        (101, 1000.0, True),
+        (50, 1000.0, True),
+        (100 + GIVEN_AND_FORGOTTEN, 1000.0, True),
+        (101 + GIVEN_AND_FORGOTTEN, 1000.0, False),
+    ],
+)
+def test_may_be(slurm_id: int, begun_ago_s: float, plausible: bool) -> None:
+    assert LAST.may_be(OURS, SlurmId(slurm_id), begun_ago_s) is plausible
+
+
+@pytest.mark.parametrize(("number", "can"), [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)])
+def test_can_be_given(number: int, can: bool) -> None:
+    assert can_be_given(number) is can

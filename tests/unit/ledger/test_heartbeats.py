@@ -1,0 +1,47 @@
+"""Who tells of ends, and since when; for how long sweeps have not seen a side."""
+
+from supervisor_tasks.ledger.heartbeats import (
+    AWAY_S,
+    REPORTER,
+    continuous_since_key,
+    continuous_uptime_s,
+    missing_sources,
+)
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.monitoring.health import LEAST_S, complaints
+from supervisor_tasks.reconciliation.source_outages import unreachable_since
+
+
+def ticks(name: str, ago_s: float = 1.0, since_s: float = 900.0) -> dict[str, float]:
+    return {name: ago_s, continuous_since_key(name): since_s}
+
+
+def test_in_touch__since_all_are_heard() -> None:
+    assert continuous_uptime_s(ticks(CALLBACKS)) == 900.0
+    assert continuous_uptime_s(ticks(CALLBACKS) | ticks(REPORTER, since_s=20.0)) == 20.0
+
+
+def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> None:
+    assert missing_sources({}) == {CALLBACKS: None}
+    assert continuous_uptime_s({}) is None
+    silent = ticks(CALLBACKS, AWAY_S + 1)
+    assert (missing_sources(silent), continuous_uptime_s(silent)) == ({CALLBACKS: AWAY_S + 1}, None)
+
+
+def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
+    assert missing_sources(ticks(CALLBACKS)) == {}
+    gone = ticks(CALLBACKS) | ticks(REPORTER, 3600.0)
+    assert (missing_sources(gone), continuous_uptime_s(gone)) == ({REPORTER: 3600.0}, None)
+
+
+def test_complaints__the_grpc_process_is_part_of_the_fleet() -> None:
+    assert complaints([], ticks(CALLBACKS), 0.0) == []
+    for ticks_s in ({}, ticks(CALLBACKS, LEAST_S + 1)):
+        (line,) = complaints([], ticks_s, 0.0)
+        assert "the gRPC process is not heard" in line
+
+
+def test_blind_since__counts_from_the_first_of_sweeps_in_a_row() -> None:
+    assert unreachable_since(["slurm"], {}, 100.0) == {"slurm": 100.0}
+    assert unreachable_since(["slurm", "chain"], {"slurm": 100.0}, 160.0) == {"slurm": 100.0, "chain": 160.0}
+    assert unreachable_since([], {"slurm": 100.0}, 220.0) == {}

@@ -1,0 +1,36 @@
+"""Who stands still loses its right; who looked away has seen nobody's silence."""
+
+from supervisor_tasks.ledger.worker_sessions import STANDS_STILL_S, WATCH_GAP_S, StaleSessionDetector
+
+SILENT, OTHER = (7, "began", "word"), (8, "began", "word")
+
+
+def watch(
+    silence: StaleSessionDetector, seconds: range, *words: tuple[int, str, str]
+) -> list[list[tuple[int, str, str]]]:
+    return [silence.too_long(words, float(second)) for second in seconds]
+
+
+def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
+    found = watch(StaleSessionDetector(), range(int(STANDS_STILL_S) + 1), SILENT)
+    assert found == [[]] * int(STANDS_STILL_S) + [[SILENT]]
+
+
+def test_says_something__begins_anew() -> None:
+    silence = StaleSessionDetector()
+    watch(silence, range(14), SILENT)
+    assert silence.too_long([(7, "began", "another word")], 14.0) == []
+    assert watch(silence, range(15, 29), (7, "began", "another word")) == [[]] * 14
+
+
+def test_watcher_stood_still_itself__has_seen_nobodys_silence() -> None:
+    silence = StaleSessionDetector()
+    watch(silence, range(14), SILENT, OTHER)
+    assert silence.too_long([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []
+
+
+def test_gone__is_forgotten() -> None:
+    silence = StaleSessionDetector()
+    watch(silence, range(14), SILENT)
+    silence.too_long([], 14.0)
+    assert silence.too_long([SILENT], 15.0) == []

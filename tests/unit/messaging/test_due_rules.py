@@ -1,0 +1,150 @@
+"""Which tasks the clock sends: what has something to do, and what has not ended for a while; an idle hour stays quiet."""
+
+from typing import Any
+
+import pytest
+
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.due import Look
+from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, SCAN_STALLED, Fact, Stored
+from supervisor_tasks.ledger.registrations import HARDWARE, REGISTRATION, REGISTRATION_REQUESTED, REGISTRATION_STATUS
+from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED, finished_key
+from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
+from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
+from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
+from supervisor_tasks.monitoring.health import complaints, periodic_work
+from supervisor_tasks.monitoring.slurm_health import KNOWN_FOR_S
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, CHECK_EVERY_S, SEEN
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
+
+SETTINGS = RuleSettings()
+SITE_WITH_DIRECTORY = RuleSettings(has_directory=True)
+OLD_S = 10_000.0
+
+
+def stored(fact: Fact[Any], value: object, age_s: float = OLD_S) -> dict[str, Stored[str]]:
+    return {fact.name: Stored(fact.codec.encode(value), age_s)}
+
+
+REGISTERED = {
+    **stored(REGISTRATION_STATUS, RegistrationStatus.APPROVED),
+    **stored(HARDWARE, ()),
+    **stored(REGISTRATION, {"decision": "nothing"}),
+    **stored(SEEN, True),
+}
+RECENT = {finished_key(name): 1.0 for name in RULES} | {ANSWERED: 1.0, "callbacks": 1.0}
+
+
+def idle(**changes: object) -> Look:
+    return Look(**{"ticks_s": RECENT, "facts": REGISTERED, **changes})  # type: ignore[arg-type]
+
+
+def aged(name: str, age_s: float) -> dict[str, float]:
+    return RECENT | {name: age_s}
+
+
+def test_due__nothing_happens__nothing() -> None:
+    assert due(idle(), SETTINGS) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"undispatched": True}, {"dispatch_due_effects"}),
+        ({"abandoned": True}, {"dispatch_due_effects"}),
+        ({"unread": True}, {"poll_jobs"}),
+        ({"untold": True}, {"notify"}),
+        ({"unmined": True}, {"collect_receipts", "scan", "register"}),
+        ({"under_way": True}, {"scan"}),
+        ({"failing": True}, {"check_alarms"}),
+        ({"alarms": frozenset({AlarmName.EFFECT_PARKED})}, {"check_alarms"}),
+        ({"alarms": frozenset({AlarmName.REORGANISED_TOO_DEEP})}, {"scan"}),
+        ({"ticks_s": aged("callbacks", 31.0)}, {"check_alarms"}),
+        ({"measuring": True}, {"benchmark", "register"}),
+        ({"sweep": True}, {"sweep"}),
+        ({"claims_known_since": 1}, {"sweep"}),  # older claims are to be read
+        ({"claims_known_since": 0}, set()),
+        ({"ticks_s": aged(ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
+        ({"facts": REGISTERED | stored(SCAN_STALLED, "17")}, {"scan"}),
+        ({"facts": REGISTERED | stored(SCAN_STALLED, "")}, set()),
+        ({"facts": REGISTERED | stored(CALLBACK_HEARTBEAT_MISSED, "")}, {"check_alarms"}),
+        ({"facts": REGISTERED | stored(REGISTRATION_REQUESTED, "the operator")}, {"register"}),
+        ({"facts": REGISTERED | stored(REGISTRATION_STATUS, RegistrationStatus.WAITING)}, {"register"}),
+        ({"facts": REGISTERED | stored(REGISTRATION, {"decision": "register"})}, {"register"}),
+        ({"facts": REGISTERED | stored(HARDWARE, (), 1.0)}, {"register"}),
+        ({"facts": REGISTERED | stored(HARDWARE, (), 299.0)}, set()),
+        ({"facts": REGISTERED | stored(HARDWARE, (), 301.0)}, {"register"}),
+        ({"hour": 0}, set()),
+        ({"hour": 1}, {"retention"}),
+        ({"hour": 4}, {"retention"}),
+        ({"hour": 5}, set()),
+        ({"hour": 1, "ticks_s": aged(OLD_ROWS_DELETED, 11 * 3600.0)}, set()),
+        ({"hour": 1, "ticks_s": aged(OLD_ROWS_DELETED, 13 * 3600.0)}, {"retention"}),
+        ({"hour": 1, "busy": frozenset({"retention"})}, set()),
+    ],
+)
+def test_due__something_is_to_be_done__its_task(changes: dict[str, object], expected: set[str]) -> None:
+    assert due(idle(**changes), SETTINGS).keys() == expected
+
+
+def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
+    without = {name: age_s for name, age_s in RECENT.items() if name != ANSWERED}
+    assert due(idle(ticks_s=without), SETTINGS).keys() == {"check_slurm"}
+
+
+def test_due__a_worker_is_at_it__not_once_more() -> None:
+    everything = idle(unread=True, unmined=True, busy=frozenset(GUARDED))
+    assert due(everything, SETTINGS) == {}
+
+
+def test_due__an_account_is_wanted__only_where_there_is_a_directory() -> None:
+    assert due(idle(accounts=True), SETTINGS) == {}
+    assert due(idle(accounts=True), SITE_WITH_DIRECTORY).keys() == {"accounts"}
+
+
+def test_due__new_ledger__everything_that_ends_again_and_again() -> None:
+    beginning = due(Look(sweep=True), SETTINGS).keys()
+    assert beginning == {name for name, rule in RULES.items() if rule.idle_s is not None and name != "accounts"} | {
+        "sweep"
+    }
+
+
+@pytest.mark.parametrize("sweep_every_s", [900.0, 90.0])
+@pytest.mark.parametrize("settings", [SETTINGS, SITE_WITH_DIRECTORY])
+def test_due__idle_hour__three_hundred_tasks_at_most(sweep_every_s: float, settings: RuleSettings) -> None:
+    """Second by second, with tasks that end at once; 90 s lie between two sweeps where there is no accounting."""
+    ticks_s = dict(RECENT)
+    since_sweep_s, sent = 0.0, 0
+    for _ in range(3600):
+        found = due(idle(ticks_s=ticks_s, sweep=since_sweep_s >= sweep_every_s), settings)
+        sent += len(found)
+        since_sweep_s = 0.0 if "sweep" in found else since_sweep_s + 1
+        ended = {finished_key(name): 0.0 for name in found} | ({ANSWERED: 0.0} if "check_slurm" in found else {})
+        ticks_s = {name: age_s + 1 for name, age_s in ticks_s.items()} | ended | {"callbacks": 1.0}
+    assert 200 < sent <= 300
+
+
+def test_heartbeats__come_before_others_take_what_they_tell_for_old() -> None:
+    assert 2 * CHECK_EVERY_S < KNOWN_FOR_S
+    scan_every_s = RULES["scan"].idle_s
+    assert scan_every_s is not None
+    assert scan_every_s < SCANNED_WITHIN_S
+
+
+def test_periodic_work__every_queue_has_some() -> None:
+    names = {work.name for work in periodic_work(1.0, accounts=True)}
+    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(QUEUE_OF_TASK.values())
+
+
+def test_complaints__beat_is_away__names_beat() -> None:
+    work = periodic_work(1.0, accounts=False)
+    ticks_s = {entry.tick: 1.0 for entry in work} | {"callbacks": 1.0, "clock": 31.0}
+    (line,) = complaints(work, ticks_s, 0.0)
+    assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
+    assert complaints(work, ticks_s | {"clock": MISSED_TICKS * 5.0}, 0.0) == []
+
+
+@pytest.mark.parametrize(("hour", "is_due"), [(21, False), (22, True), (23, True), (0, True), (1, True), (2, False)])
+def test_due__night_begins_before_midnight__ends_after_it(hour: int, is_due: bool) -> None:
+    assert ("retention" in due(idle(hour=hour), RuleSettings(retention_hour=22))) is is_due

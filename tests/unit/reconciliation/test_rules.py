@@ -1,0 +1,702 @@
+"""Ledger, contract and SLURM compared: what is found, and what is done about it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.jobs.events import (
+    ChainStatusObserved,
+    Claimed,
+    EffectMissing,
+    ExistingSlurmJobAdopted,
+    ScriptFetched,
+    SlurmJobMissing,
+    SlurmRunningObserved,
+    SubmissionLostBySlurm,
+    SubmitStarted,
+    Submitted,
+)
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.reorg_rules import LAST_LOG
+from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob, earlier_limits
+from supervisor_tasks.reconciliation.rules import Discrepancy, doubts, find_discrepancies, held_now
+from supervisor_tasks.reconciliation.snapshot import (
+    MIN_LOST_JOBS,
+    DiscrepancyKind,
+    Snapshot,
+    Trace,
+    foreign,
+    missing,
+    never_seen,
+    pending_and_missing,
+    unexplained,
+    unlisted,
+)
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+US = Address("0x" + "a" * 40)
+OTHERS = Address("0x" + "b" * 40)
+CUSTOMER = Address("0x" + "c" * 40)
+STRANGER = "0x" + "d" * 40
+MARK = "supervisor here:3000"
+POLLED = frozenset({EffectKind.POLL_SLURM})
+GRACE_S = 300.0
+WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
+
+
+def name(number: int) -> JobId:
+    return JobId(f"0x{number:064x}")
+
+
+def known(number: int = 1, state: State = State.RUNNING, **changes: Any) -> JobSummary:
+    base = JobSummary(
+        job_id=name(number),
+        customer=CUSTOMER,
+        provider=US,
+        state=state,
+        chain_status=ChainStatus.RUNNING if state is State.RUNNING else ChainStatus.SCHEDULED,
+        slurm_id=SlurmId(number),
+        open=frozenset(
+            {EffectKind.POLL_SLURM, EffectKind.SUBMIT, EffectKind.FETCH, EffectKind.REPORT, EffectKind.RETURN_JOB}
+        ),
+    )
+    return replace(base, **changes)
+
+
+def row(slurm_id: int = 1, state: str = "RUNNING", number: int | None = None, **changes: Any) -> SqueueRow:
+    seen = JobRecord(SlurmId(slurm_id), state, 60, 0)
+    owner = name(slurm_id if number is None else number)
+    base = SqueueRow(SlurmId(slurm_id), CUSTOMER, owner, MARK, "", 1000, seen)
+    return replace(base, **changes)
+
+
+def standing(status: ChainStatus = ChainStatus.RUNNING, provider: Address = US) -> OnChainJob:
+    return OnChainJob(status, CUSTOMER, provider)
+
+
+def seeing(*jobs: JobSummary, rows: list[SqueueRow] | None = None, **changes: Any) -> Snapshot:
+    """A view in which the contract knows each job as the ledger does, and SLURM lists what is in `rows`."""
+    base = Snapshot(
+        provider=US,
+        comment=MARK,
+        jobs={job.job_id: job for job in jobs},
+        chain={job.job_id: OnChainJob(job.chain_status, job.customer, job.provider) for job in jobs},
+        block=100,
+        slurm={listed.slurm_id: listed for listed in (rows if rows is not None else [row(99, number=99)])},
+        grace_s=GRACE_S,
+    )
+    return replace(base, **changes)
+
+
+def found(view: Snapshot) -> list[tuple[DiscrepancyKind, JobId]]:
+    return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
+
+
+def only(view: Snapshot) -> Discrepancy:
+    (finding,) = find_discrepancies(view)
+    return finding
+
+
+def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
+    """SLURM lists none of these jobs, and nobody knows them."""
+    suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
+    return seeing(*jobs, asked={job.job_id: None for job in jobs}, suspects=suspects, **changes)
+
+
+def test_compare__all_as_it_should_be__nothing_is_found() -> None:
+    assert find_discrepancies(seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])) == []
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_compare__slurm_has_a_limit_from_before_a_top_up__it_is_given_the_last_one_again(state: State) -> None:
+    job, seen = (
+        known(state=state, earlier_limits_min=frozenset({60, 90})),
+        "PENDING" if state is State.QUEUED else state,
+    )
+    for limit_min in (60, 90):
+        finding = only(seeing(job, rows=[row(state=seen, limit_min=limit_min)]))
+        assert (finding.kind, finding.events) == (DiscrepancyKind.LIMIT_LOST, (EffectMissing(EffectKind.TOP_UP),))
+
+
+@pytest.mark.parametrize("limit_min", [59, 75, 120, 121, None])
+def test_compare__a_limit_that_the_owner_has_lowered_or_none__stays(limit_min: int | None) -> None:
+    job = known(earlier_limits_min=frozenset({60, 90}))
+    assert find_discrepancies(seeing(job, rows=[row(limit_min=limit_min)])) == []
+
+
+def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found() -> None:
+    job = known(earlier_limits_min=frozenset({60}))
+    job = replace(job, open=job.open | {EffectKind.TOP_UP})
+    assert find_discrepancies(seeing(job, rows=[row(limit_min=60)])) == []
+
+
+def test_earlier_limits__are_those_below_the_one_that_slurm_was_given() -> None:
+    assert earlier_limits(60, [30, 15], 105) == {60, 90}
+    assert earlier_limits(60, [30, 15], 90) == {60}
+    assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
+
+
+def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> None:
+    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PANICKED)})
+    assert only(view).events == (ChainStatusObserved(ChainStatus.PANICKED),)
+
+
+def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> None:
+    for elsewhere in (standing(ChainStatus.PENDING), standing(provider=OTHERS)):
+        view = seeing(known(), rows=[row()], chain={name(1): elsewhere})
+        first = only(view)
+        assert (first.kind, first.events) == (DiscrepancyKind.NOT_OURS, ())
+        again = replace(view, suspects=dict.fromkeys(doubts(view, [first]), GRACE_S))
+        assert only(replace(again, scanned=False)).events == ()  # its claim may be in a lost block
+        assert only(again).events == (ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),)
+
+
+def test_given_back__whatever_slurm_does_with_it__is_not_ours_and_slurm_is_stopped() -> None:
+    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    (event,) = only(replace(view, suspects=dict.fromkeys(doubts(view, find_discrepancies(view)), GRACE_S))).events
+    job, _ = advance(None, CLAIM)
+    for before in (ScriptFetched("true", ""), SubmitStarted(10), Submitted(SlurmId(1)), SlurmRunningObserved()):
+        job, _ = advance(job, before)
+        after, effects = advance(job, event)
+        assert job is not None
+        assert after is not None
+        assert (after.state, after.chain_status) == (State.REFUSED, ChainStatus.PENDING)
+        assert {effect.kind for effect in effects} == (set() if job.state is State.READY else {EffectKind.CANCEL})
+    assert job is not None
+    after, effects = advance(replace(job, chain_status=ChainStatus.PENDING, reorg_deadline_block=120), event)
+    assert after is not None
+    assert (after.state, after.reorg_deadline_block, effects) == (
+        State.RUNNING,
+        120,
+        (),
+    )  # its claim may come back until then
+
+
+def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
+    view = seeing(known(chain_block=101), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    assert find_discrepancies(view) == []
+
+
+def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> None:
+    job = known(chain_status=ChainStatus.SCHEDULED)
+    view = seeing(job, rows=[row()], chain={name(1): standing(ChainStatus.RUNNING)})
+    assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
+
+
+def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_again() -> None:
+    job = known(state=State.READY, slurm_id=None)
+    view = seeing(job, chain={name(1): standing(ChainStatus.RUNNING)})
+    assert unlisted(view) == {name(1): CUSTOMER}
+    for rows, remembered, slurm_id in (
+        ([row(7, number=1)], {}, 7),
+        ([row(7, "COMPLETED", number=1)], {}, 7),
+        ([], {name(1): SlurmId(8)}, 8),
+        ([], {}, None),
+    ):
+        slurm = {listed.slurm_id: listed for listed in rows}
+        findings = find_discrepancies(replace(view, slurm=slurm, remembered=remembered))
+        adopted = ExistingSlurmJobAdopted(slurm_id)  # type: ignore[arg-type]
+        assert (ChainStatusObserved(ChainStatus.RUNNING), adopted) in [finding.events for finding in findings]
+    read_again = replace(view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={})  # by the scan
+    both = ChainStatusObserved(ChainStatus.RUNNING), ExistingSlurmJobAdopted(SlurmId(8))
+    assert only(replace(read_again, remembered={name(1): SlurmId(8)})).events == both
+    assert only(replace(read_again, remembered=None)).events == ()
+    assert only(replace(view, remembered=None)).events == ()  # accounting is away: nothing is decided
+    assert only(replace(view, slurm=None)).events == ()
+
+
+def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> None:
+    waiting = known(
+        1, State.READY, slurm_id=None, open=frozenset({EffectKind.SUBMIT}), chain_status=ChainStatus.SCHEDULED
+    )
+    other = known(2, slurm_submit_s=1000)
+    assert find_discrepancies(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
+
+
+def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
+    job = known(state=State.READY, slurm_id=None)
+    assert only(seeing(job, rows=[row(7, number=1)])).events == (ExistingSlurmJobAdopted(SlurmId(7)),)
+    assert find_discrepancies(seeing(job, rows=[row(7, "CANCELLED", number=1)])) == []  # of an earlier claim
+    assert find_discrepancies(seeing(known(state=State.SUBMITTING, slurm_id=None), rows=[row(7, number=1)])) == []
+
+
+def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked() -> None:
+    for job in (known(), known(parked=POLLED)):
+        assert only(seeing(job, rows=[row(1, "COMPLETED")])).events == (EffectMissing(EffectKind.POLL_SLURM),)
+    assert find_discrepancies(seeing(known(parked=POLLED), rows=[row(1)])) == []
+
+
+def test_compare__slurm_does_not_know_it__panicked_at_the_second_sight_and_not_before() -> None:
+    first = gone(known())
+    assert (only(first).kind, only(first).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
+    assert doubts(first, find_discrepancies(first)) == {f"missing {name(1)}": 0.0}
+    assert only(gone(known(), age_s=GRACE_S - 1)).kind is DiscrepancyKind.MISSING
+    lost = only(gone(known(), age_s=GRACE_S))
+    assert isinstance(lost.events[0], SlurmJobMissing)
+    assert (lost.kind, lost.events[0].slurm_id) == (DiscrepancyKind.LOST, SlurmId(1))
+
+
+def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
+    job, sure = known(), GRACE_S * 2
+    assert found(gone(job, age_s=sure, steady_s=GRACE_S - 1)) == [
+        (DiscrepancyKind.MISSING, name(1))
+    ]  # slurmctld has just started
+    assert find_discrepancies(gone(known(heard=True), age_s=sure)) == []  # a callback is not read yet
+    assert find_discrepancies(gone(known(parked=POLLED), age_s=sure)) == []  # it is the operator's
+    assert find_discrepancies(replace(gone(job, age_s=sure), asked={})) == []  # accounting does not answer
+    assert find_discrepancies(replace(gone(job, age_s=sure), slurm=None)) == []  # nor does SLURM
+    ended = replace(gone(job, age_s=sure), asked={name(1): JobRecord(SlurmId(1), "FAILED", 61, 256)})
+    assert only(ended).events == (EffectMissing(EffectKind.POLL_SLURM),)
+    runs = replace(gone(job, age_s=sure), asked={name(1): JobRecord(SlurmId(1), "RUNNING", 61, 0)})
+    assert (only(runs).kind, only(runs).events) == (DiscrepancyKind.CONTRADICTED, ())
+
+
+def test_compare__who_would_tell_of_its_end_is_away__held_and_lost_only_when_they_had_the_time() -> None:
+    ran, waits = known(), known(**WAITS)
+    for job, trace in ((ran, Trace.SOME), (waits, Trace.SOME), (waits, Trace.NONE)):
+        away = gone(job, age_s=GRACE_S, traces={name(1): trace}, continuous_uptime_s=None)
+        assert (only(away).kind, only(away).events) == (DiscrepancyKind.HELD, ())
+        assert held_now(away, find_discrepancies(away), {}) == {name(1): SlurmId(1)}
+        back = replace(away, continuous_uptime_s=GRACE_S - 1)  # the spool is being delivered
+        assert only(back).kind is DiscrepancyKind.MISSING
+        assert held_now(back, find_discrepancies(back), {name(1): SlurmId(1)}) == {name(1): SlurmId(1)}
+        assert only(replace(away, continuous_uptime_s=GRACE_S)).kind in (
+            DiscrepancyKind.LOST,
+            DiscrepancyKind.FORGOTTEN,
+        )
+
+
+def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
+    view = gone(known(), age_s=GRACE_S, told={name(1)})
+    assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
+
+
+def test_compare__another_job_has_the_id__ours_is_missing() -> None:
+    for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
+        assert [job.job_id for job in missing(seeing(known(slurm_submit_s=1000), rows=[other]))] == [name(1)]
+    renamed = row(name="mine", submit_s=1000)
+    assert missing(seeing(known(slurm_submit_s=1000), rows=[renamed])) == []
+    requeued = row(submit_s=2000)
+    assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
+
+
+def test_compare__nobody_saw_the_job_and_its_id_was_given_again__the_row_is_not_its_own() -> None:
+    first = known(state=State.QUEUED, open=POLLED)
+    assert [job.job_id for job in missing(seeing(first, rows=[row(name=name(2))]))] == [name(1)]
+
+
+def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
+    """By its script, or by its time where the login node cannot name its user."""
+    unnamed = row(user="nobody", comment="none")
+    for job, listed in ((known(), row(name="mine")), (known(slurm_submit_s=1000), unnamed)):
+        view = seeing(job, rows=[listed], suspects={f"missing {name(1)}": GRACE_S})
+        assert find_discrepancies(replace(view, asked={name(1): listed.seen})) == []
+        other = replace(listed.seen, elapsed_s=99)
+        assert [found.kind for found in find_discrepancies(replace(view, asked={name(1): other}))] == [
+            DiscrepancyKind.CONTRADICTED
+        ]
+    ended = row(name="mine", state="COMPLETED")
+    view = replace(seeing(known(), rows=[ended]), asked={name(1): ended.seen})
+    assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.LOST_END]
+
+
+def test_compare__many_renamed_and_recognised__the_one_that_is_lost_is_not_held_for_them() -> None:
+    jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
+    asked = {name(number): listed.seen for number, listed in enumerate(rows, start=1)}
+    view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), asked={**asked, name(8): None})
+    assert found(view) == [(DiscrepancyKind.LOST, name(8))]
+
+
+def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
+    many = [known(number) for number in range(1, MIN_LOST_JOBS + 2)]
+    assert {finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))} == {DiscrepancyKind.HELD}
+    few = many[:MIN_LOST_JOBS]
+    assert {finding.kind for finding in find_discrepancies(gone(*few, age_s=GRACE_S))} == {DiscrepancyKind.LOST}
+    empty = gone(known(), age_s=GRACE_S, slurm={})
+    assert (only(empty).kind, only(empty).events) == (DiscrepancyKind.HELD, ())
+    assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
+
+
+def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
+    job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
+    away = replace(gone(job, age_s=GRACE_S, slurm={}), asked={})  # accounting does not answer
+    assert held_now(away, find_discrepancies(away), before) == {name(1): SlurmId(1)}
+    blind = replace(away, slurm=None)
+    assert held_now(blind, find_discrepancies(blind), before) == {name(1): SlurmId(1)}
+    lost = gone(job, age_s=GRACE_S)
+    assert held_now(lost, find_discrepancies(lost), before) == {}
+    back = seeing(job, rows=[row()], suspects=away.suspects)
+    assert held_now(back, find_discrepancies(back), before) == {}
+
+
+def test_compare__slurm_forgot_what_it_had_just_taken__submitted_again_only_when_nothing_was_seen() -> None:
+    waits, sure = known(**WAITS), GRACE_S * 2
+    view = gone(waits, age_s=sure, slurm={})  # also when it has lost all
+    assert [job.job_id for job in pending_and_missing(view)] == [name(1)]
+    forgotten = only(replace(view, traces={name(1): Trace.NONE}))
+    assert (forgotten.kind, forgotten.events) == (DiscrepancyKind.FORGOTTEN, (SubmissionLostBySlurm(SlurmId(1)),))
+    assert only(replace(view, traces={name(1): Trace.UNSURE})).kind is DiscrepancyKind.HELD
+    assert only(gone(waits, age_s=sure, traces={name(1): Trace.SOME})).kind is DiscrepancyKind.LOST
+    assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, ())  # not looked for yet
+    ran = gone(known(), age_s=sure, traces={name(1): Trace.NONE})
+    assert (pending_and_missing(ran), only(ran).kind) == ([], DiscrepancyKind.LOST)
+    for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, steady_s=GRACE_S - 1)):
+        assert pending_and_missing(too_early) == []
+        assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is DiscrepancyKind.MISSING
+    assert pending_and_missing(gone(known(heard=True, **WAITS), age_s=sure)) == []
+    assert pending_and_missing(replace(view, asked={})) == []
+
+
+def forgetful(number: int, saved: int, **changes: Any) -> Snapshot:
+    """SLURM lists another job, and none of ours, which waited; of some of them slurmctld had written down that it has them."""
+    jobs = [known(place, **WAITS) for place in range(1, number + 1)]
+    traces = {job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE for job in jobs if job.slurm_id}
+    some = frozenset(name(place) for place in range(1, saved + 1))
+    return replace(gone(*jobs, age_s=GRACE_S * 2, traces=traces, saved=some), **changes)
+
+
+def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> None:
+    lost = forgetful(8, saved=MIN_LOST_JOBS + 1)
+    assert lost.slurm_lost_state
+    assert {kind for kind, _ in found(lost)} == {DiscrepancyKind.HELD}
+    assert not any(finding.events for finding in find_discrepancies(lost))
+    assert replace(lost, suspects={}).slurm_lost_state  # at the first sight
+    killed = forgetful(8, saved=0)  # they were all submitted in the last seconds of a slurmctld that was killed
+    assert not killed.slurm_lost_state
+    assert {kind for kind, _ in found(killed)} == {DiscrepancyKind.FORGOTTEN}
+
+
+def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_follows() -> None:
+    few = forgetful(8, saved=MIN_LOST_JOBS)
+    assert not few.slurm_lost_state
+    kinds = [kind for kind, _ in found(few)]
+    assert (kinds.count(DiscrepancyKind.HELD), kinds.count(DiscrepancyKind.FORGOTTEN)) == (MIN_LOST_JOBS, 5)
+
+
+def test_lost_its_memory__what_speaks_against_it() -> None:
+    lost = forgetful(8, saved=8)
+    assert replace(lost, slurm={}).slurm_lost_state
+    assert not replace(lost, asked={}).slurm_lost_state  # accounting has not answered
+    ended = JobRecord(SlurmId(1), "COMPLETED", 60, 0)
+    assert not replace(lost, asked=dict.fromkeys(lost.asked, ended)).slurm_lost_state
+    heard = {job_id: replace(job, heard=True) for job_id, job in lost.jobs.items()}
+    assert not replace(lost, jobs=heard).slurm_lost_state
+    many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
+    rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
+    assert not replace(lost, jobs=many, slurm=rows).slurm_lost_state  # less than a tenth
+
+
+def test_lost_its_memory__nothing_is_listed_but_ids_go_on__a_few_have_ended_and_were_forgotten_in_time() -> None:
+    last = forgetful(2, saved=2, slurm={})
+    assert last.slurm_lost_state
+    assert replace(last, first_id=2).slurm_lost_state  # the second job had that id
+    gone_on = replace(last, first_id=3)
+    assert not gone_on.slurm_lost_state
+    assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.HELD}
+    assert forgetful(MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_id=100).slurm_lost_state
+
+
+def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
+    view = forgetful(8, saved=0)
+    assert view.knows_all_it_had_saved
+    assert not replace(view, saved=None).knows_all_it_had_saved  # others were asked for first
+    assert not forgetful(8, saved=1).knows_all_it_had_saved
+    assert not replace(view, slurm=None).knows_all_it_had_saved
+
+
+def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
+    suspects = {f"missing {name(1)}": 500.0, f"not_ours {name(2)}": 400.0}
+    blind = seeing(known(1), known(2), suspects=suspects, slurm=None, chain=None)
+    assert doubts(blind, find_discrepancies(blind)) == suspects
+    unanswered = seeing(known(1), rows=[row(99)], suspects=suspects)
+    assert doubts(unanswered, find_discrepancies(unanswered)) == {f"missing {name(1)}": 500.0}
+    seen = seeing(known(1), known(2), rows=[row(1), row(2)], suspects=suspects)
+    assert doubts(seen, find_discrepancies(seen)) == {}
+
+
+SETTLED: dict[str, Any] = {"chain_status": ChainStatus.FINISHED, "open": frozenset[EffectKind]()}
+
+
+def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
+    view = seeing(known(state=State.SETTLED, **SETTLED), rows=[row()])
+    assert (only(view).events, only(view).cancel) == ((EffectMissing(EffectKind.CANCEL),), None)
+    already = known(state=State.SETTLED, chain_status=ChainStatus.FINISHED, open=frozenset({EffectKind.CANCEL}))
+    assert find_discrepancies(seeing(already, rows=[row()])) == []
+    assert find_discrepancies(replace(view, chain=None)) == []
+    assert find_discrepancies(replace(view, chain={name(1): standing()})) == []  # the contract says that it is hot
+    another = row(name="other", comment="")
+    assert find_discrepancies(seeing(known(state=State.SETTLED, **SETTLED), rows=[another])) == []
+    renamed = known(state=State.SETTLED, slurm_submit_s=1000, **SETTLED)
+    assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.RUNS_ON
+
+
+def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> None:
+    orphan, cold = row(5), standing(ChainStatus.CANCELLED)
+    view = seeing(rows=[orphan], chain={name(5): cold})
+    assert (only(view).kind, only(view).cancel) == (DiscrepancyKind.RUNS_ON, SlurmId(5))
+    for chain in (
+        {name(5): standing()},
+        {name(5): replace(cold, provider=OTHERS)},
+        {name(5): replace(cold, customer=Address(STRANGER))},
+    ):
+        assert [finding.cancel for finding in find_discrepancies(replace(view, chain=chain))] == [None]
+    assert find_discrepancies(replace(view, chain={})) == []
+    for other in (row(5, comment="benchmark"), row(5, name="benchmark"), row(5, comment="supervisor there:3000")):
+        assert find_discrepancies(seeing(rows=[other], chain={name(5): cold})) == []
+    assert find_discrepancies(seeing(rows=[row(5, "COMPLETED")], chain={name(5): cold})) == []
+
+
+def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
+    view = seeing(known(1), rows=[row(1), row(2, number=1)])
+    first = only(view)
+    assert (first.kind, first.cancel, doubts(view, [first])) == (
+        DiscrepancyKind.DOUBLE,
+        None,
+        {f"double {name(1)} 2": 0.0},
+    )
+    assert doubts(replace(view, suspects={f"double {name(1)} 2": 9.0}, slurm=None), []) == {f"double {name(1)} 2": 9.0}
+    again = replace(view, suspects={f"double {name(1)} 2": GRACE_S})
+    assert (only(again).kind, only(again).cancel) == (DiscrepancyKind.DOUBLE, SlurmId(2))
+    strangers = row(2, number=1, user=STRANGER)
+    assert [finding.cancel for finding in find_discrepancies(seeing(known(1), rows=[row(1), strangers]))] == [None]
+
+
+def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -> None:
+    assert find_discrepancies(seeing(known(1), known(2), rows=[row(1), row(2, number=1)])) == []
+
+
+def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> None:
+    lost, new = known(1, slurm_id=SlurmId(7), slurm_submit_s=500), known(2, slurm_id=SlurmId(7), slurm_submit_s=1000)
+    for jobs in ((lost, new), (new, lost)):  # one of them is the last with that id
+        view = seeing(*jobs, rows=[row(7, number=2)], suspects={f"double {name(2)} 7": GRACE_S})
+        assert find_discrepancies(view) == []
+        assert [job.job_id for job in missing(view)] == [name(1)]
+
+
+CLAIM = Claimed(
+    job_id=name(1),
+    customer=CUSTOMER,
+    provider=US,
+    claim_key="tx:0",
+    definition=Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""),
+    time_limit_min=10,
+)
+
+
+def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:
+    running, scheduled = standing(), standing(ChainStatus.SCHEDULED)
+    saw = ChainStatusObserved(ChainStatus.RUNNING)
+    for hot, rows, events in (
+        (scheduled, [], (CLAIM,)),
+        (scheduled, [row(7, number=1)], (CLAIM, ExistingSlurmJobAdopted(SlurmId(7)))),
+        (scheduled, [row(7, "CANCELLED", number=1)], (CLAIM,)),
+        (running, [row(7, number=1)], (CLAIM, saw, ExistingSlurmJobAdopted(SlurmId(7)))),
+        (running, [row(7, number=1, user=STRANGER)], (CLAIM, saw, ExistingSlurmJobAdopted(None))),
+        (running, [], (CLAIM, saw, ExistingSlurmJobAdopted(None))),
+    ):
+        view = seeing(rows=rows, claims={name(1): CLAIM}, chain={name(1): hot})
+        assert only(view).events == events
+        assert find_discrepancies(replace(view, slurm=None)) == []
+        assert DiscrepancyKind.NEVER_SEEN not in {
+            finding.kind for finding in find_discrepancies(replace(view, remembered=None))
+        }
+    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+        assert never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold})) == []
+
+
+def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> None:
+    view = seeing(rows=[row(7, number=1)], others={name(1): "ab" * 8}, chain={name(1): standing()})
+    assert found(view) == [(DiscrepancyKind.ANOTHERS, name(1)), (DiscrepancyKind.STRAY, name(1))]
+    assert not [finding for finding in find_discrepancies(view) if finding.events or finding.cancel]
+    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+        assert DiscrepancyKind.ANOTHERS not in dict(found(replace(view, chain={name(1): cold})))
+    assert find_discrepancies(replace(view, chain=None)) == []
+
+
+def test_unexplained__batch_jobs_of_the_customer_that_ran_and_are_nobodys() -> None:
+    rows = [
+        row(7, number=7),
+        row(8, number=8, user=STRANGER),
+        row(9, number=9, batch=False),
+        row(10, "CANCELLED", number=10),
+        row(11, "FAILED", number=11),
+        row(12, number=12),
+    ]
+    view = seeing(known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()})
+    assert [job.slurm_id for job in unexplained(view)] == [7, 11]
+    assert unexplained(replace(view, claims={})) == []
+    renamed = replace(view, remembered={name(1): SlurmId(7)})
+    assert [
+        finding.slurm_id for finding in find_discrepancies(renamed) if finding.kind is DiscrepancyKind.NEVER_SEEN
+    ] == [7]
+
+
+def test_compare__an_effect_that_should_be_open__is_opened() -> None:
+    for state, kind in (
+        (State.CLAIMED, EffectKind.FETCH),
+        (State.READY, EffectKind.SUBMIT),
+        (State.SUBMITTING, EffectKind.SUBMIT),
+        (State.QUEUED, EffectKind.POLL_SLURM),
+        (State.RUNNING, EffectKind.POLL_SLURM),
+        (State.ENDED, EffectKind.REPORT),
+        (State.REFUSED, EffectKind.RETURN_JOB),
+    ):
+        job = known(state=state, open=frozenset(set(EffectKind) - {kind}))
+        assert only(seeing(job, rows=[row(1, "PENDING")])).events == (EffectMissing(kind),)
+        assert find_discrepancies(seeing(replace(job, open=frozenset(EffectKind)), rows=[row(1, "PENDING")])) == []
+    unreported = known(chain_status=ChainStatus.SCHEDULED, open=POLLED)
+    assert only(seeing(unreported, rows=[row()])).events == (EffectMissing(EffectKind.REPORT),)
+    assert only(seeing(known(cancel_requested=True), rows=[row()])).events == (EffectMissing(EffectKind.CANCEL),)
+
+
+HOT = [state for state in State if state is not State.SETTLED]
+JOBS = st.builds(
+    known,
+    st.integers(1, 6),
+    st.sampled_from(HOT),
+    slurm_id=st.none() | st.integers(1, 8).map(SlurmId),
+    heard=st.booleans(),
+    parked=st.sampled_from([frozenset[EffectKind](), POLLED]),
+    slurm_submit_s=st.sampled_from([None, 1000, 2000]),
+)
+ROWS = st.builds(
+    row,
+    st.integers(1, 8),
+    st.sampled_from(["RUNNING", "PENDING", "COMPLETED", "CANCELLED", "COMPLETING"]),
+    st.integers(1, 8),
+    user=st.sampled_from([CUSTOMER, STRANGER]),
+    comment=st.sampled_from([MARK, "benchmark"]),
+)
+CHAIN = st.dictionaries(
+    st.integers(1, 8).map(name),
+    st.builds(standing, st.sampled_from(ChainStatus), st.sampled_from([US, OTHERS])),
+    max_size=8,
+)
+VIEWS = st.builds(
+    lambda jobs, rows, chain, old, traces: seeing(
+        *jobs,
+        rows=rows,
+        chain=chain,
+        asked={job.job_id: None for job in jobs},
+        traces=traces,
+        suspects={
+            doubt: GRACE_S
+            for job in jobs
+            for doubt in (f"missing {job.job_id}", *(f"double {job.job_id} {listed.slurm_id}" for listed in rows))
+        }
+        if old
+        else {},
+    ),
+    st.lists(JOBS, max_size=6, unique_by=lambda job: job.job_id),
+    st.lists(ROWS, max_size=8, unique_by=lambda listed: listed.slurm_id),
+    CHAIN,
+    st.booleans(),
+    st.dictionaries(st.integers(1, 6).map(name), st.sampled_from(Trace), max_size=6),
+)
+
+
+@given(VIEWS)
+def test_compare__whatever_is_seen__cancels_only_jobs_with_our_mark_and_none_that_a_hot_job_is_known_by(
+    view: Snapshot,
+) -> None:
+    assert view.slurm is not None
+    for finding in find_discrepancies(view):
+        if finding.cancel is not None:
+            listed = view.slurm[finding.cancel]
+            assert (listed.comment, listed.user, listed.name) == (MARK, CUSTOMER, finding.job_id)
+            by_id = [job for job in view.jobs.values() if job.slurm_id == finding.cancel and not job.is_final]
+            assert all(job.job_id != finding.job_id for job in by_id)
+
+
+@given(VIEWS)
+def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothing(view: Snapshot) -> None:
+    blind_to_slurm = find_discrepancies(replace(view, slurm=None))
+    assert not any(
+        isinstance(event, SlurmJobMissing | ExistingSlurmJobAdopted)
+        for found in blind_to_slurm
+        for event in found.events
+    )
+    assert all(found.cancel is None for found in blind_to_slurm)
+    blind_to_chain = find_discrepancies(replace(view, chain=None))
+    assert not any(isinstance(event, ChainStatusObserved) for found in blind_to_chain for event in found.events)
+    assert all(found.cancel is None or found.kind is DiscrepancyKind.DOUBLE for found in blind_to_chain)
+    unsure = find_discrepancies(replace(view, asked={}))
+    assert not any(isinstance(event, SlurmJobMissing) for found in unsure for event in found.events)
+
+
+@given(VIEWS)
+def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(view: Snapshot) -> None:
+    lost = [found for found in find_discrepancies(view) if found.kind is DiscrepancyKind.LOST]
+    assert len(lost) <= MIN_LOST_JOBS
+    assert view.slurm or not lost
+
+
+@given(VIEWS)
+def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snapshot) -> None:
+    for finding in find_discrepancies(view):
+        if any(isinstance(event, SubmissionLostBySlurm) for event in finding.events):
+            job = view.jobs[finding.job_id]
+            assert (job.state, job.chain_status, job.heard) == (State.QUEUED, ChainStatus.SCHEDULED, False)
+            assert view.traces[job.job_id] is Trace.NONE
+            assert view.again(DiscrepancyKind.MISSING, job.job_id)
+            assert job in missing(view)
+
+
+PAID = Paid(Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash=""), 10, "main")
+AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="main")
+
+
+@pytest.mark.parametrize(
+    ("job", "size", "submit_s", "found"),
+    [
+        ({}, AS_PAID, 1000, []),
+        ({}, replace(AS_PAID, limit_min=5, cpus=0), 1000, []),
+        ({}, replace(AS_PAID, limit_min=600), 1000, [DiscrepancyKind.MORE_THAN_PAID]),
+        ({}, replace(AS_PAID, gpus=2), 1000, [DiscrepancyKind.MORE_THAN_PAID]),
+        ({}, AS_PAID, 1075, [DiscrepancyKind.RUNS_AGAIN]),
+        ({"slurm_submit_s": None}, AS_PAID, 1075, []),
+        (
+            {"stopped": True, "open": frozenset({EffectKind.POLL_SLURM, EffectKind.CANCEL})},
+            replace(AS_PAID, gpus=2),
+            1000,
+            [],
+        ),
+        ({"parked": frozenset({EffectKind.POLL_SLURM})}, replace(AS_PAID, gpus=2), 1000, []),
+    ],
+)
+def test_size_and_runs__not_as_the_ledger_has_them__the_witness_looks(
+    job: dict[str, Any], size: Size, submit_s: int, found: list[DiscrepancyKind]
+) -> None:
+    seen = JobRecord(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)
+    about: dict[str, Any] = {"paid": PAID, "slurm_submit_s": 1000} | job
+    view = seeing(known(**about), rows=[row(seen=seen, submit_s=submit_s)])
+    findings = find_discrepancies(view)
+    assert [finding.kind for finding in findings] == found
+    assert all(finding.events == (EffectMissing(EffectKind.POLL_SLURM),) for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_foreign"),
+    [
+        ({}, False),  # the ledger's own
+        ({"slurm_id": SlurmId(2)}, True),
+        ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
+        ({"slurm_id": SlurmId(2), "user": "alice"}, False),
+        ({"slurm_id": SlurmId(2), "seen": JobRecord(SlurmId(2), "COMPLETED", 60, 0)}, False),
+        ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
+        ({"slurm_id": SlurmId(2), "name": name(3), "user": STRANGER}, True),
+        ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),
+    ],
+)
+def test_foreign__jobs_of_customers_that_nothing_explains(changes: dict[str, Any], is_foreign: bool) -> None:
+    listed = replace(row(), **({"user": CUSTOMER} | changes))
+    jobs = {name(1): known(), name(3): known(3, State.SUBMITTING, slurm_id=None)}
+    view = Snapshot(provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed})
+    assert bool(foreign(view)) is is_foreign

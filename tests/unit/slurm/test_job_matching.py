@@ -1,0 +1,185 @@
+"""An id is not a job: whose record is it?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.job_matching import (
+    UNKNOWN,
+    UNNAMED,
+    UNREAD,
+    MatchRequest,
+    MatchResult,
+    Record,
+    accounted_record,
+    listed_record,
+    match_jobs,
+)
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.sacct import SacctRow, accounted_jobs
+from supervisor_tasks.slurm.squeue import SqueueRow
+from tests.unit.slurm.test_parsers import MARK, recorded, seen_jobs
+
+USER = Address("0x" + "ab" * 20)
+AT_S = 1_795_285_686
+OURS, OTHER = JobId("0x" + "1" * 64), JobId("0x" + "2" * 64)
+JOB = MatchRequest(job_id=OURS, slurm_id=SlurmId(7), user=USER, submit_s=None)
+KNOWN = replace(JOB, submit_s=AT_S)
+SEEN = JobRecord(SlurmId(7), "RUNNING", 3, 0, "None", USER, AT_S)
+ENDED = replace(SEEN, state="COMPLETED", ended_s=AT_S + 9)
+
+
+def listed(seen: JobRecord = SEEN, name: str = OURS, *, batch: bool = True) -> Record:
+    return listed_record(SqueueRow(seen.slurm_id, seen.user, name, "", "", seen.submit_s, seen, batch))
+
+
+def accounted(seen: JobRecord = ENDED, job_id: JobId = OURS) -> Record:
+    return accounted_record(SacctRow(seen, f"sbatch --parsable --job-name={job_id} --output={job_id}.log"))
+
+
+def recognised(
+    wanted: MatchRequest, *records: Record, scripts: Mapping[SlurmId, JobId | None] | None = None
+) -> MatchResult:
+    """`scripts` are what batch scripts say; None is that they are not to be asked for."""
+
+    def ask(_: Sequence[SlurmId]) -> Mapping[SlurmId, JobId | None]:
+        assert scripts is not None, "scripts are not asked for"
+        return scripts
+
+    return match_jobs([wanted], records, ask)[wanted.job_id]
+
+
+def test_known_time__same__is_ours_whatever_it_is_called_and_whoever_slurm_says_that_the_user_is() -> None:
+    for seen in (SEEN, replace(SEEN, user=""), replace(SEEN, user="renamed")):
+        assert recognised(KNOWN, listed(seen, "renamed")) == MatchResult(seen)
+
+
+def test_known_time__another__is_a_later_job_of_the_same_id_even_of_the_same_user_and_name() -> None:
+    assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
+
+
+def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -> None:
+    again = replace(SEEN, submit_s=AT_S + 60, restarts=1)
+    assert recognised(KNOWN, listed(again)) == MatchResult(again)
+    assert recognised(KNOWN, listed(again, "renamed"), scripts={SlurmId(7): OURS}) == MatchResult(again)
+    assert recognised(KNOWN, listed(again, "his own"), scripts={SlurmId(7): None}) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, user="0xcd"))) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, user=""))) == MatchResult(unclear=UNNAMED)
+    assert recognised(replace(KNOWN, id_is_anothers=True), listed(again), scripts={SlurmId(7): OTHER}) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, submit_s=AT_S - 60))) == UNKNOWN
+
+
+@pytest.mark.parametrize("off_s", [-86_400, -1, 0, 3, 86_400])
+def test_first_look__user_and_name_fit__is_ours_whatever_the_clocks_say(off_s: int) -> None:
+    seen = replace(SEEN, submit_s=AT_S + off_s)
+    assert recognised(JOB, listed(seen)) == MatchResult(seen)
+
+
+def test_first_look__of_another_user__is_not_ours() -> None:
+    assert recognised(JOB, listed(replace(SEEN, user="0x" + "cd" * 20))) == UNKNOWN
+    assert recognised(JOB, accounted(replace(ENDED, user="0x" + "cd" * 20))) == UNKNOWN
+
+
+def test_first_look__user_cannot_be_resolved__cannot_be_told() -> None:
+    for record in (listed(replace(SEEN, user="")), accounted(replace(ENDED, user=""))):
+        assert recognised(JOB, record) == MatchResult(unclear=UNNAMED)
+
+
+@pytest.mark.parametrize("name", [OTHER, "renamed", ""])
+def test_first_look__of_another_name__its_script_decides(name: str) -> None:
+    assert recognised(JOB, listed(name=name), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)
+    assert recognised(JOB, listed(name=name), scripts={SlurmId(7): OTHER}) == UNKNOWN
+    assert recognised(JOB, listed(name=name), scripts={SlurmId(7): None}) == UNKNOWN
+    assert recognised(JOB, listed(name=name), scripts={}) == MatchResult(unclear=UNREAD)
+
+
+def test_first_look__of_a_job_without_a_script__is_not_ours_whatever_it_is_called() -> None:
+    assert recognised(JOB, listed(batch=False)) == UNKNOWN
+
+
+def test_first_look__id_is_a_later_jobs__its_script_decides_whatever_it_is_called() -> None:
+    lost = replace(JOB, id_is_anothers=True)
+    assert recognised(lost, listed(), scripts={SlurmId(7): OTHER}) == UNKNOWN
+    assert recognised(lost, listed(), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)
+
+
+def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
+    later = replace(ENDED, submit_s=AT_S + 2, state="FAILED")
+    for wanted in (JOB, replace(JOB, id_is_anothers=True)):
+        assert recognised(wanted, accounted(later, OTHER)) == UNKNOWN
+        assert recognised(wanted, accounted(later, OTHER), accounted()) == MatchResult(ENDED)
+
+
+def test_id_of_a_job_submitted_later__is_not_ours_but_in_accountings_older_record() -> None:
+    lost = replace(KNOWN, id_is_anothers=True)
+    later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
+    assert recognised(lost, accounted(later, OTHER)) == UNKNOWN
+    assert recognised(lost, accounted(), accounted(later, OTHER)) == MatchResult(ENDED)
+
+
+def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one() -> None:
+    first = replace(ENDED, state="REQUEUED", ended_s=AT_S + 60)
+    second = replace(ENDED, state="NODE_FAIL", submit_s=AT_S + 60, ended_s=AT_S + 90)
+    third = replace(ENDED, submit_s=AT_S + 91, ended_s=AT_S + 99)
+    stranger = replace(ENDED, submit_s=AT_S + 500, state="FAILED")
+    last = replace(third, earlier_s=first.elapsed_s + second.elapsed_s, earlier_runs=2)
+    records = tuple(map(accounted, (stranger, third, second, first)))
+    assert recognised(KNOWN, *records) == MatchResult(last)
+    for later in (second, third):  # the ledger may know a later run only
+        assert recognised(replace(KNOWN, submit_s=later.submit_s), *records) == MatchResult(last)
+    assert recognised(KNOWN, *map(accounted, (first, stranger))) == MatchResult(first)
+    waiting = replace(third, state="PENDING", user="root", ended_s=None)  # as sacct shows one that root has requeued
+    until = replace(first, ended_s=AT_S + 91)
+    assert recognised(KNOWN, accounted(until), accounted(waiting)) == MatchResult(until)
+
+
+def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None:
+    first = replace(ENDED, state="RESIZING", elapsed_s=60, ended_s=AT_S + 100)
+    second = replace(first, elapsed_s=7, submit_s=AT_S + 100, ended_s=AT_S + 108)
+    third = replace(ENDED, elapsed_s=5, submit_s=AT_S + 108, ended_s=AT_S + 113)
+    whole = replace(third, elapsed_s=72, submit_s=AT_S)  # as slurmctld shows it, by which it is known from then on
+    for wanted in (JOB, KNOWN):
+        assert recognised(wanted, *map(accounted, (third, second, first))) == MatchResult(whole)
+    assert recognised(KNOWN, accounted(first)) == MatchResult(first)  # its second part is on its way
+    assert recognised(KNOWN, accounted(first), accounted(replace(second, user="0xcd"))) == MatchResult(first)
+    again = replace(ENDED, elapsed_s=4, submit_s=AT_S + 114, ended_s=AT_S + 120)
+    requeued = replace(third, state="REQUEUED")
+    assert recognised(KNOWN, *map(accounted, (first, second, requeued, again))) == MatchResult(
+        replace(again, earlier_s=72, earlier_runs=1)
+    )
+
+
+def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() -> None:
+    whole = seen_jobs(recorded("squeue-resized-ended"))[SlurmId(1)]
+    job = MatchRequest(job_id=JobId(f"0x{1:064}"), slurm_id=whole.slurm_id, user=USER, submit_s=whole.submit_s)
+
+    def sight(name: str) -> tuple[str, int, int]:
+        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), MARK))).seen
+        assert seen is not None
+        return seen.state, seen.elapsed_s, seen.exit_status
+
+    assert sight("sacct-resized") == ("RUNNING", 10, 0)
+    assert sight("sacct-resized-ended") == (whole.state, whole.elapsed_s, whole.exit_status) == ("FAILED", 13, 3 * 256)
+
+
+def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> None:
+    asked: list[list[SlurmId]] = []
+
+    def ask(slurm_ids: Sequence[SlurmId]) -> Mapping[SlurmId, JobId | None]:
+        asked.append(list(slurm_ids))
+        return {}
+
+    jobs = [replace(JOB, job_id=JobId(f"0x{number:064x}"), slurm_id=SlurmId(number)) for number in range(100)]
+    names = {job.slurm_id: job.job_id if job.slurm_id % 50 else "renamed" for job in jobs}
+    records = [listed(replace(SEEN, slurm_id=job.slurm_id), names[job.slurm_id]) for job in jobs]
+    sights = match_jobs(jobs, records, ask)
+    assert asked == [[0, 50]]
+    assert sum(sight.seen is not None for sight in sights.values()) == 98
+
+
+def test_two_jobs_of_one_id__each_script_is_asked_for_once_and_each_job_is_told() -> None:
+    lost, later = JOB, replace(JOB, job_id=OTHER)
+    sights = match_jobs([lost, later], [listed(name="renamed")], lambda _: {SlurmId(7): OTHER})
+    assert sights == {OURS: UNKNOWN, OTHER: MatchResult(SEEN)}

@@ -1,0 +1,104 @@
+"""A job is recognised by what its owner cannot write."""
+
+import pytest
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.commands import script_mark
+from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
+from supervisor_tasks.slurm.script_matching import (
+    MOST_SCRIPTS,
+    ScriptSearch,
+    candidates,
+    has_job_name,
+    job_id_in_header,
+    recognised,
+    script_heads,
+    was_rejected,
+    written_at,
+)
+from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
+from tests.slurm_samples import squeue_sample
+from tests.unit.slurm.test_squeue import DATA
+
+MARK = "4f1d0c9ab3"
+OURS = JobId("0x" + "a" * 64)
+OTHER = JobId("0x" + "b" * 64)
+
+
+def recorded(name: str) -> str:
+    return (DATA / f"{name}-slurm-22.05.8.txt").read_text()
+
+
+def listing() -> dict[SlurmId, SqueueRow]:
+    return listed_jobs(CommandAnswer(0, squeue_sample("squeue-listing"), ""), MARK)
+
+
+def test_calls_itself__renamed__its_output_still_tells() -> None:
+    assert listing()[SlurmId(3)].name == "renamed"
+    assert [slurm_id for slurm_id, job in listing().items() if has_job_name(job, OURS)] == [3]
+
+
+def test_script_heads__recorded__second_lines_of_the_scripts_that_there_are() -> None:
+    heads = script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script"), ""), MARK)
+    assert heads == {3: script_mark(OURS), 4: "#marker", 7: "#marker", 9: "# This script was created by sbatch --wrap."}
+
+
+@pytest.mark.parametrize("first", ["#!/bin/sh\x0b" + script_mark(OURS), "#!/bin/sh\r" + script_mark(OURS)])
+def test_script_heads__line_that_only_looks_like_two__is_one(first: str) -> None:
+    heads = script_heads(CommandAnswer(0, f"{MARK} 3 {first}\ntrue\n{MARK} end\n", ""), MARK)
+    assert heads == {3: "true"}
+
+
+def test_script_heads__cut_off__is_an_error() -> None:
+    with pytest.raises(SlurmUnavailableError):
+        script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script")[:-3], ""), MARK)
+
+
+def sought(job_id: JobId = OURS, **owners: JobId) -> ScriptSearch:
+    user = Address("0x" + "ab" * 20)
+    return ScriptSearch(job_id, user, 100.0, {SlurmId(int(number[1:])): {owner} for number, owner in owners.items()})
+
+
+def test_suspects__what_calls_itself_so_and_what_came_since__but_no_other_job_of_ours() -> None:
+    rows, late = listing().values(), listing()[SlurmId(9)].submit_s + 100.0
+    assert {job.slurm_id for job in sought().suspects(rows, late)} == {3, 9, 10}
+    assert {job.slurm_id for job in sought(_3=OURS, _9=OTHER).suspects(rows, late)} == {3, 10}
+    assert {job.slurm_id for job in sought(OTHER).suspects(rows, late)} == {9, 10}
+
+
+def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none() -> None:
+    jobs = [listing()[SlurmId(number)] for number in (3, 9)]
+    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OURS), SlurmId(9): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(9): script_mark(OURS), SlurmId(3): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True  # it calls itself so, and has no script
+    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OTHER), SlurmId(9): "true"}, set()) is False
+    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # nobody knows what 9 is
+    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
+    assert recognised(OTHER, jobs * MOST_SCRIPTS, {}, set()) is None
+
+
+def test_written_at__each_file_its_own_time__whatever_start_up_files_print() -> None:
+    answer = CommandAnswer(
+        0, "welcome\nwritten 17 0xa.log.old\nnot written 19 0xa.log\nwritten 1700000000 0xa.log\n", ""
+    )
+    assert written_at(answer, "0xa.log") == 1_700_000_000
+    assert written_at(answer, "0xb.log") is None
+
+
+def test_marked_job__only_our_own_line() -> None:
+    assert job_id_in_header(script_mark(OURS)) == OURS
+    assert [job_id_in_header(line) for line in ("true", "", f"{script_mark(OURS)} ", f"# another job {OURS}")] == [
+        None
+    ] * 4
+
+
+def test_worth_reading__batch_jobs_since_then() -> None:
+    assert {job.slurm_id for job in candidates(listing().values(), 0)} == {1, 2, 3, 4, 5, 6, 7, 9, 10}
+    late = listing()[SlurmId(9)].submit_s
+    assert {job.slurm_id for job in candidates(listing().values(), late)} == {9, 10}
+
+
+def test_was_rejected__only_what_never_ran() -> None:
+    assert was_rejected(JobRecord(SlurmId(1), "FAILED", 0, 256, "BadConstraints"))
+    assert not was_rejected(JobRecord(SlurmId(1), "FAILED", 5, 256, "BadConstraints"))
+    assert not was_rejected(JobRecord(SlurmId(1), "FAILED", 0, 256, "NonZeroExitCode"))

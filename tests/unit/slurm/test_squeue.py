@@ -1,0 +1,137 @@
+"""All jobs in one question: what owners write forges nothing."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
+from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, squeue_all, squeue_by_id, squeue_format
+from tests.slurm_samples import squeue_sample
+
+DATA = Path(__file__).parents[2] / "data" / "slurm"
+MARK = "4f1d0c9ab3"  # with which the sample was recorded
+RECORD = (
+    "7",
+    "0xc",
+    "RUNNING",
+    "1:01",
+    "0",
+    "None",
+    "1700000000",
+    "0",
+    "1",
+    "1:00:00",
+    "a name",
+    "supervisor h:1",
+    "/home/0xc/a.log",
+    "1700000001",
+    "main",
+    "normal",
+    "(null)",
+    "(null)",
+    "N/A",
+    "1",
+    "cpu=3,mem=300M,node=1,billing=3,gres/gpu=1",
+    "gres:gpu:1",
+    *("N/A", "N/A", "N/A"),
+    *("0", "*", "100M"),
+)
+
+
+def printed(*records: tuple[str, ...]) -> str:
+    return "".join("".join(f"{field}|{MARK}" for field in record) + "\n" for record in records)
+
+
+def recorded() -> str:
+    return squeue_sample("squeue-listing")
+
+
+def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
+    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), MARK)
+    assert sorted(jobs) == list(range(1, 11))
+    assert jobs[SlurmId(4)].name == "evil\n5MARK0x1MARKRUNNINGMARK0:00MARK"
+    assert jobs[SlurmId(4)].comment == "é\n\x01\t|"
+    assert jobs[SlurmId(5)].name == "n" * 1000
+    assert jobs[SlurmId(5)].stdout.endswith("/0xaa5.log")
+    assert jobs[SlurmId(6)].comment == "supervisor h:1"
+    assert {job.user for job in jobs.values()} == {"0x" + "ab" * 20}
+    assert jobs[SlurmId(9)].seen.exit_status == 768
+    assert jobs[SlurmId(6)].seen.phase is Phase.RUNNING
+    assert [slurm_id for slurm_id, job in jobs.items() if not job.batch] == [8]  # salloc's
+    assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
+
+
+def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() -> None:
+    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), MARK)
+    limits = {1: 5, 2: 1440, 3: 90, 4: 5, 5: 2 * 1440 + 3 * 60 + 4, 6: None, 7: None, 8: 5, 9: 5, 10: 5}
+    assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
+
+
+def test_listed_jobs__nobody_has_a_job__is_empty() -> None:
+    assert listed_jobs(CommandAnswer(0, "", ""), MARK) == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CommandAnswer(1, "", "squeue: error: Unable to contact slurm controller"),
+        CommandAnswer(1, printed(RECORD), ""),
+        CommandAnswer(0, "", "squeue: error: Invalid user: nobody"),
+        CommandAnswer(127, "", "sh: 1: squeue: not found"),
+    ],
+)
+def test_listed_jobs__could_not_ask__is_not_an_empty_list(answer: CommandAnswer) -> None:
+    with pytest.raises(SlurmUnavailableError, match="status"):
+        listed_jobs(answer, MARK)
+
+
+@pytest.mark.parametrize("kept", range(1, len(printed(RECORD)) - 1))
+def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(kept: int) -> None:
+    whole = printed(RECORD)
+    with pytest.raises(SlurmUnavailableError):
+        listed_jobs(CommandAnswer(0, whole + whole[:kept], ""), MARK)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 6, 7])
+def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
+    wrong = (*RECORD[:place], "what", *RECORD[place + 1 :])
+    with pytest.raises(SlurmUnavailableError, match="what"):
+        listed_jobs(CommandAnswer(0, printed(RECORD, wrong), ""), MARK)
+
+
+@pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
+def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
+    record = (*RECORD[:8], flag, *RECORD[9:])
+    assert listed_jobs(CommandAnswer(0, printed(record), ""), MARK)[SlurmId(7)].batch is batch
+
+
+OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0" * len(MARK)))
+
+
+@given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
+def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
+    hostile = (*RECORD[:10], name, comment, path, *RECORD[13:])
+    other = ("8", *RECORD[1:])
+    jobs = listed_jobs(CommandAnswer(0, printed(hostile, other), ""), MARK)
+    assert sorted(jobs) == [7, 8]
+    assert (jobs[SlurmId(7)].name, jobs[SlurmId(7)].comment, jobs[SlurmId(7)].stdout) == (name, comment, path)
+
+
+@given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
+def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
+    try:
+        listed_jobs(CommandAnswer(status, stdout, stderr), MARK)
+    except SlurmUnavailableError:
+        return
+
+
+def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
+    words = squeue_all("/usr/bin/squeue", "0xc")
+    assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
+    assert not [word for word in words if MARK in word]
+    assert squeue_format(MARK).decode().count(MARK) == len(FIELDS)
+    assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == ["--noheader", "--all", "--states=all", "--jobs=1,2"]

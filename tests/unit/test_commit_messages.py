@@ -1,0 +1,46 @@
+"""The hook that checks commit messages."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HOOK = Path(__file__).resolve().parents[2] / ".githooks" / "commit-msg"
+
+
+def checked(tmp_path: Path, message: str) -> tuple[int, str]:
+    file = tmp_path / "message"
+    file.write_text(message)
+    done = subprocess.run([str(HOOK), str(file)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "wallet: cap the replacement fee at the node's limit\n\nWhy, and which test shows it.\n",
+        "slurm/squeue: read one field more\n",
+        "# a comment of git's\ndocs: name the files\n",
+        "Merge branch 'a'\n",
+        "fixup! wallet: cap the fee\n",
+    ],
+)
+def test_message__as_the_project_writes_them__is_taken(tmp_path: Path, message: str) -> None:
+    assert checked(tmp_path, message) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("wallet: " + "x" * 65 + "\n", "at most 72 characters"),
+        ("Cap the fee\n", "an area first"),
+        ("wallet: Cap the fee\n", "an area first"),
+        ("wallet: cap the fee.\n", "no full stop"),
+        ("wallet: cap the fee\nbecause\n", "an empty line"),
+        ("", "an area first"),
+    ],
+)
+def test_message__otherwise__is_refused_with_what_is_expected(tmp_path: Path, message: str, expected: str) -> None:
+    status, told = checked(tmp_path, message)
+    assert status == 1
+    assert expected in told

@@ -1,0 +1,156 @@
+"""The documentation: links lead somewhere, each page is found from README.md, and files and functions that are named exist."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TRACKED = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+PAGES = [name for name in TRACKED if name.endswith(".md")]
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+PACKAGES = (
+    "accounts|benchmarking|chain|cli|config|grid|indexer|jobs|ledger|messaging|monitoring|provider|reconciliation"
+)
+FILE = re.compile(
+    rf"`((?:supervisor_tasks|grpc_callbacks|plugins|tests|devgrid|benchmarks|docker|recovery|slurm|wallet|{PACKAGES})"
+    r"/[\w/.-]+\.(?:py|sh|c|lua|yaml))`"
+)
+MODULE = re.compile(r"`(\w+\.py)`")
+FUNCTION = re.compile(r"^`([A-Za-z_]\w*(?:\.\w+)*)`$")
+
+
+def text_of(page: str) -> str:
+    return (REPOSITORY / page).read_text()
+
+
+def links_of(page: str) -> Iterator[tuple[str, Path, str]]:
+    """The links within the repository: the text, the file, and the heading (none: the file as a whole)."""
+    for text, target, heading in LINK.findall(CODE.sub("", text_of(page))):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            file = REPOSITORY / page if not target else (REPOSITORY / page).parent / target
+            yield text, file.resolve(), heading
+
+
+@cache
+def headings_of(file: Path) -> set[str]:
+    """The headings of a page, as GitHub and mkdocs write them in links."""
+    lines = re.findall(r"^#+ (.*)$", CODE.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page__its_links_and_the_files_that_it_names__are_there(page: str) -> None:
+    text = text_of(page)
+    assert [str(file) for _, file, _ in links_of(page) if not file.exists()] == []
+    assert [(str(file), at) for _, file, at in links_of(page) if at and at not in headings_of(file)] == []
+    roots = REPOSITORY, REPOSITORY / "supervisor_tasks"
+    assert [name for name in FILE.findall(text) if not any((root / name).exists() for root in roots)] == []
+    known = {Path(name).name for name in TRACKED}
+    assert [name for name in MODULE.findall(text) if name not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page__functions_that_it_links_to__are_in_the_linked_file(page: str) -> None:
+    missing = [
+        (named[1], file.name)
+        for text, file, _ in links_of(page)
+        if file.suffix == ".py" and (named := FUNCTION.match(text)) and not defines(file, named[1])
+    ]
+    assert missing == []
+
+
+def defines(file: Path, dotted: str) -> bool:
+    """Whether the file has each part of a name, as a class, a function or a constant."""
+    source = file.read_text()
+    return all(
+        re.search(rf"^\s*(?:async )?(?:def|class) {part}\b|^{part}\b", source, re.M) for part in dotted.split(".")
+    )
+
+
+def test_pages__each__is_found_from_the_readme() -> None:
+    found, new = set[Path](), {REPOSITORY / "README.md"}
+    while new:
+        found |= new
+        pages = [file for file in new if file.suffix == ".md"]
+        new = {
+            file for page in pages for _, file, _ in links_of(str(page.relative_to(REPOSITORY))) if file.is_file()
+        } - found
+    assert [page for page in PAGES if (REPOSITORY / page) not in found] == []
+
+
+LONGEST = 120
+WIDER = {  # pages with longer lines, until they are broken; no page is added
+    "docs/architecture.md",
+    "docs/decisions/0003-owners-words-stand-behind-marks.md",
+    "docs/decisions/0004-a-process-that-stands-still.md",
+    "docs/explanation/benchmark-runs.md",
+    "docs/explanation/job-lifecycle.md",
+    "docs/explanation/liveness.md",
+    "docs/explanation/new-blocks.md",
+    "docs/explanation/outbox-and-leases.md",
+    "docs/explanation/reconciliation.md",
+    "docs/explanation/registration.md",
+    "docs/explanation/reorganisations.md",
+    "docs/explanation/slurm-end-states.md",
+    "docs/explanation/submission-exactly-once.md",
+    "docs/explanation/trust.md",
+    "docs/explanation/wallet.md",
+    "docs/explanation/whose-slurm-job.md",
+    "docs/glossary.md",
+    "docs/how-to/add-an-effect.md",
+    "docs/how-to/configure.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/security.md",
+    "plugins/README.md",
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page__its_lines__have_120_characters_at_most(page: str) -> None:
+    longer = [line for line in text_of(page).splitlines() if len(line) > LONGEST]
+    assert bool(longer) == (page in WIDER), longer[:3]
+
+
+COMMAND = re.compile(r"^supervisor ((?:[a-z-]+ ?)+)", re.MULTILINE)
+CODE_SPAN = re.compile(r"`([^`]+)`")
+REFERENCE = "docs/reference/cli.md"
+
+
+@cache
+def commands() -> frozenset[str]:
+    return frozenset(re.findall(r"^## supervisor ([a-z -]+)$", text_of(REFERENCE), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != REFERENCE])
+def test_page__commands_that_it_shows__are_commands(page: str) -> None:
+    text = text_of(page)
+    shown = [*CODE.findall(text), *CODE_SPAN.findall(CODE.sub("", text))]
+    found = [match[1].split() for part in shown for match in COMMAND.finditer(part.removeprefix("```\n"))]
+    assert [words for words in found if not is_command(words)] == []
+
+
+def is_command(words: list[str]) -> bool:
+    """Whether words begin with a command; a noun alone stands for all of its commands."""
+    below = {command for command in commands() if command.startswith(f"{words[0]} ")}
+    return " ".join(words[:2]) in below if len(words) > 1 and below else words[0] in commands()
+
+
+JOURNEY = re.compile(
+    r"^### [^\n]+\n\n(\d+) functions in (\d+) files, (\d+) trips through Celery\.\n\n(.*?)(?=^#|\Z)", re.M | re.S
+)
+
+
+def test_journeys__their_counts__are_those_of_their_paths() -> None:
+    page = "docs/explanation/job-lifecycle.md"
+    journeys = JOURNEY.findall(text_of(page))
+    assert len(journeys) == 2
+    for functions, files, trips, path in journeys:
+        opened = {(text, target) for text, target, _ in LINK.findall(path) if FUNCTION.match(text)}
+        assert (len(opened), len({target for _, target in opened})) == (int(functions), int(files))
+        assert path.count("(Celery)") == int(trips)
