@@ -4,13 +4,14 @@
 set -uo pipefail
 unset PYTHONDONTWRITEBYTECODE  # without it, a later run collects the tests in half of the time
 cd "$(dirname "$0")/.."
+LIMIT_S=3600 # a run that hangs is stopped by pytest's own interrupt, which tells what failed and what ran
 pytest=$1 workers=$2 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
 run() {
     local name=$1
     shift
-    "$pytest" --slowest-files 10 "$@" | tee "$logs/$name"
+    timeout --foreground --signal INT --kill-after 60 "$LIMIT_S" "$pytest" --slowest-files 10 "$@" | tee "$logs/$name"
 }
 
 # in order (tests/support/plugin.py): the files that take longest come first

@@ -269,5 +269,5 @@ def test_costly__nested_loop_over_many_and_many__is_found(engine: Engine) -> Non
 
 def test_costly__query_without_an_index__is_found(engine: Engine) -> None:
     with plans(engine) as found, engine.connect() as connection:
-        connection.exec_driver_sql("SELECT * FROM jobs WHERE message = 'x'")
+        connection.exec_driver_sql("SELECT * FROM jobs WHERE status_message = 'x'")
     assert len(costly(found)) == 1

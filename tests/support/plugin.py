@@ -1,5 +1,5 @@
 """What pytest learns of this project: how slow the machine is, which tests come first, which need SLURM or a quiet machine,
-what took longest.
+what has failed so far, what took longest.
 
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
@@ -34,6 +34,8 @@ LONGEST_FIRST = (
 HANGS = 2.0  # a test that takes so many times its time-out hangs; waits inside of it end before, and say for what
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
+_running: set[str] = set()
+_config: pytest.Config | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    global _config  # noqa: PLW0603  hooks of reports get none
+    _config = config
     config.addinivalue_line("markers", "slurm: a SLURM runs for it; set at the collection")
     config.addinivalue_line("markers", "slow: `make test-fast` leaves it out")
     config.addinivalue_line(
@@ -95,11 +99,35 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     return done
 
 
-# --- what took longest --------------------------------------------------------------------------------------------------
+# --- what failed, and what runs -------------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(trylast=True)  # after the dot or the letter
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
+    if report.failed and (terminal := _terminal()):  # a run that is cut off before its end must tell, too
+        terminal.write_line(f"\nfailed at its {report.when}: {report.nodeid}")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _running.add(nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _running.discard(nodeid)
+
+
+def pytest_keyboard_interrupt() -> None:
+    if terminal := _terminal():
+        terminal.write_line(f"\nstopped while these ran: {', '.join(sorted(_running))}")
+
+
+def _terminal() -> pytest.TerminalReporter | None:
+    """Where the results are written; xdist's workers write nothing."""
+    return None if _config is None else _config.pluginmanager.get_plugin("terminalreporter")
+
+
+# --- what took longest --------------------------------------------------------------------------------------------------
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
