@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global _config  # noqa: PLW0603  hooks of reports get none
+    global _config  # the hooks of reports get no config
     _config = config
     config.addinivalue_line("markers", "slurm: a SLURM runs for it; set at the collection")
     config.addinivalue_line("markers", "slow: `make test-fast` leaves it out")
