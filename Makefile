@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 4
-WORKFLOW ?= devgrid/workflows/hello-world.yaml
+WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
@@ -143,7 +143,7 @@ soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SE
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
-demo: setup ## run one job from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured)
+demo: setup ## run a job of a minute from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured)
 	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 clean: ## remove what setup built

@@ -110,7 +110,7 @@ def _remove_if_it_can_be_done(folder: Path) -> None:
     """
     for _ in range(TRIES):
         try:
-            _remove(folder)
+            end_and_remove(folder)
             return
         except Exception as error:  # noqa: BLE001  told to the next reader of the folder
             with suppress(OSError), (folder / LOG).open("a") as log:
@@ -137,8 +137,10 @@ def _folders_left(program: int) -> list[Path]:
             return [Path(folder) for folder in folders]
 
 
-def _remove(folder: Path) -> None:
-    """End everything of a grid, politely first: a Postgres that is killed leaves its shared memory behind."""
+def end_and_remove(folder: Path) -> None:
+    """End everything of a grid, also of one that is half dead, politely first: a Postgres that is killed leaves its shared
+    memory behind.
+    """
     if not folder.exists():
         return
     for own in reversed(cluster_folders(folder)):

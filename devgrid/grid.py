@@ -9,21 +9,21 @@ from pathlib import Path
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import BLOCK_PRODUCER, start_chain
-from devgrid.chain.model import Account, ChainPrices, JobDefinition
+from devgrid.chain.model import Account, ChainError, ChainPrices, JobDefinition, Provider
 from devgrid.cluster.cluster import FIRST_PROVIDER, GridCluster, join_grid, load_cluster, start_login_side
 from devgrid.cluster.ldap import Ldap
 from devgrid.cluster.linux_users import SAFE_SHELL, Users
 from devgrid.cluster.slurm import OTHER_CLUSTERS, Slurm, cluster_folders, end_jobs
 from devgrid.fleet import Fleet
+from devgrid.hand_in import CREDIT, check_job, check_script_size
 from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import Processes, Running
 from devgrid.services import script_store
 from devgrid.services.start import start_servers, start_services
-from devgrid.services.workflow import Resources, load
+from devgrid.services.workflow import Resources, load, render
 from devgrid.state_folder import keep, new_state_folder, remove
 from devgrid.tls import make_certificates
 
-CREDIT = 10**18
 CUSTOMERS_CREDITS = 100_000
 
 
@@ -121,6 +121,27 @@ class Grid:
         for cluster in self.clusters:
             cluster.users.add(customer.address, shell)
         return customer
+
+    def check_hand_in(
+        self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None
+    ) -> None:
+        """Raises HandInError for a workflow that no cluster can run or the customer cannot pay for, and WorkflowError."""
+        workflow = load(workflow_text)
+        check_script_size(len(render(workflow).encode()))
+        clusters = {
+            cluster.name: provider
+            for cluster in (self.clusters if on is None else (on,))
+            if (provider := self._provider(cluster)) is not None
+        }
+        definition = _for_cluster(definition_of("", workflow.resources), on)
+        balance_wei = self.chain.credit_balance(customer.address)
+        check_job(definition, minutes, self._prices(on).of(definition), balance_wei, clusters)
+
+    def _provider(self, cluster: GridCluster) -> Provider | None:
+        try:
+            return self.chain.providers.get(cluster.provider.address)
+        except ChainError:
+            return None  # it is not approved
 
     def submit(self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None) -> str:
         """Hand a workflow file in, with credits for so many minutes; returns the job's id. The job runs on the cluster that is

@@ -131,10 +131,13 @@ class Processes:
 
     def running(self) -> list[Running]:
         """What was started here and is still alive, oldest first."""
+        return [entry for entry in self.started() if entry.process() is not None]
+
+    def started(self) -> list[Running]:
+        """What was started here, oldest first, also what has ended since the last start."""
         if not self._register.exists():
             return []
-        known = [Running(**entry) for entry in json.loads(self._register.read_text())]
-        return [entry for entry in known if entry.process() is not None]
+        return [Running(**entry) for entry in json.loads(self._register.read_text())]
 
     def find(self, name: str) -> Running:
         """The live process of that name; KeyError when there is none."""

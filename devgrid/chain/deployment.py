@@ -22,6 +22,7 @@ CHAIN_ID = 179188
 BLOCK_GAS = 30_000_000
 ANVIL = REPOSITORY / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
 BUILD = REPOSITORY / "devgrid/contracts/build"
+ANVIL_PROCESS = "anvil"
 BLOCK_PRODUCER = "block-producer"
 
 
@@ -48,7 +49,7 @@ def start_anvil(processes: Processes, block_time_s: float | None, *options: str)
     command += ["--no-mining"] if block_time_s is not None else []
     # anvil keeps a cache and spilled states under HOME
     environment = {**os.environ, "HOME": str(processes.folder)}
-    processes.start("anvil", [*command, *options], env=environment, ready=_serves(port))
+    processes.start(ANVIL_PROCESS, [*command, *options], env=environment, ready=_serves(port))
     if block_time_s is not None:
         _start_block_producer(processes, port, block_time_s)
     return port

@@ -13,9 +13,11 @@ from devgrid.demo.benchmark_site import GPUS_PER_NODE, NODES, prepare
 from devgrid.demo.story import DemoReporter, JobStory
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
+from devgrid.hand_in import check_script_size
+from devgrid.kept_grid import COMMAND, flower_url, started
 from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
-from devgrid.services.workflow import load
+from devgrid.services.workflow import load, render
 
 LONGEST_S = 3600.0  # a job may take its time; each step before it runs may not
 TO_CLAIM_S = 60.0
@@ -26,13 +28,10 @@ BLOCK_TIME_S = 0.25
 def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1) -> None:
     """Run a workflow file to its end on a grid of its own, once on each of its clusters. With `keep_as`, a link of that name
     leads to the grid, which stays up. With `benchmark`, the grid does not know its cluster before it is measured. Raises
-    WorkflowError, StartError, DemoError or TimeoutError.
+    WorkflowError, HandInError, StartError, DemoError or TimeoutError.
     """
-    load(workflow_text)
-    reporter = DemoReporter()
-    grid = Grid.start(replace(_options(clusters, benchmark), tell=reporter.note))
-    kept = False
-    try:
+    check_script_size(len(render(load(workflow_text)).encode()))
+    with _new_grid(_options(clusters, benchmark), keep_as) as (grid, reporter):
         if benchmark:
             prepare(grid)
         flower = _start_fleets(grid, reporter)
@@ -44,10 +43,32 @@ def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, 
             _tell_workers(grid, flower, reporter)
         if keep_as is not None:
             flower.wait_for_flower()
+
+
+def start_grid(keep_as: Path, clusters: int = 1) -> None:
+    """Start a grid with its fleets and customers, which stays up; a link of that name leads to it. Raises StartError or
+    TimeoutError.
+    """
+    with _new_grid(_options(clusters, benchmark=False), keep_as) as (grid, reporter):
+        flower = _start_fleets(grid, reporter)
+        for role in _customers(grid):
+            grid.new_customer(role=role)
+        flower.wait_for_flower()
+
+
+@contextmanager
+def _new_grid(options: GridOptions, keep_as: Path | None) -> Iterator[tuple[Grid, DemoReporter]]:
+    """A grid that is stopped at the end, or stays up with a link to it if all went well."""
+    reporter = DemoReporter()
+    grid = Grid.start(replace(options, tell=reporter.note))
+    kept = False
+    try:
+        yield grid, reporter
+        if keep_as is not None:
             keep_as.symlink_to(grid.folder)
             grid.keep()
             kept = True
-            reporter.section("The grid is up", _how_to_go_on(grid, flower.flower_url))
+            reporter.section("The grid is up", _how_to_go_on(grid))
     finally:
         if not kept:
             reporter.note("stopping everything")
@@ -89,10 +110,9 @@ def _start_fleets(grid: Grid, reporter: DemoReporter) -> Fleet:
 
 def _tell_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter) -> None:
     """Run the workflow file once on each cluster, all at the same time. Raises DemoError, TimeoutError."""
-    roles = ["customer", *(f"customer-{cluster.name}" for cluster in grid.others)]
     stories = [
         JobStory(grid, cluster, grid.new_customer(role=role), engine, reporter)
-        for cluster, role in zip(grid.clusters, roles, strict=True)
+        for cluster, role in zip(grid.clusters, _customers(grid), strict=True)
     ]
     for story in stories:
         story.begin(workflow_text)
@@ -101,6 +121,11 @@ def _tell_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoRep
     wait_until(lambda: _all(stories, JobStory.settled), "the job to be settled", LONGEST_S, every_s=0.05)
     for story in stories:
         story.conclude()
+
+
+def _customers(grid: Grid) -> list[str]:
+    """The role of the customer of each cluster."""
+    return ["customer", *(f"customer-{cluster.name}" for cluster in grid.others)]
 
 
 def _all(stories: Sequence[JobStory], state: Callable[[JobStory], bool]) -> bool:
@@ -130,16 +155,22 @@ def _ledger(grid: Grid) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _how_to_go_on(grid: Grid, flower_url: str) -> str:
-    others = "".join(f"\n  .venv/bin/python -m devgrid submit FILE --cluster {cluster.name}" for cluster in grid.others)
-    return (
-        f"Flower          {flower_url}\n"
-        f"state and logs  {grid.folder}\n\n"
-        "  .venv/bin/python -m devgrid submit devgrid/workflows/sleeper.yaml"
-        f"{others}\n"
-        "  .venv/bin/python -m devgrid jobs\n"
-        "  .venv/bin/python -m devgrid output ID\n"
-        "  .venv/bin/python -m devgrid top-up ID CREDITS\n"
-        "  .venv/bin/python -m devgrid cancel ID\n"
-        "  .venv/bin/python -m devgrid down          stops it and removes its files"
-    )
+def _how_to_go_on(grid: Grid) -> str:
+    """Lines that work when they are pasted into a shell in this clone."""
+    head = f"Flower          {flower_url(list(started(grid.folder)))}\nstate and logs  {grid.folder}\n"
+    others = [f"{COMMAND} submit FILE --cluster {cluster.name}" for cluster in grid.others]
+    lines = [
+        f'eval "$({COMMAND} env)"   # then this shell has `devgrid`, and `supervisor` works on this grid:',
+        "supervisor status",
+        "supervisor job list --state SETTLED",
+        f"{COMMAND} status",
+        f"{COMMAND} submit devgrid/workflows/sleeper.yaml",
+        *others,
+        f"{COMMAND} jobs",
+        f"{COMMAND} output ID",
+        f"{COMMAND} top-up ID CREDITS",
+        f"{COMMAND} cancel ID",
+        f"{COMMAND} logs worker -f",
+        f"{COMMAND} down   # stops it and removes its files",
+    ]
+    return "\n".join([head, *(f"  {line}" for line in lines)])

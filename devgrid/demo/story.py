@@ -7,7 +7,8 @@ from sqlalchemy import Engine, text
 
 from devgrid.chain.model import Account, ChainJob
 from devgrid.cluster.cluster import GridCluster
-from devgrid.grid import CREDIT, Grid
+from devgrid.grid import Grid
+from devgrid.hand_in import credits_text
 from devgrid.services.grid_logger import logged_lines
 from supervisor_tasks.jobs.model import ChainStatus
 
@@ -23,6 +24,7 @@ STORY = {
     "SubmitRejected": "rejected by SLURM",
     "ScriptUnavailable": "no script",
 }
+NOTHING_EARNED = "The contract pays for whole minutes of SLURM's elapsed time, and the job ran for less than one."
 
 
 class DemoError(Exception):
@@ -75,8 +77,9 @@ class JobStory:
         return f" ({self._name})" if self._name else ""
 
     def begin(self, workflow_text: str) -> None:
-        """Hand the job in."""
+        """Hand the job in. Raises HandInError when no cluster can run it."""
         on = self._cluster if self._name else None
+        self._grid.check_hand_in(self._customer, workflow_text, on=on)
         self.job_id = self._grid.submit(self._customer, workflow_text, on=on)
         self._tell("requested", self.job_id)
 
@@ -130,12 +133,15 @@ class JobStory:
         per_minute = self._cluster.prices.of(job.definition)
         paid = self._balance_wei - balances(self._customer.address)
         earned = balances(self._cluster.provider.address) - self._earned_wei
-        self._reporter.section(
-            f"The bill{self.title}",
-            f"minutes on chain    {job.final_cost_wei // per_minute} (at {per_minute / CREDIT:.4f} credits each)\n"
-            f"the customer paid   {paid / CREDIT:.4f} credits\n"
-            f"the provider earned {earned / CREDIT:.4f} credits",
+        minutes = job.final_cost_wei // per_minute
+        body = (
+            f"minutes on chain    {minutes} (at {credits_text(per_minute)} each)\n"
+            f"the customer paid   {credits_text(paid)}\n"
+            f"the provider earned {credits_text(earned)}"
         )
+        if not minutes:
+            body += f"\n{NOTHING_EARNED}"
+        self._reporter.section(f"The bill{self.title}", body)
 
     def _journal(self) -> list[tuple[str, str]]:
         """The named steps of the job so far, each with what there is to say of it."""
@@ -152,6 +158,8 @@ def _about(name: str, details: dict[str, object]) -> str:
         return f"{details['bytes']} bytes"
     if name == "Claimed":
         return f"for {details['time_limit_min']} minutes at most"
+    if name == "SlurmRunningObserved":
+        return "the contract pays for each whole minute"
     if name == "SlurmCompleted":
         outcome = details["outcome"]
         return f"{outcome['status']} after {outcome['elapsed_s']} s" if isinstance(outcome, dict) else ""

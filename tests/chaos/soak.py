@@ -23,7 +23,8 @@ from pathlib import Path
 from sqlalchemy.exc import OperationalError
 
 from devgrid.chain.model import Account
-from devgrid.grid import CREDIT, Grid
+from devgrid.grid import Grid
+from devgrid.hand_in import CREDIT
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.chaos import faults, jobs, operator

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,19 @@ import psutil
 import pytest
 
 from devgrid import REPOSITORY, cleanup
+from devgrid.chain.model import ChainPrices, JobDefinition
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 
 WORKFLOWS = REPOSITORY / "devgrid" / "workflows"
+# SIGINT is ignored where the tests run in a shell's background.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("devgrid", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +41,7 @@ def devgrid(link: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def kept(link: Path) -> Iterator[str]:
     """A demo that leaves its grid up; what it printed."""
-    ended = devgrid(link, "demo", WORKFLOWS / "hello-world.yaml", "--keep")
+    ended = devgrid(link, "demo", WORKFLOWS / "one-minute.yaml", "--keep")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     folder = link.resolve()
     cleanup.clean_up(folder)  # it ends with the tests, also when these are killed
@@ -66,6 +74,70 @@ def test_demo__tells_every_step_with_its_time_and_the_bill(kept: str) -> None:
         assert line in kept
 
 
+def test_demo__default_workflow__earns_its_minute(kept: str, link: Path) -> None:
+    assert re.search(r"minutes on chain    1 \(at 1\.0319 credits each\)", kept)
+    assert "the customer paid   1.0319 credits" in kept
+    assert "the provider earned 1.0319 credits" in kept
+    assert "WORKFLOW ?= devgrid/workflows/one-minute.yaml" in (REPOSITORY / "Makefile").read_text()
+    chain = Grid.load(link.resolve()).chain
+    price_wei = ChainPrices().of(JobDefinition(mem_per_cpu_mb=1024))
+    assert chain.credit_balance(chain.account("provider").address) == price_wei
+
+
+def test_demo__kept__prints_lines_that_work_when_pasted(kept: str, link: Path) -> None:
+    section = kept.partition("The grid is up")[2]
+    lines = [line.partition(" #")[0].strip() for line in section.splitlines() if line.startswith("  ")]
+    pasted = [line for line in lines if line.startswith(("eval", "supervisor")) or line.endswith(" status")]
+    assert len(pasted) == 4, section
+    script = "\n".join(["set -e", *pasted, "devgrid jobs", "type -P supervisor"])
+    environment = {**os.environ, "DEVGRID_LINK": str(link), "COLUMNS": "200"}
+    argv = ["bash", "-c", script]
+    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=deadline(60))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "SETTLED" in ended.stdout
+    assert "FINISHED" in ended.stdout
+    assert "devgrid@" in ended.stderr  # the command says which ledger it reads
+    assert ended.stdout.rstrip().endswith(f"{Path(sys.executable).parent}/supervisor")
+
+
+def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
+    exported = devgrid(link, "env").stdout
+    environment = Grid.load(link.resolve()).environment
+    assert f"export CLUSTER_NAME={environment['CLUSTER_NAME']}\n" in exported
+    for key in ("ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "SLURM_SUBMIT_KEY", "CALLBACK_KEY"):
+        assert environment[key] not in exported
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("submit", "WORKFLOW", "--minutes", "500000"),
+            "minutes: 500,000 minutes of this job take 515,960.0000 credits",
+        ),
+        (("submit", "LARGE"), "resources: found 1 tasks with 1,000 CPUs and 1,024 MB a CPU"),
+        (("submit", "WORKFLOW", "--cluster", "other"), "--cluster: found 'other'; expected one of devgrid"),
+        (("cancel", "0x123456"), "job: found '0x123456', the id of no job of this customer"),
+        (("top-up", "0x", "1"), "job: found '0x'"),
+        (("top-up", "FIRST", "200000"), "has ended (FINISHED)"),
+        (("cancel", "FIRST"), "has ended (FINISHED)"),
+        (("output", "../../etc"), "job: found '../../etc'"),
+    ],
+)
+def test_devgrid__bad_hand_in__is_refused_in_one_line(
+    kept: str, link: Path, tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    large = tmp_path / "large.yaml"
+    large.write_text("resources: {cpusPerTask: 1000}\nsteps: [{run: {command: 'true'}}]\n")
+    first = devgrid(link, "jobs").stdout.split()[0]
+    known = {"WORKFLOW": str(WORKFLOWS / "hello-world.yaml"), "LARGE": str(large), "FIRST": first}
+    ended = devgrid(link, *(known.get(word, word) for word in words))
+    assert ended.returncode == 1
+    assert says in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+
+
 def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(kept: str, link: Path) -> None:
     assert "FINISHED" in devgrid(link, "jobs").stdout
     job_id = devgrid(link, "submit", WORKFLOWS / "sleeper.yaml").stdout.strip()
@@ -77,9 +149,51 @@ def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(kept: str, 
     wait_until(lambda: "--- sleep" in devgrid(link, "output", job_id).stdout, "its output", 20.0, 0.5)
     assert devgrid(link, "cancel", job_id).returncode == 0
     wait_until(lambda: chain.job(job_id).status is ChainStatus.CANCELLED, "the job to be cancelled", 60.0, 0.5)
-    refused = devgrid(link, "cancel", job_id)
-    assert refused.returncode == 1
-    assert "JobHotStatusOnly" in refused.stderr
+    assert (
+        devgrid(link, "cancel", job_id[:10]).stderr
+        == f"devgrid: job {job_id[:12]} has ended (CANCELLED); expected one that waits or runs\n"
+    )
+
+
+def test_devgrid__status_and_logs__show_what_runs_and_what_has_ended(kept: str, link: Path) -> None:
+    grid = Grid.load(link.resolve())
+    well = devgrid(link, "status")
+    assert well.returncode == 0, well.stderr
+    for line in ("1 FINISHED", "runs      worker", "runs      anvil", "Flower    http://127.0.0.1:"):
+        assert line in well.stdout
+    assert {"worker", "beat", "anvil", "slurmctld"} <= set(devgrid(link, "logs").stdout.split())
+    assert len(devgrid(link, "logs", "worker", "-n", "3").stdout.splitlines()) == 3
+    beat = grid.processes.find("beat")
+    grid.processes.kill(beat)
+    ill = devgrid(link, "status")
+    assert ill.returncode == 1
+    assert f"ended     beat (pid {beat.pid})" in ill.stdout
+    assert "beat ended; `" in ill.stderr
+
+
+def test_devgrid__chain_has_ended__says_that_the_grid_is_dead(kept: str, link: Path) -> None:
+    """The last test of the grid: it is removed dead."""
+    grid = Grid.load(link.resolve())
+    grid.processes.kill(grid.processes.find("anvil"))
+    for words in (("status",), ("jobs",), ("submit", str(WORKFLOWS / "sleeper.yaml"))):
+        ended = devgrid(link, *words)
+        assert ended.returncode == 1
+        assert "is dead" in ended.stderr
+        assert ended.stderr.count("\n") == 1
+
+
+def test_demo__interrupted__stops_quietly(tmp_path: Path) -> None:
+    environment = {**os.environ, "DEVGRID_LINK": str(tmp_path / "none"), "PYTHONUNBUFFERED": "1"}
+    argv = [sys.executable, "-c", INTERRUPTIBLE, "demo", str(WORKFLOWS / "sleeper.yaml")]
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        told = next(line for line in demo.stdout if "starting the job definition service" in line)
+        demo.send_signal(signal.SIGINT)
+        rest, errors = demo.communicate(timeout=deadline(60))
+    assert demo.returncode == 130, told + rest
+    assert errors == "devgrid: interrupted\n"
 
 
 def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from functools import partial
 import psutil
 
 from devgrid.chain.model import Account, ChainPrices, JobDefinition
-from devgrid.grid import CREDIT, CUSTOMERS_CREDITS, Grid, definition_of
+from devgrid.grid import CUSTOMERS_CREDITS, Grid, definition_of
+from devgrid.hand_in import CREDIT
 from devgrid.processes import wait_until
 from devgrid.services import script_store
 from devgrid.services.workflow import Resources
