@@ -25,6 +25,7 @@ MODULES = {
     "alarm": ("alarm",),
     "provider": ("provider",),
     "benchmark": ("benchmark",),
+    "earnings": ("earnings",),
     "log": ("log",),
     "config": ("config",),
     "db": ("db",),

@@ -13,7 +13,7 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.cli.views import Bar, Column, View
 from supervisor_tasks.config.settings import Need, load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -240,12 +240,13 @@ def plot(
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Such as compute.gflops.")],
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file, instead of LABEL.svg.")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Draw bars in the terminal, and write no file.")] = False,
 ) -> None:
-    """Draw a label over time, as an SVG file.
+    """Draw a label over time, as an SVG file or in the terminal.
 
     Example: supervisor benchmark plot compute.gflops --out gflops.svg
     """
-    from supervisor_tasks.cli.plot import Drawn, drawn  # imports pygal, which no other command needs
+    from supervisor_tasks.cli.plot import Drawn, drawn  # imports pygal
 
     desk = desk_of(context)
     points = desk.ledger.benchmarks.history(label)
@@ -253,6 +254,14 @@ def plot(
     if not numbers:
         known = ", ".join(desk.ledger.benchmarks.known_labels()) or "none"
         raise CommandError(f"found no number of {label!r}; labels that were measured: {known}")
+    if terminal:
+        desk.shown.bars(
+            [
+                Bar(f"{one.at.astimezone():%Y-%m-%d %H:%M} run {one.run_id}", one.value, f"{one.value:.2f}")
+                for one in numbers
+            ]
+        )
+        return
     file = out or Path(f"{label}.svg")
     file.write_bytes(drawn(label, desk.settings.cluster_name, numbers))
     typer.echo(f"{file}: {len(numbers)} values of {label}")

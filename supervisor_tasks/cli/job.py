@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import job_actions, options
+from supervisor_tasks.cli.bill import Bill, registered_prices
 from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Column, View
-from supervisor_tasks.jobs.model import State
+from supervisor_tasks.jobs.model import Job, State
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
+from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import JobFilter
 
 JOBS = View(
@@ -66,7 +69,7 @@ def list_(
     """
     desk = desk_of(context)
     states = tuple(one.value for one in state or ())
-    wanted = JobFilter(states, _hex(customer), options.age(since), sort.value, limit)
+    wanted = JobFilter(states, hex_beginning(customer), options.age(since), sort.value, limit)
     desk.present(JOBS, lambda: desk.overview.jobs(wanted), output, watch, no_color)
 
 
@@ -91,21 +94,30 @@ def show_job(desk: CliContext, name: str, output: Format) -> None:
     """Print a job's story in a form."""
     found = desk.job(name)
     facts, story = desk.overview.job(found.job_id), desk.overview.story(found.job_id)
+    bill = bill_of(desk, found)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document({"job": facts, "story": story}, output)
+        desk.shown.document({"job": facts, "bill": bill.document(), "story": story}, output)
         return
     if output is Format.NAME:
         typer.echo(found.job_id)
         return
     now = desk.overview.now()
-    desk.shown.facts(facts_of(found, facts, now, story))
+    desk.shown.facts(facts_of(found, facts, now, story) | bill.facts())
     desk.shown.title("what happened")
     desk.shown.lines(lines_of(story, details=output is Format.WIDE, transaction_url=desk.settings.explorer_url))
     desk.shown.title("what comes next")
     desk.shown.lines(next_of(found, story, now))
 
 
-def _hex(customer: str | None) -> str | None:
+def bill_of(desk: CliContext, job: Job) -> Bill:
+    """Return a job's bill by the prices that are registered now, and what was paid for it."""
+    paid = Earnings(desk.ledger.engine, desk.ledger.cluster).total(EarningsFilter(job.job_id))
+    prices = registered_prices(Registrations(desk.ledger.facts).told())
+    return Bill(job, prices, paid.earned_wei, paid.fees_wei)
+
+
+def hex_beginning(customer: str | None) -> str | None:
+    """Return the address, or its beginning, that an operator has written. Raises UnusableError."""
     if customer is None:
         return None
     address = customer.lower()

@@ -12,17 +12,19 @@ from typing import Any
 
 import typer
 import yaml
+from rich.bar import Bar as DrawnBar
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Cell, View, cells
+from supervisor_tasks.cli.views import Bar, Cell, View, cells
 from supervisor_tasks.config.logging import cleaned
 from supervisor_tasks.config.redaction import hiding
 
 WIDE = 200  # columns where there is no terminal, and COLUMNS names none
 NO_LIMIT = 2000  # columns of the wide form
+WIDEST_PLOT = 120  # columns
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -98,6 +100,18 @@ class Output:
         if table.columns:
             table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
         self._print(table)
+
+    def bars(self, bars: Sequence[Bar]) -> None:
+        """Print a line for each bar: its name, a bar whose length is its part of the largest value, and its text."""
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False, expand=True)
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1)
+        table.add_column(no_wrap=True, justify="right")
+        largest = max((bar.value for bar in bars), default=0.0)
+        for bar in bars:
+            length = DrawnBar(largest or 1.0, 0.0, bar.value, color="green")
+            table.add_row(Text(self.line(bar.name)), length, Text(self.line(bar.text)))
+        self._print(table, min(console_of(self.color).width, WIDEST_PLOT))
 
     def blank(self) -> None:
         """Print an empty line."""

@@ -69,6 +69,15 @@ class Cell:
     style: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a plot: its name, its value, which is not negative, and the value as text."""
+
+    name: str
+    value: float
+    text: str
+
+
 def cells(view: View, rows: Sequence[Row], now: datetime, *, wide: bool) -> tuple[list[Column], list[list[Cell]]]:
     """Return the columns that are shown and, of each row, their cells. A column that is empty in all rows is left out,
     unless it is the first one.

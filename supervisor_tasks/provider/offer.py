@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from typing import Any
 
 from benchmarks.label_format import normalised, number_text
@@ -39,6 +40,10 @@ class Prices:
     def named(self) -> dict[str, int]:
         """Return each price by what it is for."""
         return {field.name.partition("_")[0]: getattr(self, field.name) for field in fields(self)}
+
+    def of_minute(self, *, gpus: int, cpus: int, mem_mb: int) -> int:
+        """Return the price of a minute of these resources in wei, as the contract computes it."""
+        return gpus * self.gpu_wei_per_min + cpus * self.cpu_wei_per_min + mem_mb * self.mem_wei_per_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,19 @@ def format_credits(wei: int) -> str:
     """Return an amount of wei in credits, exactly."""
     whole, part = divmod(wei, 10**CREDIT_DIGITS)
     return f"{whole}.{part:0{CREDIT_DIGITS}d}".rstrip("0").rstrip(".")
+
+
+def rounded_credits(wei: int, digits: int = 6) -> str:
+    """Return an amount of wei in credits, rounded down to so many decimals; a smaller amount keeps two digits."""
+    exact = Decimal(wei).scaleb(-CREDIT_DIGITS)
+    if 0 < exact < Decimal(10) ** -digits:
+        return f"{exact:.1e}"
+    return format_credits(wei - wei % 10 ** (CREDIT_DIGITS - digits))
+
+
+def parse_credits(text: str) -> int:
+    """Return an amount that `format_credits` has written, in wei."""
+    return int(Decimal(text).scaleb(CREDIT_DIGITS))
 
 
 def price_warnings(prices: Prices, reference: Prices) -> list[str]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS
+from supervisor_tasks.cli.bill import Bill
 from supervisor_tasks.cli.cluster import CLUSTERS
 from supervisor_tasks.cli.config import SETTINGS
+from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
 from supervisor_tasks.cli.effect import EFFECTS
 from supervisor_tasks.cli.job import JOBS
 from supervisor_tasks.cli.log import LOG
@@ -27,8 +29,10 @@ from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
 from supervisor_tasks.cli.views import View
 from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
+from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,6 +67,12 @@ def job_row(job_id: str, state: str, slurm_id: int | None, reason: str | None, *
         "reason": reason,
     }
 
+
+EARNED = [
+    Earned("2026-11-23", 4, 129, 1_008_381_200_000_000_000_007, 18_120_000_000_001),
+    Earned("2026-11-22", 1, 0, 0, 4_000_000_000_000),
+    Earned("2026-11-20", 31, 8120, 98_431_000_000_000_000_000_000, 2_310_000_000_000_000_000),
+]
 
 LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     "job-list": (
@@ -198,6 +208,20 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             },
         ],
     ),
+    "earnings": (EARNINGS[Per.DAY], [shown_row(Per.DAY, earned, rounded=True) for earned in EARNED]),
+    "earnings-job": (
+        EARNINGS[Per.JOB],
+        [
+            shown_row(
+                Per.JOB,
+                Earned(
+                    FIRST, 1, 14, 114_380_000_000_000_000_000, 4_120_000_000_000, CUSTOMERS[0], "FAILED", ago(hours=2)
+                ),
+                rounded=True,
+            ),
+            shown_row(Per.JOB, Earned("", 0, 0, 0, 9_300_000_000_000), rounded=True),
+        ],
+    ),
     "benchmark-history": (
         RUNS,
         [
@@ -322,6 +346,9 @@ JOB = Job(
 )
 
 
+PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_000_000)
+
+
 def show_job(shown: Output, *, details: bool = False) -> None:
     told = story()
     shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, told))
@@ -367,6 +394,8 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "job-show": show_job,
     "job-show-wide": lambda shown: show_job(shown, details=True),
     "status": a_status,
+    "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
+    "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),
 }
 
 

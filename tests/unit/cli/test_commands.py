@@ -25,6 +25,7 @@ WITHOUT_COMMANDS = {
         "__init__",
         "__main__",
         "app",
+        "bill",
         "context",
         "exit_codes",
         "health",

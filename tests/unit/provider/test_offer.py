@@ -17,7 +17,9 @@ from supervisor_tasks.provider.offer import (
     label_texts,
     merged,
     normalised_labels,
+    parse_credits,
     price_warnings,
+    rounded_credits,
     shadowed_labels,
     sorted_labels,
 )
@@ -141,3 +143,19 @@ def test_plain__kinds_of_nodes_and_prices_in_credits() -> None:
         },
         "labels": {"name": "here"},
     }
+
+
+@pytest.mark.parametrize(
+    ("wei", "exact", "rounded"),
+    [
+        (0, "0", "0"),
+        (1, "0.000000000000000001", "1.0e-18"),
+        (10**18, "1", "1"),
+        (1_234_567_899_999_999_999, "1.234567899999999999", "1.234567"),
+        (4_120_000_000_000, "0.00000412", "0.000004"),
+    ],
+)
+def test_format_credits__exact_and_rounded__is_read_again(wei: int, exact: str, rounded: str) -> None:
+    assert format_credits(wei) == exact
+    assert parse_credits(exact) == wei
+    assert rounded_credits(wei) == rounded

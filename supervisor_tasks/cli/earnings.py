@@ -1,0 +1,170 @@
+"""`supervisor earnings`: what the contract has paid, for how many minutes, and what the gas has cost."""
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.job import bill_of, hex_beginning
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
+from supervisor_tasks.jobs.model import Job
+from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, Per
+from supervisor_tasks.provider.offer import format_credits, rounded_credits
+
+MOST_SHOWN = 100  # rows of a table; programs get all
+MOST_DAYS = 400  # of a plot, with the days on which nothing was earned
+NO_JOB = "(no job)"  # transactions such as a registration
+SUMS = (
+    Column("JOBS", "jobs", "number"),
+    Column("MINUTES", "minutes", "number"),
+    Column("CREDITS", "credits", "number"),
+    Column("GAS_PAID", "gas_paid", "number"),
+)
+EARNINGS = {
+    Per.DAY: View("earnings", "day", (Column("DAY", "day"), *SUMS)),
+    Per.MONTH: View("earnings", "month", (Column("MONTH", "month"), *SUMS)),
+    Per.CUSTOMER: View("earnings", "customer", (Column("CUSTOMER", "customer", "id"), *SUMS)),
+    Per.JOB: View(
+        "earnings",
+        "job",
+        (
+            Column("JOB", "job", "id"),
+            Column("CUSTOMER", "customer", "id"),
+            Column("ENDED", "ended_at", "age"),
+            Column("OUTCOME", "outcome", "state"),
+            *SUMS[1:],
+        ),
+    ),
+}
+app = options.single()
+
+
+@app.command()
+def earnings(
+    context: typer.Context,
+    per: Annotated[Per, typer.Option(help="What a row is for.")] = Per.DAY,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Only this job, with its bill; named as for `job show`.")
+    ] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    since: options.Since = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"Show so many rows at most; without it, a table has {MOST_SHOWN} and a file has all."
+        ),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, to the wei.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")] = False,
+    svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw the credits into this SVG file.")] = None,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """Show what was earned per day, month, customer or job: jobs, minutes, credits, and what the gas has cost.
+
+    Credits are those that the contract has transferred to the wallet; days are UTC's. JSON, YAML and --csv have exact
+    amounts, also in wei.
+
+    Example: supervisor earnings --per month --csv > earnings.csv
+    """
+    desk = desk_of(context)
+    desk.shown.color = not no_color
+    one = None if job is None else desk.job(job)
+    per = per if one is None else Per.JOB
+    wanted = EarningsFilter(None if one is None else one.job_id, hex_beginning(customer), options.age(since))
+    drawn = plot or svg is not None
+    is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
+    most = limit or (MOST_SHOWN if is_table else None)
+    earned = Earnings(desk.ledger.engine, desk.ledger.cluster)
+    rows = earned.rows(per, wanted, most)
+    if drawn:
+        _draw(desk, per, rows, plot, svg)
+    elif as_csv:
+        _print_csv(per, rows)
+    else:
+        view = EARNINGS[per]
+        desk.shown.rows(view, [shown_row(per, row, rounded=output is Format.TABLE) for row in rows], output, desk.now())
+    if is_table and not drawn:
+        _show_total(desk, earned.total(wanted), one)
+
+
+def shown_row(per: Per, row: Earned, *, rounded: bool) -> dict[str, Any]:
+    """Return a row for all forms; the wei are text, as numbers of JSON are not exact."""
+    credits = rounded_credits if rounded else format_credits
+    found: dict[str, Any] = {per.value: row.name or NO_JOB}
+    if per is Per.JOB:
+        found |= {"customer": row.customer, "ended_at": row.ended_at, "outcome": row.outcome}
+    sums = {"jobs": row.jobs, "minutes": row.minutes}
+    amounts = {"credits": credits(row.earned_wei), "gas_paid": credits(row.fees_wei)}
+    return found | sums | amounts | {"credits_wei": str(row.earned_wei), "gas_paid_wei": str(row.fees_wei)}
+
+
+def _print_csv(per: Per, rows: Sequence[Earned]) -> None:
+    shown = [shown_row(per, row, rounded=False) for row in rows]
+    empty = shown_row(per, Earned("", 0, 0, 0, 0), rounded=False)
+    writer = csv.DictWriter(sys.stdout, list(empty), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_csv_row(row) for row in shown)
+
+
+def _csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    ended_at = row.get("ended_at")
+    return dict(row) if ended_at is None else {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
+
+
+def _show_total(desk: CliContext, total: Earned, job: Job | None) -> None:
+    desk.shown.blank()
+    if job is not None:
+        desk.shown.facts(bill_of(desk, job).facts())
+        return
+    sums = asdict(total)
+    told = (
+        f"{counted(sums['jobs'], 'job')}, {counted(sums['minutes'], 'minute')},"
+        f" {format_credits(sums['earned_wei'])} credits earned, {format_credits(sums['fees_wei'])} paid for gas"
+    )
+    desk.shown.facts({"total": told})
+
+
+def _draw(desk: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None) -> None:
+    bars = bars_of(per, rows)
+    if not bars:
+        raise CommandError("found no earnings to draw; expected a job that was paid: see `supervisor job list`")
+    if plot:
+        desk.shown.bars(bars)
+    if svg is not None:
+        from supervisor_tasks.cli.plot import drawn_bars  # imports pygal
+
+        svg.write_bytes(drawn_bars(f"Credits of {desk.settings.cluster_name} per {per}", bars))
+        typer.echo(f"{svg}: {counted(len(bars), per.value)}")
+
+
+def bars_of(per: Per, rows: Sequence[Earned]) -> list[Bar]:
+    """Return the bars of a plot: days and months from the earliest, with the days on which nothing was earned."""
+    named = {row.name or NO_JOB: row.earned_wei for row in rows}
+    if per is Per.DAY:
+        named = {day: named.get(day, 0) for day in _days(named)}
+    elif per is Per.MONTH:
+        named = dict(sorted(named.items()))
+    elif per is Per.JOB:
+        named = {name: wei for name, wei in named.items() if wei}
+    return [Bar(name[: max(LEAST_ID, 10)], wei / 10**18, rounded_credits(wei)) for name, wei in named.items()]
+
+
+def _days(named: Mapping[str, int]) -> list[str]:
+    if not named:
+        return []
+    last = date.fromisoformat(max(named))
+    first = max(date.fromisoformat(min(named)), last - timedelta(days=MOST_DAYS - 1))
+    return [(first + timedelta(days=day)).isoformat() for day in range((last - first).days + 1)]
+
+
+COMMANDS = {"earnings": app}

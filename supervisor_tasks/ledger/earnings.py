@@ -1,0 +1,171 @@
+"""What the contract has paid for jobs, and what our transactions cost, by day, month, customer or job.
+
+Both are of the receipts of mined transactions, to the wei. So the sums agree with the token's own transfers. A day and
+a month are UTC's, and begin and end by the time at which the ledger learned of a transaction.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.database import read_connection
+
+BILLED = [f"report {status.name}" for status in ChainStatus if status.cold and status is not ChainStatus.PANICKED]
+ENDS = [*BILLED, f"report {ChainStatus.PANICKED.name}"]  # the purposes of the transactions that report an end
+
+
+class Per(StrEnum):
+    """What a row of the earnings is for."""
+
+    DAY = "day"
+    MONTH = "month"
+    CUSTOMER = "customer"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What a day, a month, a customer or a job brought and cost.
+
+    `jobs` are those whose end was reported, `minutes` what their customers paid for. `name` is empty for transactions
+    that belong to no job, such as a registration. `customer`, `outcome` and `ended_at` are only of a job.
+    """
+
+    name: str
+    jobs: int
+    minutes: int
+    earned_wei: int
+    fees_wei: int
+    customer: str | None = None
+    outcome: str | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EarningsFilter:
+    """Which transactions count: those of a job, of the customers whose address begins so, or younger ones."""
+
+    job_id: str | None = None
+    customer: str | None = None
+    since: timedelta | None = None
+
+
+_SENT = """
+    SELECT job_id, hash, done_at, COALESCE(earned, 0) AS earned, COALESCE(gas_used * gas_price_wei, 0) AS fees,
+        state = 'MINED' AND purpose = ANY(:ends) AS is_end,
+        state = 'MINED' AND purpose = ANY(:billed) AS is_billed
+    FROM transactions
+    WHERE cluster = :cluster AND state IN ('MINED', 'REVERTED')
+        AND (CAST(:since_s AS float8) IS NULL OR done_at >= now() - :since_s * interval '1 second')
+"""
+# A claim's transaction belongs to no job when it is sent; the job keeps its hash in `claim_key`.
+_SENT_WITH_CLAIMS = f"""
+    SELECT COALESCE(sent.job_id, claims.claimed_id) AS job_id, done_at, earned, fees, is_end, is_billed
+    FROM ({_SENT}) AS sent
+    LEFT JOIN (
+        SELECT job_id AS claimed_id, split_part(claim_key, ':', 1) AS claim_hash FROM jobs WHERE cluster = :cluster
+    ) AS claims ON sent.job_id IS NULL AND claims.claim_hash = sent.hash
+"""  # noqa: S608  our own words
+# The same of one job, by indexes: a look at all transactions takes long.
+_SENT_OF_JOB = """
+    SELECT :job_id AS job_id, done_at, COALESCE(earned, 0) AS earned, COALESCE(gas_used * gas_price_wei, 0) AS fees,
+        state = 'MINED' AND purpose = ANY(:ends) AS is_end,
+        state = 'MINED' AND purpose = ANY(:billed) AS is_billed
+    FROM transactions
+    WHERE cluster = :cluster AND state IN ('MINED', 'REVERTED')
+        AND (CAST(:since_s AS float8) IS NULL OR done_at >= now() - :since_s * interval '1 second')
+        AND (job_id = :job_id OR id = (
+            SELECT transaction_id FROM jobs JOIN signatures ON hash = split_part(claim_key, ':', 1)
+            WHERE jobs.cluster = :cluster AND jobs.job_id = :job_id))
+"""
+_COUNTED = """
+    SELECT sent.done_at, jobs.job_id, jobs.customer, jobs.outcome_status, sent.earned, sent.fees, sent.is_end,
+        CASE WHEN sent.is_billed THEN greatest(COALESCE(jobs.elapsed_s, 0), 0) / :minute ELSE 0 END AS minutes
+    FROM ({sent}) AS sent
+    LEFT JOIN jobs ON jobs.cluster = :cluster AND jobs.job_id = sent.job_id
+    WHERE (CAST(:job_id AS text) IS NULL OR jobs.job_id = :job_id)
+        AND (CAST(:customer AS text) IS NULL OR jobs.customer LIKE :customer)
+"""
+_NAME = {
+    Per.DAY: "to_char(done_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    Per.MONTH: "to_char(done_at AT TIME ZONE 'UTC', 'YYYY-MM')",
+    Per.CUSTOMER: "COALESCE(customer, '')",
+    Per.JOB: "COALESCE(job_id, '')",
+}
+_ORDER = {
+    Per.DAY: "name DESC",
+    Per.MONTH: "name DESC",
+    Per.CUSTOMER: "earned_wei DESC, name",
+    Per.JOB: "max(done_at) DESC, name",
+}
+_SUMS = """
+    count(*) FILTER (WHERE is_end) AS jobs, COALESCE(sum(minutes), 0) AS minutes,
+    COALESCE(sum(earned), 0) AS earned_wei, COALESCE(sum(fees), 0) AS fees_wei
+"""
+_OF_A_JOB = (
+    ", max(customer) AS customer, max(outcome_status) AS outcome, max(done_at) FILTER (WHERE is_end) AS ended_at"
+)
+
+
+class Earnings:
+    """The earnings of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def rows(self, per: Per, wanted: EarningsFilter, most: int | None) -> list[Earned]:
+        """The earnings per day, month, customer or job; at most so many: the latest, or the largest of customers."""
+        more = _OF_A_JOB if per is Per.JOB else ""
+        counted = _counted(wanted, per)
+        query = (
+            f"SELECT {_NAME[per]} AS name, {_SUMS} {more} FROM ({counted}) AS counted"  # noqa: S608  our own words
+            f" GROUP BY 1 ORDER BY {_ORDER[per]} LIMIT :most"
+        )
+        return [_earned(row) for row in self._read(query, wanted, most=most)]
+
+    def total(self, wanted: EarningsFilter) -> Earned:
+        """The sum of all rows, also of those that a limit leaves out."""
+        (row,) = self._read(f"SELECT '' AS name, {_SUMS} FROM ({_counted(wanted)}) AS counted", wanted)  # noqa: S608
+        return _earned(row)
+
+    def _read(self, query: str, wanted: EarningsFilter, **more: Any) -> list[Any]:
+        parameters = {
+            "cluster": self._cluster,
+            "ends": ENDS,
+            "billed": BILLED,
+            "minute": SECONDS_PER_MINUTE,
+            "job_id": wanted.job_id,
+            "customer": f"{wanted.customer.lower()}%" if wanted.customer else None,
+            "since_s": None if wanted.since is None else wanted.since.total_seconds(),
+        }
+        with read_connection(self._engine) as connection:
+            return list(connection.execute(text(query), parameters | more))
+
+
+def _counted(wanted: EarningsFilter, per: Per | None = None) -> str:
+    """Return the query for what counts. To find the jobs of claims takes a look at all jobs, and is left out if possible."""
+    if wanted.job_id is not None:
+        return _COUNTED.format(sent=_SENT_OF_JOB)
+    of_jobs = per in (Per.JOB, Per.CUSTOMER) or wanted.customer is not None
+    return _COUNTED.format(sent=_SENT_WITH_CLAIMS if of_jobs else _SENT)
+
+
+def _earned(row: Any) -> Earned:
+    found = row._mapping
+    status = found.get("outcome")
+    return Earned(
+        name=row.name,
+        jobs=row.jobs,
+        minutes=int(row.minutes),
+        earned_wei=int(row.earned_wei),
+        fees_wei=int(row.fees_wei),
+        customer=found.get("customer"),
+        outcome=None if status is None else ChainStatus(status).name,
+        ended_at=found.get("ended_at"),
+    )
