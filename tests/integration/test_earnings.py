@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
-from devgrid.chain.model import Account, ChainPrices
+from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.processes import Processes
 from devgrid.state_folder import private_processes
 from supervisor_tasks.indexer.scan import scan
@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.transactions import TRANSFER
 from supervisor_tasks.provider.offer import Offer, Prices
 from supervisor_tasks.wallet.wallet import Write
 from tests.commands import Result, supervisor
-from tests.integration.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, registered, scheduled_jobs
+from tests.integration.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, scheduled_jobs
 
 ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
     "finished": (Outcome(status=ChainStatus.FINISHED, elapsed_s=185), 3),
@@ -36,6 +36,8 @@ ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the 
     "panicked": (Outcome(status=ChainStatus.PANICKED, elapsed_s=600, reason="lost"), 0),
     "too long": (Outcome(status=ChainStatus.FINISHED, elapsed_s=60 * 10**6), 10**6),  # more than is locked
 }
+
+PRICES = ChainPrices(8_500_000_000_000_000_001, 950_000_000_000_000_003, 80_000_000_000_007)  # no wei is lost unseen
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,9 @@ def engine(processes: Processes) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def provider(chain: Chain) -> Account:
-    return registered(chain)
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], PRICES)
+    return account
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,7 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     report(fleet.site)
     while fleet.follow():
         pass
-    prices = asdict(ChainPrices())
+    prices = asdict(PRICES)
     offer = Offer((), Prices(*(prices[f"{what}_wei_per_min"] for what in ("gpu", "cpu", "mem"))), ())
     Registrations(ledger.facts).tell({"registered": offer.plain()})
     return jobs
@@ -140,7 +144,7 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
         assert (int(document["bill_wei"]) == final) is not locked, name
         shown = command(engine, "earnings", "--job", earned[name]).stdout
         assert ("not as billed" in shown) is locked, name
-        assert f"{minutes} min x (1 CPUs x 0.95 + 100 MB x 0.00008)" in shown, name
+        assert f"{minutes} min x (1 CPUs x 0.950000000000000003 + 100 MB x 0.000080000000000007)" in shown, name
 
 
 def test_job__its_claim__is_among_what_its_gas_cost(
