@@ -44,6 +44,8 @@ log = structlog.get_logger()
 LONGEST_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
 DATABASE_USER = "supervisor-db"  # Postgres refuses to run as root
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"  # where useradd is
+RESTARTS = 4  # of a server that ends while it is started
+RESTART_AFTER_S = 0.5
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 60.0  # Postgres writes a checkpoint first
 LOOK_EVERY_S = 2.0  # how often a process checks whether a server has died
@@ -270,17 +272,24 @@ def _start(server: EmbeddedServer) -> None:
 
 
 def _wait_for(server: EmbeddedServer) -> None:
-    """Wait until the server answers. Raises EmbeddedServerError after START_TIMEOUT_S.
+    """Wait until the server answers. Raises EmbeddedServerError after START_TIMEOUT_S, or when it ends again and again.
 
-    It does not end a server that runs and does not answer, because other processes may use it.
+    It does not end a server that runs and does not answer, because other processes may use it. A Postgres ends at once
+    while children of a killed one still have its memory, which they notice within a moment.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
+    restarts = RESTARTS
     while not answers(server):
-        if not server.process.runs() or time.monotonic() > deadline:
+        has_ended = not server.process.runs()
+        if time.monotonic() > deadline or (has_ended and not restarts):
             raise EmbeddedServerError(
                 f"STATE_DIR: the {server.folder.name} of {server.folder.parent} does not answer; see"
-                f" {server.folder / 'server.log'}, and start anew"
+                f" {server.folder / 'server.log'}, and start it again"
             )
+        if has_ended:
+            restarts -= 1
+            time.sleep(RESTART_AFTER_S)
+            _start(server)
         time.sleep(0.02)  # no event reports when a server begins to answer
 
 

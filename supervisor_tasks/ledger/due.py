@@ -19,6 +19,8 @@ from supervisor_tasks.ledger.worker_sessions import HOLDERS, SINGLE_FLIGHT
 
 Value = TypeVar("Value")
 
+LATELY_S = 300.0  # as long as the scan looks often whether the chain has lost a block
+
 # Each part reads a partial index of open rows, or one of the small tables (locks, ticks, facts, alarms).
 _LOOK = text(
     f"""
@@ -39,6 +41,8 @@ _LOOK = text(
         EXISTS (SELECT FROM callbacks WHERE cluster = :cluster AND read_at IS NULL) AS unread,
         EXISTS (SELECT FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')) AS unmined,
         EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' AND state <> 'REFUSED') AS under_way,
+        EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
+            AND updated_at > now() - :lately_s * interval '1 second') AS ended_lately,
         EXISTS (SELECT FROM benchmark_runs WHERE cluster = :cluster AND state IN ('ASKED', 'RUNNING')) AS measuring,
         EXISTS (SELECT FROM accounts WHERE cluster = :cluster AND done_at IS NULL AND due_at <= now()) AS accounts,
         EXISTS (SELECT FROM facts WHERE cluster = :cluster AND name = :wanted) OR COALESCE((
@@ -65,9 +69,10 @@ class Look:
     """The state of the ledger at one moment. Ages are in seconds, by the database's clock.
 
     `undispatched`: an effect is due, and no message is under way for it. `abandoned`: an effect is leased by a worker
-    that is gone. `untold`: the change of an alarm, or a message about it, is due. `claims_known_since` is the first
-    block from which all claims are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy`
-    names the work that a worker does at this moment under its guard.
+    that is gone. `ended_lately`: a job ended within LATELY_S; the chain may still lose the block of its end. `untold`:
+    the change of an alarm, or a message about it, is due. `claims_known_since` is the first block from which all claims
+    are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy` names the work that a worker
+    does at this moment under its guard.
     """
 
     undispatched: bool = False
@@ -76,6 +81,7 @@ class Look:
     unread: bool = False
     unmined: bool = False
     under_way: bool = False
+    ended_lately: bool = False
     measuring: bool = False
     accounts: bool = False
     sweep: bool = False
@@ -110,6 +116,7 @@ class Due:
             "holders": HOLDERS,
             "guards": SINGLE_FLIGHT,
             "again_s": WAKE_AGAIN_S,
+            "lately_s": LATELY_S,
             "wanted": SWEEP_REQUESTED.name,
             "facts": [fact.name for fact in facts],
         }

@@ -98,7 +98,7 @@ def _is_settled(look: Look) -> bool:
 def _scan(look: Look, _: RuleSettings) -> bool:
     too_deep = AlarmName.REORGANISED_TOO_DEEP in look.alarms
     asked = (look.get(SCAN_STALLED) or "") != "" or look.read(REWIND) is not None
-    return look.under_way or look.unmined or asked or too_deep
+    return look.under_way or look.ended_lately or look.unmined or asked or too_deep
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:

@@ -154,6 +154,8 @@ def test_fold__beside_workers_that_count__loses_and_doubles_nothing(ledger: Ledg
 
     with ThreadPoolExecutor(len(others)) as pool:
         list(pool.map(work, range(len(others))))
+    for other in others:
+        other.holder.close()
     assert totals(ledger) == {("jobs_claimed", ""): 40, ("submissions", "accepted"): 40}
     ledger.counters.fold()
     assert totals(ledger) == {("jobs_claimed", ""): 40, ("submissions", "accepted"): 40}
@@ -166,6 +168,7 @@ def test_counters__of_other_clusters__are_apart(ledger: Ledger, engine: Engine) 
     other = Ledger(engine, "there", lambda _: None)
     other.counters.fold()
     assert other.counters.read() == {}
+    other.holder.close()
 
 
 def signed(nonce: int) -> dict[str, object]:
@@ -241,7 +244,7 @@ def test_figures__queries__read_no_large_table_as_a_whole(ledger: Ledger, engine
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for table in ("jobs", "transactions", "effects", "callbacks"):
             connection.execute(text(f"VACUUM ANALYZE {table}"))
-        before = _rows_read(engine)
+    before = _rows_read(engine)
     read_figures(engine, "here")
     assert _rows_read(engine) - before <= 300
 

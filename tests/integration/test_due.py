@@ -71,6 +71,19 @@ def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain
     assert not look(engine, "there").undispatched
 
 
+def test_look__job_has_ended__is_lately_for_a_while(engine: Engine, ledger: Ledger) -> None:
+    ledger.record(JobChange(JOB, claim(1)))
+    assert not look(engine).ended_lately
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'SETTLED', updated_at = now()"))
+    assert look(engine).ended_lately
+    assert not look(engine).under_way
+    assert not look(engine, "there").ended_lately
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET updated_at = now() - interval '301 s'"))
+    assert not look(engine).ended_lately
+
+
 def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: Engine, ledger: Ledger) -> None:
     ledger.record(JobChange(JOB, claim(1)))
     assert ledger.effects.lease([EffectKind.FETCH])

@@ -152,7 +152,7 @@ def test_db_upgrade__table_held_by_a_long_transaction__fails_soon_and_says_what_
         )
     held.dispose()
     engine.dispose()
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "lock timeout" in done.stderr
     assert "try again" in done.stderr
     assert "Traceback" not in done.stderr

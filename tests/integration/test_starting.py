@@ -159,7 +159,7 @@ def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(flee
 def test_worker__broker_takes_no_message_at_its_start__the_ledger_knows_what_the_start_asks_for(
     processes: Processes, fleet: Fleet, engine: Engine
 ) -> None:
-    another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another"})
+    another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another", "ETH_PRIVATE_KEY": f"{2:064x}"})
 
     facts = Facts(engine, "another")
 
@@ -193,7 +193,8 @@ def test_worker__its_wallet_is_another_clusters_and_the_ledger_comes_late__ends_
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     """The ledger does not answer when the worker starts; so its first task is the first that can ask."""
-    address = Account.from_key(fleet.environment["ETH_PRIVATE_KEY"]).address.lower()
+    key = f"{3:064x}"
+    address = Account.from_key(key).address.lower()
     WalletHolders(engine, "other").hold(CHAIN_ID, address, shared=False)
     postgres = processes.folder / "postgres"
     with Proxy.start(next(str(path) for path in postgres.rglob(".s.PGSQL.*") if path.is_socket())) as network:
@@ -201,7 +202,7 @@ def test_worker__its_wallet_is_another_clusters_and_the_ledger_comes_late__ends_
         url = make_url(fleet.environment["DATABASE_URL"]).set(host=host, port=int(port), query={})
         network.fault(Fault.REFUSE)
         late = Fleet(processes, fleet.environment | {"DATABASE_URL": url.render_as_string(hide_password=False)})
-        late.environment["CLUSTER_NAME"] = "late"
+        late.environment |= {"CLUSTER_NAME": "late", "ETH_PRIVATE_KEY": key}
         worker = late.start_worker("late-worker", "-Q", "late.chain")
         log = processes.logs / "late-worker.log"
         wait_until(lambda: "wallet_not_checked_yet" in log.read_text(), "the worker to start", PATIENCE_S)

@@ -4,6 +4,7 @@ what has failed so far, what took longest.
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
 
+import signal
 import sys
 from collections import defaultdict
 from functools import cache
@@ -45,6 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     global _config  # the hooks of reports get no config
     _config = config
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # in a shell's background; the tests' programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slurm: a SLURM runs for it; set at the collection")
     config.addinivalue_line("markers", "slow: `make test-fast` leaves it out")
     config.addinivalue_line(

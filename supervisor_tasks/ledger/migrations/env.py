@@ -6,12 +6,15 @@ the migration fail soon: a change that waits for a table makes all others of tha
 
 import time
 
+import structlog
 from alembic import context
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, NullPool, create_engine, text
 
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.ledger.tables import Base
+
+log = structlog.get_logger()
 
 MIGRATIONS_LOCK = 0xA1E3
 ASK_AGAIN_S = 0.2
@@ -24,18 +27,22 @@ def take_turn(connection: Connection) -> None:
     CREATE INDEX CONCURRENTLY of the other process would wait, so this one asks again and again. The lock ends with the
     other process.
     """
+    told = False
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATIONS_LOCK}):
         connection.commit()
+        if not told:
+            log.info("migration_waits", reason="another process migrates the same database")
+            told = True
         time.sleep(ASK_AGAIN_S)
     connection.commit()
 
 
 with or_exit():
     url = context.config.attributes.get("url") or database_url(load_or_exit())
-engine = create_engine(url, connect_args={"options": OPTIONS})
+# No pool: a connection that came back to one after an error would keep the lock, and the next try would wait for itself.
+engine = create_engine(url, poolclass=NullPool, connect_args={"options": OPTIONS})
 with engine.connect() as connection:
     take_turn(connection)
     context.configure(connection=connection, target_metadata=Base.metadata, transaction_per_migration=True)
     with context.begin_transaction():
         context.run_migrations()
-engine.dispose()

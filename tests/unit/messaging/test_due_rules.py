@@ -58,6 +58,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"unmined": True}, {"collect_receipts", "scan", "register"}),
         ({"under_way": True}, {"scan"}),
         ({"failing": True}, {"check_alarms"}),
+        ({"ended_lately": True}, {"scan"}),  # the chain may lose the block of its end
         ({"alarms": frozenset({AlarmName.EFFECT_PARKED})}, {"check_alarms"}),
         ({"alarms": frozenset({AlarmName.REORGANISED_TOO_DEEP})}, {"scan"}),
         ({"ticks_s": aged("callbacks", 31.0)}, {"check_alarms"}),
