@@ -33,7 +33,8 @@ from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.ledgers import bring_to_queued, migrated
 
 MONITORING = REPOSITORY / "docker" / "monitoring"
-DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+CHART_FILES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files"
+DASHBOARD: dict[str, Any] = json.loads((CHART_FILES / "dashboard.json").read_text())
 QUERIES = sorted({target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())})
 RANGE = "10s"
 CONFIG = """
@@ -132,7 +133,7 @@ def worker_exporter() -> Iterator[str]:
 def prometheus(ledger_exporter: str, worker_exporter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prometheus with our rules, which scrapes both exporters each second."""
     folder = tmp_path_factory.mktemp("prometheus")
-    config = CONFIG.format(rules=MONITORING / "alerts.yaml", ledger=ledger_exporter, worker=worker_exporter)
+    config = CONFIG.format(rules=CHART_FILES / "rules.yaml", ledger=ledger_exporter, worker=worker_exporter)
     (folder / "prometheus.yaml").write_text(config)
     with _running(folder, free_port()) as url:
         wait_until(partial(_is_ready, url), "two scrapes of both exporters", 60.0)
@@ -179,9 +180,8 @@ def test_exporters__every_sample__has_the_cluster(ledger_exporter: str, worker_e
 
 
 def test_alert_rules__by_promtool__are_right_and_pass_their_tests() -> None:
-    for words in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
-        *command, file = words
-        checked = promtool(*command, str(MONITORING / file))
+    for command, file in (("check", CHART_FILES / "rules.yaml"), ("test", MONITORING / "alerts_test.yaml")):
+        checked = promtool(command, "rules", str(file))
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

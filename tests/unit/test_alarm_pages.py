@@ -17,9 +17,10 @@ from tests.support.reference import metrics
 
 FOLDER = REPOSITORY / "docs" / "how-to" / "alarms"
 MONITORING = REPOSITORY / "docker" / "monitoring"
-RULES: list[dict[str, Any]] = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
+CHART_FILES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files"
+RULES: list[dict[str, Any]] = yaml.safe_load((CHART_FILES / "rules.yaml").read_text())["groups"][0]["rules"]
 TESTS: list[dict[str, Any]] = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
-DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+DASHBOARD: dict[str, Any] = json.loads((CHART_FILES / "dashboard.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 NAMES = sorted([*AlarmName, *(rule["alert"] for rule in RULES)])
 SECTIONS = ["What it means", "How to look", "What to do"]
