@@ -59,7 +59,7 @@ from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.node_query import Nodes
-from supervisor_tasks.slurm.ssh import Keys, Ssh, load_key
+from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
 from supervisor_tasks.wallet.fees import Bounds
 from supervisor_tasks.wallet.receipts import collect_receipts
 from supervisor_tasks.wallet.wallet import Wallet
@@ -260,7 +260,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
     slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
-    directory = _directory(settings) if Queue.CHAIN in served else None
+    directory = directory_of(settings) if Queue.CHAIN in served else None
     benchmarking = _benchmark_side(settings, slurm) if slurm is not None and Queue.BENCHMARK in served else None
     offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
@@ -318,7 +318,8 @@ def _offer_side(settings: Settings, wake_ups: TaskDispatcher) -> OfferConfig:
     )
 
 
-def _directory(settings: Settings) -> "Directory | None":
+def directory_of(settings: Settings) -> "Directory | None":
+    """Build the access to the directory; None at a site that makes the accounts itself."""
     if settings.ldap_url is None:
         return None
     from supervisor_tasks.accounts.directory import (  # imports ldap3, which costs each worker 0.4 s
@@ -393,7 +394,7 @@ def _ssh_keys(settings: Settings) -> Keys:
     return CertificateAuthority(ca_key, users, f"supervisor {settings.cluster_name}").key_for
 
 
-def slurm_side(settings: Settings) -> SlurmServices:
+def slurm_side(settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> SlurmServices:
     """Build the access to SLURM, from settings with Need.SSH."""
     assert settings.slurm_ssh_address is not None  # noqa: S101  Need.SSH
     assert settings.slurm_ssh_admin_user is not None  # noqa: S101
@@ -405,7 +406,7 @@ def slurm_side(settings: Settings) -> SlurmServices:
         sacct=settings.slurm_sacct_path if settings.slurm_accounting else None,
     )
     cluster = Cluster(
-        ssh=Ssh(settings.slurm_ssh_address, _ssh_keys(settings), settings.slurm_ssh_known_hosts),
+        ssh=Ssh(settings.slurm_ssh_address, _ssh_keys(settings), settings.slurm_ssh_known_hosts, connect_timeout_s),
         paths=paths,
         admin=settings.slurm_ssh_admin_user,
         partition=settings.slurm_partition,

@@ -25,6 +25,7 @@ MODULES = {
     "alarm": ("alarm",),
     "provider": ("provider",),
     "benchmark": ("benchmark",),
+    "doctor": ("doctor",),
     "earnings": ("earnings",),
     "log": ("log",),
     "config": ("config",),

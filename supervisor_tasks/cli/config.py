@@ -65,22 +65,41 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
 @app.command()
 def check(
+    context: typer.Context,
     process: Annotated[
         Process,
         typer.Argument(help="The process whose settings are checked; chain and slurm are workers of that queue."),
     ] = Process.WORKER,
+    form_only: Annotated[
+        bool, typer.Option("--form-only", help="Only whether they are complete and well-formed; ask no server.")
+    ] = False,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
-    """Check that a process could start with the settings of this environment; status 2 and a line for each that is wrong.
+    """Check that a process could start with the settings of this environment, and that what they name answers.
+
+    Status 2 and a line for each setting that is wrong, status 1 if something does not answer. `supervisor doctor` tries
+    the running fleet too.
 
     Example: supervisor config check callbacks
     """
     try:
-        load(*NEEDS[process])
+        settings = load(*NEEDS[process])
     except SettingsError as error:
         raise UnusableError(str(error)) from error
     finally:
         _warn_of_mistyped()
-    typer.echo(f"the settings of {process.value} are complete and well-formed")
+    told = f"the settings of {process.value} are complete and well-formed"
+    if form_only:
+        typer.echo(told)
+        return
+    from supervisor_tasks.cli.doctor import show_findings  # imports what only doctor needs
+    from supervisor_tasks.doctor.check_up import try_settings
+
+    typer.echo(told, err=True)
+    desk = desk_of(context)
+    desk.shown.color = not no_color
+    show_findings(desk, try_settings(settings, process.value), output)
 
 
 def _warn_of_mistyped() -> None:

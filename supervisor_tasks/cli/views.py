@@ -34,6 +34,10 @@ STYLES = {
     "due": "cyan",
     "waiting": "blue",
     "done": "green",
+    "green": "green",
+    "yellow": "yellow",
+    "red": "red",
+    "not tried": "dim",
 }
 
 

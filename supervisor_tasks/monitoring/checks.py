@@ -50,7 +50,7 @@ class BrokerAnswers:
         timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
         made: Any = Connection
         with made(self._url, ssl=self._tls or False, transport_options=timeouts) as connection:
-            connection.default_channel.client.ping()
+            connection.channel().client.ping()  # `default_channel` would try again for seconds
 
 
 class ChainAnswers:

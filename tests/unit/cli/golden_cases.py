@@ -16,6 +16,7 @@ from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS
 from supervisor_tasks.cli.bill import Bill
 from supervisor_tasks.cli.cluster import CLUSTERS
 from supervisor_tasks.cli.config import SETTINGS
+from supervisor_tasks.cli.doctor import show_lines
 from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
 from supervisor_tasks.cli.effect import EFFECTS
 from supervisor_tasks.cli.job import JOBS
@@ -27,6 +28,8 @@ from supervisor_tasks.cli.sweep import SWEEPS
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
 from supervisor_tasks.cli.views import View
+from supervisor_tasks.doctor.model import green, skipped
+from supervisor_tasks.doctor.verdicts import WalletSeen, contract_verdict, host_key_verdict, wallet_verdict
 from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
@@ -346,6 +349,17 @@ JOB = Job(
 )
 
 
+FOUND = [
+    green("settings of this environment", "complete and well-formed"),
+    green("database", "Postgres 16.2 answers"),
+    contract_verdict(CUSTOMERS[1], is_open=True),
+    wallet_verdict(WalletSeen(CUSTOMERS[1], 12_000_000_000_000_000, 10**16, 340_000_000_000_000, True)),
+    host_key_verdict(
+        "login1.example.com:22", "SHA256:" + "a" * 43, ["SHA256:" + "b" * 43], "/etc/supervisor/known_hosts"
+    ),
+    *(skipped(name, "the login node does not answer") for name in ("sbatch", "scancel", "scontrol", "squeue", "nodes")),
+    skipped("LDAP", "LDAP_URL is not set: the site makes the accounts itself"),
+]
 PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_000_000)
 
 
@@ -394,6 +408,7 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "job-show": show_job,
     "job-show-wide": lambda shown: show_job(shown, details=True),
     "status": a_status,
+    "doctor": lambda shown: show_lines(shown, FOUND),
     "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
     "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),
 }

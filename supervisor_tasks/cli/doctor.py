@@ -1,0 +1,114 @@
+"""`supervisor doctor`: tries everything, and names what is to be mended."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from supervisor_tasks.cli import options
+from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.exit_codes import ExitCode
+from supervisor_tasks.cli.job import hex_beginning
+from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import STYLES, Cell, Column, View
+from supervisor_tasks.config.settings import SECRETS, SettingsError
+from supervisor_tasks.doctor.model import Finding, Level, worst
+
+WITHIN_S = 5.0  # as doctor/examination.py; with the command's start, the answer is there within 10 s
+FLOWER = "http://127.0.0.1:5555"
+FINDINGS = View(
+    "findings",
+    "name",
+    (
+        Column("LEVEL", "level", "state"),
+        Column("WHAT", "name"),
+        Column("FOUND", "found", flexible=True),
+        Column("MEND", "mend", flexible=True),
+    ),
+)
+app = options.single()
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    flower: Annotated[str, typer.Option(metavar="URL", help="Where Flower is.")] = FLOWER,
+    customer: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Log in as this customer, instead of the last one in SLURM.")
+    ] = None,
+    within_s: Annotated[
+        float, typer.Option(min=1, max=300, help="Give all probes so many seconds together; a slow site needs more.")
+    ] = WITHIN_S,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """Try everything that a fleet works with, in less than 10 s, and say of each thing how it stands and what mends it.
+
+    It changes nothing. Keys that this environment lacks leave out what needs them: run it with a worker's settings.
+    Status 1 if something is red.
+
+    Example: supervisor doctor -o json
+    """
+    from supervisor_tasks.doctor.check_up import check_up  # imports all clients
+
+    desk = desk_of(context)
+    desk.shown = Output(secrets_of(os.environ))
+    desk.shown.color = not no_color
+    address = hex_beginning(customer)
+    show_findings(desk, check_up(dict(os.environ), flower, address, within_s), Format.JSON if as_json else output)
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the texts that must not be shown, also if settings are malformed."""
+    from supervisor_tasks.doctor.shared import readable_settings
+
+    given = [value for name in SECRETS if (value := environment.get(name.upper()))]
+    try:
+        return given + readable_settings(environment)[0].secret_values()
+    except SettingsError:
+        return given
+
+
+def show_findings(desk: CliContext, findings: Sequence[Finding], output: Format) -> None:
+    """Print findings in a form, and end the command with status 1 if one is red."""
+    if output in (Format.TABLE, Format.WIDE):
+        show_lines(desk.shown, findings)
+    else:
+        rows = [{"name": one.name, "level": one.level.value, "found": one.found, "mend": one.mend} for one in findings]
+        desk.shown.rows(FINDINGS, rows, output, datetime.now(UTC))
+    if worst(findings) is Level.RED:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def show_lines(shown: Output, findings: Sequence[Finding]) -> None:
+    """Print a line for each finding, the worst first, with its mend below it, and how many there are of each level.
+
+    What was not tried for one reason is one line.
+    """
+    order = [Level.RED, Level.YELLOW, Level.GREEN]
+    lines = []
+    for one in sorted(findings, key=lambda one: order.index(one.level) if one.level in order else len(order)):
+        if one.level is Level.SKIPPED:
+            continue
+        style = STYLES.get(one.level.value, "")
+        lines.append([Cell(one.level.value, style), Cell(f"{one.name}: {one.found}")])
+        if one.mend:
+            lines.append([Cell(""), Cell(f"mend: {one.mend}", style)])
+    reasons: dict[str, list[str]] = {}
+    for one in findings:
+        if one.level is Level.SKIPPED:
+            reasons.setdefault(one.found, []).append(one.name)
+    lines += [
+        [Cell(Level.SKIPPED.value, "dim"), Cell(f"{', '.join(names)}: {why}", "dim")] for why, names in reasons.items()
+    ]
+    shown.lines(lines)
+    numbers = Counter(one.level for one in findings)
+    shown.title(", ".join(f"{numbers[level]} {level.value}" for level in Level if numbers[level]))
+
+
+COMMANDS = {"doctor": app}

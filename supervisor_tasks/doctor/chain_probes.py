@@ -1,0 +1,91 @@
+"""Probes of the RPC endpoints, the contract, the wallet and the provider's standing."""
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from supervisor_tasks.chain.rpc.client import Rpc, require
+from supervisor_tasks.config.url_secrets import shown
+from supervisor_tasks.doctor.examination import Probe, said
+from supervisor_tasks.doctor.model import Finding
+from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.verdicts import (
+    EndpointSeen,
+    WalletSeen,
+    contract_verdict,
+    endpoint_verdicts,
+    reading_verdict,
+    standing_verdict,
+    wallet_verdict,
+)
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
+
+ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
+CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
+MONTH = timedelta(days=30)
+GAS_OF_A_JOB = 3 * 250_000  # a claim and two reports, where the ledger has measured none
+_CURSOR = text("SELECT block_number FROM cursors WHERE cluster = :cluster AND stream = 'scan'")
+
+
+def endpoints(shared: Examined) -> Iterable[Finding]:
+    """Whether each RPC endpoint answers, for which chain, with which head and how fast."""
+    urls = shared.settings.rpc_urls
+    with ThreadPoolExecutor(len(urls)) as pool:
+        seen = list(pool.map(_look, urls, range(1, len(urls) + 1)))
+    return endpoint_verdicts(seen, shared.settings.chain_id)
+
+
+def _look(url: str, number: int) -> EndpointSeen:
+    name, begun_s = shown(url, number), time.monotonic()
+    try:
+        answers = Rpc.at(url, CONNECT_S, name).batch([("eth_chainId", ()), ("eth_blockNumber", ())])
+        chain_id, head = (int(require(answer), 16) for answer in answers)
+    except Exception as error:  # noqa: BLE001  the other endpoints are judged too
+        return EndpointSeen(name, error=said(error))
+    return EndpointSeen(name, chain_id, head, time.monotonic() - begun_s)
+
+
+def contract(shared: Examined) -> Iterator[Finding]:
+    """Whether the contract answers and takes jobs."""
+    found, demand = shared.chain.get()
+    yield contract_verdict(found.address, is_open=demand.open)
+
+
+def standing(shared: Examined) -> Iterator[Finding]:
+    """What the contract lets the provider do."""
+    _, demand = shared.chain.needed()
+    may = demand.permission
+    yield standing_verdict(valid=may.valid, waiting=may.waiting, banned=may.banned)
+
+
+def wallet(shared: Examined) -> Iterator[Finding]:
+    """What the wallet holds, and the gas of how many jobs it pays for."""
+    found, demand = shared.chain.needed()
+    paid = Earnings(shared.engine.needed(), shared.settings.cluster_name).total(EarningsFilter(since=MONTH))
+    measured = paid.jobs > 0 and paid.fees_wei > 0
+    price_wei = 0 if measured else int(found.rpc.call("eth_gasPrice"), 16)
+    job_wei = paid.fees_wei // paid.jobs if measured else GAS_OF_A_JOB * price_wei
+    least_wei = shared.settings.wallet_min_wei
+    yield wallet_verdict(WalletSeen(found.provider, demand.balance_wei, least_wei, job_wei, measured))
+
+
+def reading(shared: Examined) -> Iterator[Finding]:
+    """How far the ledger has read the chain."""
+    found, _ = shared.chain.needed()
+    with shared.engine.needed().connect() as connection:
+        cursor = connection.scalar(_CURSOR, {"cluster": shared.settings.cluster_name})
+    yield reading_verdict(cursor, int(found.rpc.call("eth_blockNumber"), 16))
+
+
+SETTINGS = (
+    Probe("RPC endpoints", endpoints, ENDPOINT),
+    Probe("contract", contract, CONTRACT),
+)
+FLEET = (
+    Probe("provider", standing, CONTRACT),
+    Probe("wallet", wallet, ENDPOINT),
+    Probe("chain reading", reading, ENDPOINT),
+)

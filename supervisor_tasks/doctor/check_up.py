@@ -1,0 +1,56 @@
+"""Which probes are run: all of them for `supervisor doctor`, those of a process's settings for `supervisor config check`."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from supervisor_tasks.config.settings import Settings, SettingsError
+from supervisor_tasks.config.variables import mistyped
+from supervisor_tasks.doctor import chain_probes, grid_probes, ledger_probes, slurm_probes
+from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine
+from supervisor_tasks.doctor.model import Finding
+from supervisor_tasks.doctor.shared import Examined, moment_s, readable_settings
+from supervisor_tasks.doctor.verdicts import mistyped_verdicts, settings_verdicts
+
+ALL: tuple[Probe[Examined], ...] = (
+    *ledger_probes.SERVERS,
+    *ledger_probes.FLEET,
+    *chain_probes.SETTINGS,
+    *chain_probes.FLEET,
+    *slurm_probes.SETTINGS,
+    *slurm_probes.FLEET,
+    *grid_probes.SETTINGS,
+    *grid_probes.FLEET,
+)
+OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
+    "worker": (*ledger_probes.SERVERS, *chain_probes.SETTINGS, *slurm_probes.SETTINGS, *grid_probes.SETTINGS),
+    "chain": (*ledger_probes.SERVERS, *chain_probes.SETTINGS, *grid_probes.SETTINGS),
+    "slurm": (*ledger_probes.SERVERS, *slurm_probes.SETTINGS),
+    "callbacks": ledger_probes.SERVERS,
+    "beat": ledger_probes.SERVERS,
+}
+
+
+def check_up(
+    environment: Mapping[str, str], flower: str, customer: str | None, within_s: float = DEADLINE_S
+) -> list[Finding]:
+    """Try everything, with the settings of an environment, and end after `within_s`, whatever is away."""
+    _quiet()
+    until_s = moment_s(within_s)
+    try:
+        settings, lines = readable_settings(environment)
+    except SettingsError as error:
+        return settings_verdicts("this environment", error.lines)
+    found = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
+    return found + examine(ALL, Examined(settings, until_s, flower, customer), until_s)
+
+
+def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
+    """Try what the settings of a process name: servers, endpoints, the login node and SLURM's commands."""
+    _quiet()
+    until_s = moment_s(DEADLINE_S)
+    return examine(OF_PROCESS[process], Examined(settings, until_s, flower=""), until_s)
+
+
+def _quiet() -> None:
+    """Let libraries print nothing beside the findings: paramiko logs the traceback of a login that fails."""
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)

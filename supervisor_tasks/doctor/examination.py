@@ -1,0 +1,114 @@
+"""Runs the probes side by side, and ends within a time whatever they wait for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from supervisor_tasks.doctor.model import Finding, NotTriedError, red, skipped
+
+DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
+MARGIN_S = 0.7  # what waits for something that another probe tries gives up so much earlier
+MOST_SAID = 300  # characters of an error
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Generic[T]):
+    """A thing that is tried. `ask` gets what all probes share; `mend` is for an error that it raises, or no answer."""
+
+    name: str
+    ask: Callable[[T], Iterable[Finding]]
+    mend: str
+
+
+class Shared(Generic[T]):
+    """Something that several probes need, such as a connection. It is made once, by a thread of its own; no probe has to
+    wait for it until the end.
+    """
+
+    def __init__(self, name: str, make: Callable[[], T], until_s: float) -> None:
+        self._name = name
+        self._make = make
+        self._until_s = until_s
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def get(self) -> T:
+        """Return it. Raises the error with which it could not be made, and TimeoutError if that takes too long."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        if not self._done.wait(max(self._until_s - time.monotonic(), 0.0)):
+            raise TimeoutError(f"{self._name} has not answered in time")
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
+    def needed(self) -> T:
+        """Return it for a probe of something else. Raises NotTriedError: the probe of this thing tells the error."""
+        try:
+            return self.get()
+        except NotTriedError:
+            raise
+        except Exception as error:
+            raise NotTriedError(f"{self._name} does not answer") from error
+
+    def _run(self) -> None:
+        try:
+            self._value = self._make()
+        except Exception as error:  # noqa: BLE001  each probe that needs it raises it
+            self._error = error
+        self._done.set()
+
+
+def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Finding]:
+    """Run the probes side by side until a moment (monotonic seconds); return what they find, in the probes' order.
+
+    A probe that has not answered by then is red. Its thread is left behind, and ends with the process.
+    """
+    found: list[list[Finding] | None] = [None] * len(probes)
+
+    def run(place: int, probe: Probe[T]) -> None:
+        found[place] = attempt(probe, shared)
+
+    threads = [
+        threading.Thread(target=run, args=(place, probe), name=f"probe {probe.name}", daemon=True)
+        for place, probe in enumerate(probes)
+    ]
+    begun_s = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(until_s - time.monotonic(), 0.0))
+    waited_s = time.monotonic() - begun_s
+    return [
+        finding
+        for place, probe in enumerate(probes)
+        for finding in found[place] or [red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)]
+    ]
+
+
+def attempt(probe: Probe[T], shared: T) -> list[Finding]:
+    """Return what a probe finds; an error that it raises is a finding too. A probe always finds something."""
+    try:
+        return list(probe.ask(shared)) or [skipped(probe.name, "there is nothing to try")]
+    except NotTriedError as why:
+        return [skipped(probe.name, str(why))]
+    except Exception as error:  # noqa: BLE001  whatever a service answers with, the other probes go on
+        return [red(probe.name, said(error), probe.mend)]
+
+
+def said(error: Exception) -> str:
+    """Return an error as one line. A gRPC error has its own words behind a method, and its text is a block."""
+    details = getattr(error, "details", None)
+    text = (details() if callable(details) else None) or str(error)
+    lines = text.strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:MOST_SAID]

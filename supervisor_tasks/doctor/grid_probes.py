@@ -1,0 +1,183 @@
+"""Probes of the grid's services, the directory, certificates, our own gRPC process and Flower."""
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import urllib3
+from cryptography import x509
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+import supervisor_tasks.accounts.directory  # noqa: F401  before the probes' threads import it
+from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest
+from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
+from supervisor_tasks.bootstrap import channels_of, directory_of
+from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.doctor.examination import Probe, said
+from supervisor_tasks.doctor.model import Finding, NotTriedError, green, yellow
+from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
+from supervisor_tasks.grid.grpc_channels import Channels
+
+HEALTH = "/grpc.health.v1.Health/Check"
+FLOWER = "start Flower, or name it: --flower http://HOST:PORT"
+DEFINITIONS = "correct SBATCH_ENDPOINT, SBATCH_TLS_ENABLE and SBATCH_CA; ask the grid whether its service runs"
+CALLBACKS = "start the gRPC process, and see that PUBLIC_ADDRESS leads to its LISTEN_ADDRESS"
+DIRECTORY = "start the directory, or correct LDAP_URL, LDAP_BIND_DN, LDAP_BIND_PASSWORD and LDAP_CA_PATH"
+
+
+def job_definitions(shared: Examined) -> Iterator[Finding]:
+    """Whether the job definition service answers with a challenge."""
+    with channels_of(shared.settings).open(shared.settings.sbatch_endpoint) as channel:
+        AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=CONNECT_S)
+    yield green("job definition service", f"{shared.settings.sbatch_endpoint} answers")
+
+
+def callbacks(shared: Examined) -> Iterator[Finding]:
+    """Whether our gRPC process serves at PUBLIC_ADDRESS."""
+    settings = shared.settings
+    with Channels(settings.tls_enable, verified=False).open(settings.public_address) as channel:
+        check = channel.unary_unary(
+            HEALTH, HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
+        )  # types-grpcio-health-checking has no type for the stub
+        check(HealthCheckRequest(), timeout=CONNECT_S)
+    yield green("callbacks", f"{settings.public_address} answers")
+
+
+def directory(shared: Examined) -> Iterator[Finding]:
+    """Whether the directory takes our login."""
+    if shared.settings.ldap_url is None:
+        raise NotTriedError("LDAP_URL is not set: the site makes the accounts itself")
+    if shared.settings.ldap_bind_password is None:
+        raise NotTriedError("LDAP_BIND_PASSWORD is not set here: run it where the chain worker runs")
+    found = directory_of(shared.settings)
+    assert found is not None  # noqa: S101  LDAP_URL is set
+    with found.open():
+        yield green("LDAP", f"{found.url} takes {found.bind_dn}")
+
+
+def flower(shared: Examined) -> Iterator[Finding]:
+    """Whether Flower answers. Without it, the fleet works on."""
+    try:
+        with urllib3.PoolManager(retries=False, timeout=CONNECT_S) as pool:
+            status = pool.request("GET", f"{shared.flower.rstrip('/')}/healthcheck").status
+    except urllib3.exceptions.HTTPError as error:
+        yield yellow("Flower", f"{shared.flower}: {said(error)}", FLOWER)
+        return
+    if status == 200:
+        yield green("Flower", f"{shared.flower} answers")
+    else:
+        yield yellow("Flower", f"{shared.flower} answers with status {status}", FLOWER)
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A service that must show a certificate: where, by which authority, and whether that is verified."""
+
+    host: str
+    port: int
+    authority: Path | None = None
+    verified: bool = True
+
+
+def _of_definitions(settings: Settings) -> Secured | None:
+    if not settings.sbatch_tls_enable:
+        return None
+    host, _, port = settings.sbatch_endpoint.rpartition(":")
+    return Secured(host.strip("[]"), int(port), settings.sbatch_ca, not settings.sbatch_tls_insecure)
+
+
+def _of_callbacks(settings: Settings) -> Secured | None:
+    if not settings.tls_enable:
+        return None
+    host, _, port = settings.public_address.rpartition(":")
+    return Secured(host.strip("[]"), int(port), verified=False)  # plugins do not verify it
+
+
+def _of_directory(settings: Settings) -> Secured | None:
+    return _of_url(settings.ldap_url or "", "ldaps", 636, settings.ldap_ca_path, not settings.ldap_insecure)
+
+
+def _of_broker(settings: Settings) -> Secured | None:
+    url = "" if settings.broker_url is None else settings.broker_url.get_secret_value()
+    return _of_url(url, "rediss", 6379, settings.broker_ca, True)
+
+
+def _of_chain(settings: Settings) -> Secured | None:
+    return _of_url(settings.rpc_urls[0], "https", 443, None, True)
+
+
+def _of_url(url: str, scheme: str, port: int, authority: Path | None, verified: bool) -> Secured | None:
+    parsed = urlsplit(url)
+    if parsed.scheme != scheme or parsed.hostname is None:
+        return None
+    return Secured(parsed.hostname, parsed.port or port, authority, verified)
+
+
+def certificate(name: str, of: Callable[[Settings], Secured | None], mend: str, shared: Examined) -> Iterator[Finding]:
+    """Whether a service's certificate is believed, and for how many days it is valid."""
+    service = of(shared.settings)
+    if service is None:
+        raise NotTriedError("no TLS there")
+    yield certificate_verdict(name, _seen(service), datetime.now(UTC), mend)
+
+
+def _seen(service: Secured) -> CertificateSeen:
+    shown = x509.load_der_x509_certificate(_handshake(service, _context(None, verified=False)))
+    try:
+        alternatives = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = [str(name.value) for name in alternatives]
+    except x509.ExtensionNotFound:
+        names = [shown.subject.rfc4514_string()]
+    distrust = ""
+    if service.verified:
+        try:
+            _handshake(service, _context(service.authority, verified=True))
+        except ssl.SSLCertVerificationError as error:
+            distrust = error.verify_message or said(error)
+    return CertificateSeen(shown.not_valid_after_utc, names, distrust)
+
+
+def _context(authority: Path | None, *, verified: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    if not verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _handshake(service: Secured, context: ssl.SSLContext) -> bytes:
+    """Return the certificate that the service shows (DER). Raises OSError."""
+    with (
+        socket.create_connection((service.host, service.port), CONNECT_S) as plain,
+        context.wrap_socket(plain, server_hostname=service.host) as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b""
+
+
+def _certificate(name: str, of: Callable[[Settings], Secured | None], mend: str) -> Probe[Examined]:
+    return Probe(f"TLS of {name}", partial(certificate, name, of, mend), mend)
+
+
+SETTINGS = (
+    Probe("job definition service", job_definitions, DEFINITIONS),
+    Probe("LDAP", directory, DIRECTORY),
+    _certificate("the RPC endpoint", _of_chain, "ask the endpoint's operator to renew it"),
+    _certificate("the job definition service", _of_definitions, "renew it, or correct SBATCH_ENDPOINT and SBATCH_CA"),
+    _certificate("the directory", _of_directory, "renew it, or correct LDAP_URL and LDAP_CA_PATH"),
+    _certificate("the broker", _of_broker, "renew it, or correct BROKER_URL and BROKER_CA"),
+)
+FLEET = (
+    Probe("callbacks", callbacks, CALLBACKS),
+    _certificate("the callbacks", _of_callbacks, "renew TLS_CERT and TLS_KEY"),
+    Probe("Flower", flower, FLOWER),
+)

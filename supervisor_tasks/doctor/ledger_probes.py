@@ -1,0 +1,115 @@
+"""Probes of the database, the broker and the fleet, as the ledger knows it."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+# Imported here, as two threads that import kombu at the same time meet it half made.
+import kombu.transport.redis  # noqa: F401
+from sqlalchemy import text
+
+from supervisor_tasks.config.embedded_servers import broker_tls
+from supervisor_tasks.doctor.examination import Probe
+from supervisor_tasks.doctor.model import Finding, NotTriedError, green, skipped
+from supervisor_tasks.doctor.shared import Examined
+from supervisor_tasks.doctor.verdicts import (
+    alarm_verdicts,
+    clock_verdict,
+    cluster_verdict,
+    fleet_verdicts,
+    heard_verdict,
+    migrations_verdict,
+)
+from supervisor_tasks.ledger.clusters import known_clusters
+from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
+from supervisor_tasks.ledger.migrations import newest_revision, revision
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.vital_signs import vital_signs
+from supervisor_tasks.monitoring.checks import BrokerAnswers
+from supervisor_tasks.monitoring.health import complaints, periodic_work
+
+START_DATABASE = "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"
+_VERSION = text("SHOW server_version")
+_CLOCK = text("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
+_LAST_CALLBACK = text(
+    """
+    SELECT EXTRACT(EPOCH FROM now() - received_at)::float8 FROM callbacks
+    WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+    """
+)
+
+
+def database(shared: Examined) -> Iterator[Finding]:
+    """Whether the ledger's database answers."""
+    with shared.engine.get().connect() as connection:
+        yield green("database", f"Postgres {connection.scalar(_VERSION)} answers")
+
+
+def migrations(shared: Examined) -> Iterator[Finding]:
+    """Whether the ledger's tables are those that this version works with."""
+    shared.engine.needed()
+    yield migrations_verdict(revision(shared.url.get()), newest_revision())
+
+
+def broker(shared: Examined) -> Iterator[Finding]:
+    """Whether the broker answers."""
+    url = shared.settings.broker_url
+    if url is None:
+        raise NotTriedError("BROKER_URL is not set: the fleet has a Redis of its own, in STATE_DIR")
+    BrokerAnswers(url.get_secret_value(), broker_tls(shared.settings))()
+    yield green("broker", "Redis answers")
+
+
+def cluster(shared: Examined) -> Iterator[Finding]:
+    """Whether the ledger knows the cluster."""
+    yield cluster_verdict(shared.settings.cluster_name, known_clusters(shared.engine.needed()))
+
+
+def fleet(shared: Examined) -> Iterable[Finding]:
+    """Whether the fleet's periodic work comes to an end."""
+    settings = shared.settings
+    shared.engine.needed()
+    url = shared.url.get().replace("postgresql+psycopg://", "postgresql://", 1)
+    signs = vital_signs(url, settings.cluster_name)
+    periodic = periodic_work(settings.chain_poll_s, accounts=settings.ldap_url is not None)
+    return fleet_verdicts(complaints(periodic, signs.ticks_s, signs.oldest_due_s))
+
+
+def alarms(shared: Examined) -> Iterable[Finding]:
+    """Whether an alarm is on."""
+    return alarm_verdicts([alarm.name.value for alarm in shared.ledger.alarms.all()])
+
+
+def heard(shared: Examined) -> Iterator[Finding]:
+    """When the gRPC process, the reporter and the plugins were last heard."""
+    ticks_s = shared.ledger.ticks.ages_s()
+    start = "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
+    yield heard_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start, needed=True)
+    beside = "start the reporter beside slurmctld, and read its log; given up: `supervisor reporter disable`"
+    yield heard_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, beside, needed=False)
+    with shared.engine.needed().connect() as connection:
+        age_s = connection.scalar(_LAST_CALLBACK, {"cluster": shared.settings.cluster_name})
+    if age_s is None:
+        yield skipped("hooks", "no plugin or hook has called yet")
+    else:
+        yield green("hooks", f"the last call came {age_s:.0f} s ago")
+
+
+def database_clock(shared: Examined) -> Iterator[Finding]:
+    """How far the database's clock is from ours."""
+    with shared.engine.needed().connect() as connection:
+        theirs_s = connection.scalar(_CLOCK)
+    yield clock_verdict("the database", float(theirs_s or 0.0) - time.time())
+
+
+SERVERS = (
+    Probe("database", database, START_DATABASE),
+    Probe("migrations", migrations, "supervisor db upgrade"),
+    Probe("broker", broker, "start Redis, or correct BROKER_URL, BROKER_CA, BROKER_CERT and BROKER_KEY"),
+)
+FLEET = (
+    Probe("cluster", cluster, START_DATABASE),
+    Probe("fleet", fleet, START_DATABASE),
+    Probe("alarms", alarms, START_DATABASE),
+    Probe("heard", heard, START_DATABASE),
+    Probe("clock of the database", database_clock, START_DATABASE),
+)

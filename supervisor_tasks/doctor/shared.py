@@ -1,0 +1,189 @@
+"""What the probes share: the settings, and what several of them need, each made once."""
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from eth_account import Account
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.bootstrap import slurm_side
+from supervisor_tasks.chain.contract import Contract, Demand
+from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.config.embedded_servers import running_database_url
+from supervisor_tasks.config.settings import (
+    REQUIRED,
+    WITH_CERTIFICATES,
+    Need,
+    Settings,
+    SettingsError,
+    load,
+    wants_certificates,
+)
+from supervisor_tasks.context import SlurmServices
+from supervisor_tasks.doctor.examination import MARGIN_S, Shared
+from supervisor_tasks.doctor.model import NotTriedError
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.slurm.cluster import Controller
+
+CONNECT_S = 3.0  # for a connection, so that what needs it still has time
+CONNECTIONS = 8
+MOST_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
+
+# The customer who was last in SLURM, by indexes.
+_LAST_CUSTOMER = text(
+    """
+    SELECT customer FROM (
+        (SELECT customer, updated_at FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED'
+            AND slurm_id IS NOT NULL ORDER BY updated_at DESC LIMIT 1)
+        UNION ALL
+        (SELECT customer, updated_at FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
+            AND slurm_id IS NOT NULL ORDER BY updated_at DESC LIMIT 1)
+    ) AS latest ORDER BY updated_at DESC LIMIT 1
+    """
+)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the probes share. `flower` is Flower's URL, `customer` the one whose login is tried, if one is named."""
+
+    settings: Settings
+    until_s: float
+    flower: str
+    customer: str | None = None
+
+    @cached_property
+    def url(self) -> Shared[str]:
+        """The ledger's URL. Raises NoDatabaseError."""
+        return self._once("the database", lambda: running_database_url(self.settings))
+
+    @cached_property
+    def engine(self) -> Shared[Engine]:
+        """The ledger's database, which answers."""
+        return self._once("the database", self._engine)
+
+    @cached_property
+    def chain(self) -> Shared[tuple[Contract, Demand]]:
+        """The contract as the provider sees it, and what it has for him."""
+        return self._once("the contract", self._chain)
+
+    @cached_property
+    def slurm(self) -> Shared[SlurmServices]:
+        """SLURM behind a login node that lets the admin user in."""
+        return self._once("the login node", self._slurm)
+
+    @cached_property
+    def controller(self) -> Shared[Controller]:
+        """Slurmctld's own words about itself."""
+        return self._once("slurmctld", lambda: self.slurm.needed().cluster.controller())
+
+    @cached_property
+    def login(self) -> Shared[Address]:
+        """The customer whose login works."""
+        return self._once("the customer's login", self._login)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, for questions. Raises NotTriedError."""
+        return Ledger(self.engine.needed(), self.settings.cluster_name, wake=lambda _: None)
+
+    def provider(self) -> str:
+        """The provider's address: of the key, or as a worker has stored it. Raises NotTriedError."""
+        if self.settings.eth_private_key is not None:
+            address: str = Account.from_key(self.settings.eth_private_key.get_secret_value()).address
+            return address.lower()
+        known = self.ledger.facts.get(PROVIDER)
+        if known is None:
+            raise NotTriedError("ETH_PRIVATE_KEY is not set here, and no worker has stored the provider's address")
+        return known
+
+    def _once(self, name: str, make: Any) -> Shared[Any]:
+        return Shared(name, make, self.until_s - MARGIN_S)
+
+    def _engine(self) -> Engine:
+        engine = open_engine(self.settings, CONNECTIONS, self.url.get())
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        return engine
+
+    def _chain(self) -> tuple[Contract, Demand]:
+        settings = self.settings
+        rpc = Endpoints(settings.rpc_urls, settings.chain_id)
+        contract = Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, Address(self.provider()))
+        return contract, contract.demand()
+
+    def _slurm(self) -> SlurmServices:
+        self.require_ssh()
+        services = slurm_side(self.settings, connect_timeout_s=CONNECT_S)
+        services.cluster.ssh.run(services.cluster.admin, ["true"], timeout_s=CONNECT_S)
+        return services
+
+    def _login(self) -> Address:
+        services, user = self.slurm.needed(), Address(self.customer or self._last_customer())
+        services.cluster.require_own_home(user)
+        answer = services.cluster.ssh.ask(user, ["true"])
+        if answer.status != 0:
+            raise NotTriedError(f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}")
+        return user
+
+    def _last_customer(self) -> str:
+        with self.engine.needed().connect() as connection:
+            found: str | None = connection.scalar(_LAST_CUSTOMER, {"cluster": self.settings.cluster_name})
+        if found is None:
+            raise NotTriedError("no customer has had a job in SLURM yet: name one by --customer")
+        return found
+
+    def require_ssh(self) -> None:
+        """Raises NotTriedError where this environment cannot log in."""
+        key = "slurm_ssh_ca_key" if self.settings.slurm_ssh_certificates else "slurm_ssh_private_key"
+        for name in (key, "slurm_ssh_address", "slurm_ssh_admin_user"):
+            if getattr(self.settings, name) is None:
+                raise NotTriedError(f"{name.upper()} is not set here: run it where the slurm worker runs")
+
+
+def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Return the settings with all keys that are set, and a line for each variable that is malformed; such a variable
+    counts as not set. Raises SettingsError if they fit together in no way.
+    """
+    lines: list[str] = []
+    rest = dict(environment)
+    for _ in range(MOST_ROUNDS):
+        try:
+            return load(*_met(rest), environment=rest), lines
+        except SettingsError as error:
+            lines += [line for line in error.lines if line not in lines]
+            rest = _without(rest, {re.sub("_FILE$", "", line.partition(":")[0]) for line in error.lines})
+    return load(*_met(rest), environment=rest), lines
+
+
+def _met(environment: Mapping[str, str]) -> list[Need]:
+    """Return the needs of processes that this environment has all required settings of."""
+    required = REQUIRED | (WITH_CERTIFICATES if wants_certificates(environment) else {})
+    given = {name for name, value in environment.items() if value}
+    return [
+        need
+        for need, names in required.items()
+        if need is not Need.NOTIFY and all({name.upper(), f"{name.upper()}_FILE"} & given for name in names)
+    ]
+
+
+def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Leave out these variables. Where one is missing, what asks for it is left out: those that begin alike."""
+    missing = {f"{name.partition('_')[0]}_" for name in names if not {name, f"{name}_FILE"} & environment.keys()}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.removesuffix("_FILE") not in names and not name.startswith(tuple(missing))
+    }
+
+
+def moment_s(after_s: float) -> float:
+    """Return a moment so many seconds from now, on the clock of the deadlines."""
+    return time.monotonic() + after_s

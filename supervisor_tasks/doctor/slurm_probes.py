@@ -1,0 +1,145 @@
+"""Probes of the login node, its users and SLURM behind it. They change nothing: sbatch gets --test-only."""
+
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import paramiko
+
+from supervisor_tasks.doctor.examination import Probe
+from supervisor_tasks.doctor.model import Finding, NotTriedError, green
+from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.verdicts import (
+    accounting_verdict,
+    clock_verdict,
+    controller_verdict,
+    host_key_verdict,
+    job_submit_verdict,
+    nodes_verdict,
+    version_verdict,
+)
+from supervisor_tasks.ledger.facts import SLURM_CLUSTER
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+
+COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
+COMMAND_S = 4.0
+LOGIN = "read sshd's log on the login node: SLURM_SSH_ADDRESS, SLURM_SSH_ADMIN_USER, and whether it takes our key"
+CUSTOMER = "read sshd's log on the login node: the customer's account, and the AuthorizedKeysCommand"
+SLURM = "run `scontrol ping` on the login node, and read slurmctld's log"
+
+
+def host_key(shared: Examined) -> Iterator[Finding]:
+    """Whether the login node shows the host key that we know."""
+    address = shared.settings.slurm_ssh_address
+    if address is None:
+        raise NotTriedError("SLURM_SSH_ADDRESS is not set here")
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    known = _known_keys(shared.settings.slurm_ssh_known_hosts, host, int(port))
+    with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+        transport = paramiko.Transport(connection)
+        try:
+            options = transport.get_security_options()
+            options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)  # as a login asks for it
+            transport.start_client(timeout=CONNECT_S)
+            shown = transport.get_remote_server_key()
+        finally:
+            transport.close()
+    file = str(shared.settings.slurm_ssh_known_hosts)
+    fingerprints = [key.fingerprint for key in known.values()]
+    yield host_key_verdict(address, shown.fingerprint, fingerprints, file)
+
+
+def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
+    """Return the keys of a host in a file of OpenSSH's form, by their type; none if there is no such file."""
+    if not file.exists():
+        return {}
+    name = host if port == 22 else f"[{host}]:{port}"
+    return dict((paramiko.HostKeys(str(file)).lookup(name) or {}).items())
+
+
+def admin_login(shared: Examined) -> Iterator[Finding]:
+    """Whether the login node lets the admin user in."""
+    shared.require_ssh()
+    services = shared.slurm.get()
+    yield green("SSH login of the admin", f"{services.cluster.admin} may log in")
+
+
+def customer_login(shared: Examined) -> Iterator[Finding]:
+    """Whether the login node lets a customer in."""
+    shared.slurm.needed()
+    yield green("SSH login of a customer", f"{shared.login.get()} may log in")
+
+
+def version(name: str, shared: Examined) -> Iterator[Finding]:
+    """Whether a SLURM command is there, and of which version."""
+    if name == "sacct" and not shared.settings.slurm_accounting:
+        raise NotTriedError("SLURM_ACCOUNTING is false")
+    services = shared.slurm.needed()
+    path = getattr(shared.settings, f"slurm_{name}_path")
+    answer = services.cluster.ssh.run(services.cluster.admin, [path, "--version"], timeout_s=COMMAND_S)
+    yield version_verdict(name, f"SLURM_{name.upper()}_PATH={path}", answer.status, answer.stdout, answer.stderr)
+
+
+def controller(shared: Examined) -> Iterator[Finding]:
+    """Whether slurmctld answers, and is the one that has the ledger's jobs."""
+    shared.slurm.needed()
+    identity = shared.controller.get().identity
+    known = shared.ledger.facts.get(SLURM_CLUSTER)
+    same = known is None or identity.is_the_same_as(ClusterIdentity.told(known))
+    yield controller_verdict(str(identity), known, same=same)
+
+
+def accounting(shared: Examined) -> Iterator[Finding]:
+    """Whether accounting answers where it is asked, and is asked where it exists."""
+    services, asked = shared.slurm.needed(), shared.settings.slurm_accounting
+    unused = shared.controller.needed().accounting_unused
+    status, said = 0, ""
+    if asked:
+        argv = [shared.settings.slurm_sacct_path, "--allocations", "--noheader", "--starttime=now-1minutes"]
+        answer = services.cluster.ssh.run(services.cluster.admin, argv, timeout_s=COMMAND_S)
+        status, said = answer.status, answer.stderr
+    yield accounting_verdict(asked=asked, unused=unused, status=status, said=said)
+
+
+def nodes(shared: Examined) -> Iterator[Finding]:
+    """Whether the partition has nodes that work."""
+    services = shared.slurm.needed()
+    shared.controller.needed()
+    found = services.nodes.specs()
+    yield nodes_verdict(len(found.nodes), services.cluster.partition, len(found.left_out))
+
+
+def job_submit(shared: Examined) -> Iterator[Finding]:
+    """Whether slurmctld refuses a customer's job that nobody has paid for. sbatch only asks, and submits nothing."""
+    if shared.settings.slurm_submit_key is None:
+        raise NotTriedError("SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it")
+    services, user = shared.slurm.needed(), shared.login.needed()
+    shared.controller.needed()
+    words = ("--test-only", "--ntasks=1", "--time=1", "--job-name=supervisor-doctor", "--wrap=true")
+    argv = [services.cluster.paths.sbatch, f"--partition={services.cluster.partition}", *words]
+    answer = services.cluster.ssh.ask(user, argv)
+    yield job_submit_verdict(answer.status, answer.stderr)
+
+
+def login_clock(shared: Examined) -> Iterator[Finding]:
+    """How far the login node's clock is from ours."""
+    theirs_s = shared.slurm.needed().cluster.now_s()
+    yield clock_verdict("the login node", theirs_s - int(time.time()))
+
+
+SETTINGS = (
+    Probe("SSH host key", host_key, "start sshd on the login node, or correct SLURM_SSH_ADDRESS"),
+    Probe("SSH login of the admin", admin_login, LOGIN),
+    *(Probe(name, partial(version, name), LOGIN) for name in COMMANDS),
+    Probe("slurmctld", controller, SLURM),
+    Probe("accounting", accounting, SLURM),
+    Probe("nodes", nodes, SLURM),
+    Probe("clock of the login node", login_clock, LOGIN),
+)
+FLEET = (
+    Probe("SSH login of a customer", customer_login, CUSTOMER),
+    Probe("job_submit.lua", job_submit, SLURM),
+)

@@ -1,0 +1,296 @@
+"""The judgement on what the probes have seen. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from supervisor_tasks.doctor.model import Finding, green, red, skipped, yellow
+from supervisor_tasks.provider.offer import rounded_credits
+
+BEHIND_BLOCKS = 5  # as in chain/rpc/failover.py: looks are not taken at the same moment
+SLOW_S = 1.0  # of an answer of an RPC endpoint
+FEW_JOBS = 100  # that the wallet pays for
+CLOCK_OFF_S = 5.0  # SLURM's munge allows 300 s, tokens and challenges less
+CLOCK_WRONG_S = 60.0
+FEW_DAYS = 14  # of a certificate that is left
+NO_MORE_THAN = 300  # characters of an error
+
+NOT_FOUND = 127  # the status of a shell that finds no such program
+TOKEN_MISSING = "supervisor: no token"  # noqa: S105  job_submit.lua's word for a job without one
+REFUSED_BY_LUA = "supervisor:"
+
+
+# --- this environment -------------------------------------------------------------------------------------------------
+
+
+def settings_verdicts(process: str, lines: Sequence[str]) -> list[Finding]:
+    """Judge the settings of a process by the lines of a SettingsError; each names its variable first."""
+    if not lines:
+        return [green(f"settings of {process}", "complete and well-formed")]
+    return [
+        red(
+            f"setting {line.partition(':')[0]}",
+            line.partition(": ")[2],
+            "correct it where the process gets its settings",
+        )
+        for line in lines
+    ]
+
+
+def mistyped_verdicts(nearest: Mapping[str, str]) -> list[Finding]:
+    """Judge variables that look like settings and are none."""
+    return [
+        yellow(f"variable {name}", "no setting has this name", f"rename it to {right}, or remove it")
+        for name, right in nearest.items()
+    ]
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def migrations_verdict(found: str | None, expected: str | None) -> Finding:
+    """Judge the revision of the ledger's tables."""
+    if found == expected:
+        return green("migrations", f"the tables are at {found}, as this version expects")
+    return red("migrations", f"the tables are at {found or 'none'}; expected {expected}", "supervisor db upgrade")
+
+
+def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
+    """Judge whether the ledger knows the cluster."""
+    if name in known:
+        return green("cluster", f"the ledger knows {name}")
+    listed = ", ".join(known) or "none: no fleet has ever worked with it"
+    return red(
+        "cluster", f"the ledger does not know {name!r}; it knows {listed}", "correct CLUSTER_NAME, or start its fleet"
+    )
+
+
+def fleet_verdicts(complaints: Sequence[str]) -> list[Finding]:
+    """Judge whether what is periodic comes to an end, by the complaints of monitoring/health.py."""
+    mend = "start the process that is named, and read its log"
+    found = [red("fleet", complaint, mend) for complaint in complaints]
+    return found or [green("fleet", "everything periodic comes to an end")]
+
+
+def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
+    """Judge the alarms that are on."""
+    found = [red(f"alarm {name}", "is on", f"supervisor alarm show {name}") for name in names]
+    return found or [green("alarms", "none is on")]
+
+
+def heard_verdict(name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool) -> Finding:
+    """Judge a source of heartbeats, which was last heard so long ago."""
+    if age_s is None and not needed:
+        return skipped(name, f"never heard; if the site has one: {mend}")
+    if age_s is None or age_s > away_s:
+        seen = "never heard" if age_s is None else f"last heard {age_s:.0f} s ago"
+        return red(name, f"{seen}; expected a heartbeat every few seconds", mend)
+    return green(name, f"heard {age_s:.0f} s ago")
+
+
+# --- the chain --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSeen:
+    """The answer of an RPC endpoint: its chain, its last block and how long it took; or the error."""
+
+    name: str
+    chain_id: int = 0
+    head: int = 0
+    took_s: float = 0.0
+    error: str = ""
+
+
+def endpoint_verdicts(seen: Sequence[EndpointSeen], chain_id: int) -> list[Finding]:
+    """Judge the RPC endpoints beside each other. Without any, nothing works; the others do the work of one."""
+    works = [one for one in seen if not one.error and one.chain_id == chain_id]
+    best = max((one.head for one in works), default=0)
+    return [_endpoint_verdict(one, chain_id, best, alone=not works) for one in seen]
+
+
+def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, alone: bool) -> Finding:
+    name, mend = f"RPC endpoint {one.name}", "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
+    bad = red if alone else yellow
+    if one.error:
+        return bad(name, one.error[:NO_MORE_THAN], mend)
+    if one.chain_id != chain_id:
+        found = f"serves chain {one.chain_id}; expected {chain_id}"
+        return red(name, found, "correct METASCHEDULER_ENDPOINT_RPC or CHAIN_ID")
+    about = f"chain {one.chain_id}, block {one.head}, {one.took_s * 1000:.0f} ms"
+    if one.head < best - BEHIND_BLOCKS:
+        return yellow(name, f"{about}; {best - one.head} blocks behind the best one", mend)
+    if one.took_s > SLOW_S:
+        return yellow(name, f"{about}; expected an answer within {SLOW_S:g} s", mend)
+    return green(name, about)
+
+
+def reading_verdict(cursor: int | None, head: int) -> Finding:
+    """Judge how far the ledger has read the chain."""
+    if cursor is None:
+        return yellow("chain reading", "the ledger has read no block yet", "start a worker of the chain queue")
+    lag = max(head - cursor, 0)
+    if lag > BEHIND_BLOCKS:
+        return yellow(
+            "chain reading", f"{lag} blocks behind the node", "start a worker of the chain queue, and read its log"
+        )
+    return green("chain reading", f"up to block {cursor}, {lag} behind the node")
+
+
+def contract_verdict(address: str, *, is_open: bool) -> Finding:
+    """Judge the contract, which answers."""
+    if is_open:
+        return green("contract", f"{address} answers and takes jobs")
+    return red(
+        "contract",
+        f"{address} is retired: it takes no more jobs",
+        "put the new address into METASCHEDULER_SMART_CONTRACT",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WalletSeen:
+    """A wallet, and what the gas of one job costs; `measured` if that is of this ledger's own jobs."""
+
+    address: str
+    balance_wei: int
+    least_wei: int
+    job_wei: int
+    measured: bool
+
+
+def wallet_verdict(seen: WalletSeen) -> Finding:
+    """Judge the wallet by how many jobs it pays the gas for."""
+    mend = f"send coins for gas to {seen.address}"
+    held = f"{seen.address} holds {rounded_credits(seen.balance_wei)}"
+    if seen.balance_wei < seen.least_wei:
+        return red("wallet", f"{held}; expected at least {rounded_credits(seen.least_wei)} (WALLET_MIN_WEI)", mend)
+    if seen.job_wei <= 0:
+        return green("wallet", f"{held}; gas is free")
+    jobs = seen.balance_wei // seen.job_wei
+    basis = "as its jobs have cost" if seen.measured else "estimated"
+    paid = f"{held}, which pays the gas of {jobs} jobs ({basis})"
+    return yellow("wallet", paid, mend) if jobs < FEW_JOBS else green("wallet", paid)
+
+
+def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
+    """Judge what the contract lets the provider do."""
+    if banned:
+        return red("provider", "is banned by the grid", "ask the grid's administrators why")
+    if valid:
+        more = ", and a newer registration waits for approval" if waiting else ""
+        return green("provider", f"is approved{more}")
+    if waiting:
+        return yellow("provider", "waits for approval", "ask the grid's administrators to approve it")
+    return red("provider", "is not registered", "supervisor provider show, then `supervisor provider register`")
+
+
+# --- the login node and SLURM -----------------------------------------------------------------------------------------
+
+
+def host_key_verdict(address: str, shown: str, known: Sequence[str], file: str) -> Finding:
+    """Judge the host key that the login node shows, by the fingerprints that SLURM_SSH_KNOWN_HOSTS has of it."""
+    if shown in known:
+        return green("SSH host key", f"{address} shows {shown}, as in {file}")
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    check = "on the node itself, compare it with `ssh-keygen -lf` of /etc/ssh/ssh_host_*_key.pub; if it is the node's"
+    scan = f"`ssh-keyscan -p {port} {host} >> {file}`"
+    if not known:
+        return red("SSH host key", f"{address} shows {shown}; {file} has none for it", f"{check}: {scan}")
+    listed = host if port == "22" else f"[{host}]:{port}"
+    remove = f"`ssh-keygen -f {file} -R '{listed}'`"
+    expected = (
+        f"{address} shows {shown}; expected {', '.join(known)} of {file}: the node was installed again, or is another"
+    )
+    return red("SSH host key", expected, f"{check}, as for a new installation: {remove}, then {scan}")
+
+
+def version_verdict(name: str, setting: str, status: int, stdout: str, stderr: str) -> Finding:
+    """Judge the answer of a SLURM command to --version."""
+    if status == 0 and stdout.strip():
+        return green(name, stdout.strip().splitlines()[0])
+    said = (stderr or stdout).strip()[:NO_MORE_THAN] or f"status {status} and no word"
+    where = "install it on the login node, or correct its path" if status == NOT_FOUND else "see what it says there"
+    return red(name, said, f"{where}: {setting}")
+
+
+def controller_verdict(identity: str, known: str | None, *, same: bool) -> Finding:
+    """Judge slurmctld, which answers, by the cluster that the ledger has jobs of."""
+    if known is None or same:
+        return green("slurmctld", f"answers: {identity}")
+    mend = "correct SLURM_SSH_ADDRESS; if it is the right one, `supervisor cluster accept`"
+    return red("slurmctld", f"is {identity}; expected {known}", mend)
+
+
+def accounting_verdict(*, asked: bool, unused: bool, status: int, said: str) -> Finding:
+    """Judge accounting: whether sacct answers where it is asked, and whether it is asked where there is one."""
+    if unused:
+        return yellow(
+            "accounting", "slurmctld has slurmdbd, and the fleet does not ask it", "set SLURM_ACCOUNTING=true"
+        )
+    if not asked:
+        return green("accounting", "the site has none, and the fleet asks none")
+    if status == 0:
+        return green("accounting", "sacct answers")
+    return red(
+        "accounting", said.strip()[:NO_MORE_THAN] or f"status {status}", "start slurmdbd, or SLURM_ACCOUNTING=false"
+    )
+
+
+def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
+    """Judge the nodes of the partition."""
+    if usable:
+        more = f"; {left_out} are left out" if left_out else ""
+        return green("nodes", f"{usable} of {partition} work{more}")
+    found = f"{partition} has no node that works; {left_out} are left out"
+    return red("nodes", found, "`sinfo -R` on the login node; correct SLURM_PARTITION")
+
+
+def job_submit_verdict(status: int, stderr: str) -> Finding:
+    """Judge slurmctld's answer to a job that nobody has paid for, which sbatch --test-only asked about."""
+    if status == 0:
+        found = "SLURM takes a customer's job that nobody has paid for"
+        return red("job_submit.lua", found, "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md")
+    if TOKEN_MISSING in stderr:
+        return green("job_submit.lua", "refuses a customer's job that nobody has paid for")
+    words = stderr.strip()[:NO_MORE_THAN] or f"status {status}"
+    if REFUSED_BY_LUA in stderr:
+        return red("job_submit.lua", words, "correct supervisor_submit.conf: see plugins/README.md")
+    return yellow("job_submit.lua", words, "read slurmctld's log: something else refuses the job")
+
+
+# --- clocks and certificates ------------------------------------------------------------------------------------------
+
+
+def clock_verdict(name: str, off_s: float) -> Finding:
+    """Judge a clock that is so much ahead of ours."""
+    thing = f"clock of {name}"
+    if abs(off_s) < CLOCK_OFF_S:
+        return green(thing, "agrees with ours" if abs(off_s) < 1 else f"{off_s:+.1f} s to ours")
+    bad = red if abs(off_s) >= CLOCK_WRONG_S else yellow
+    return bad(
+        thing, f"{off_s:+.0f} s to ours; expected at most {CLOCK_OFF_S:g} s", f"start chrony or ntpd here and on {name}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSeen:
+    """The certificate of a service: until when it is valid, its names, and why it is not believed; empty if it is."""
+
+    ends_at: datetime
+    names: Sequence[str] = ()
+    distrust: str = ""
+
+
+def certificate_verdict(name: str, seen: CertificateSeen, now: datetime, mend: str) -> Finding:
+    """Judge a certificate by its days left, and by whether a client believes it."""
+    thing, days = f"TLS of {name}", (seen.ends_at - now).total_seconds() / 86_400
+    names = ", ".join(seen.names[:3]) or "no name"
+    if days < 0:
+        return red(thing, f"expired {-days:.0f} days ago ({names})", mend)
+    if seen.distrust:
+        return red(thing, f"{seen.distrust[:NO_MORE_THAN]} ({names})", mend)
+    if days < FEW_DAYS:
+        return yellow(thing, f"{days:.0f} days left ({names})", mend)
+    return green(thing, f"{days:.0f} days left ({names})")

@@ -1,0 +1,97 @@
+"""Probes side by side: what hangs, raises or needs what is away is a finding, and holds up nothing."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from supervisor_tasks.doctor.examination import Probe, Shared, examine, said
+from supervisor_tasks.doctor.model import Finding, Level, NotTriedError, green
+
+HANGS = threading.Event()  # never set
+
+
+def answers(_: str) -> Iterator[Finding]:
+    yield green("one", "here")
+    yield green("two", "here")
+
+
+def hangs(_: str) -> Iterator[Finding]:
+    HANGS.wait()
+    yield green("never", "")
+
+
+def fails(_: str) -> Iterator[Finding]:
+    yield green("begun", "")
+    raise OSError("first line\nsecond line")
+
+
+def cannot(_: str) -> Iterator[Finding]:
+    raise NotTriedError("no key here")
+    yield
+
+
+def test_examine__one_hangs__the_others_are_told_in_the_probes_order() -> None:
+    probes = [Probe("slow", hangs, "wake it"), Probe("quick", answers, ""), Probe("bad", fails, "mend it")]
+    begun_s = time.monotonic()
+    found = examine(probes, "shared", begun_s + 0.3)
+    assert time.monotonic() - begun_s < 5
+    assert [one.name for one in found] == ["slow", "one", "two", "bad"]
+    assert [one.level for one in found] == [Level.RED, Level.GREEN, Level.GREEN, Level.RED]
+    assert "no answer within" in found[0].found
+    assert found[0].mend == "wake it"
+    assert (found[3].found, found[3].mend) == ("first line", "mend it")
+
+
+def test_examine__what_cannot_be_tried__is_no_failure() -> None:
+    (found,) = examine([Probe("keyless", cannot, "mend it")], "", time.monotonic() + 5)
+    assert found == Finding("keyless", Level.SKIPPED, "no key here")
+    (empty,) = examine([Probe("nothing", lambda _: (), "")], "", time.monotonic() + 5)
+    assert empty.level is Level.SKIPPED
+
+
+def test_shared__several_ask__is_made_once() -> None:
+    made = list[int]()
+
+    def make() -> int:
+        made.append(1)
+        return 7
+
+    shared = Shared("it", make, time.monotonic() + 5)
+    assert [shared.get(), shared.needed(), shared.get()] == [7, 7, 7]
+    assert made == [1]
+
+
+def test_shared__cannot_be_made__its_own_probe_has_the_error_and_others_are_not_tried() -> None:
+    def make() -> int:
+        raise OSError("refused")
+
+    shared = Shared("the login node", make, time.monotonic() + 5)
+    with pytest.raises(OSError, match="refused"):
+        shared.get()
+    with pytest.raises(NotTriedError, match="the login node does not answer"):
+        shared.needed()
+
+
+def test_shared__hangs__nobody_waits_longer_than_the_moment() -> None:
+    shared = Shared("it", HANGS.wait, time.monotonic() + 0.1)
+    with pytest.raises(TimeoutError):
+        shared.get()
+    with pytest.raises(NotTriedError):
+        shared.needed()
+
+
+class Refusal(grpc.RpcError):
+    def __str__(self) -> str:
+        return "<_InactiveRpcError of RPC that terminated with:\n\tstatus ..."
+
+    def details(self) -> str:
+        return "connection refused"
+
+
+def test_said__is_one_line() -> None:
+    assert said(OSError("a\nb")) == "a"
+    assert said(KeyError()) == "KeyError"
+    assert said(Refusal()) == "connection refused"

@@ -1,0 +1,39 @@
+"""The settings of `supervisor doctor`: with every key that is there, and without what is malformed."""
+
+import pytest
+
+from supervisor_tasks.doctor.shared import readable_settings
+
+KEY = "0x" + "1" * 64
+
+
+def test_settings__key_is_set__is_kept() -> None:
+    settings, lines = readable_settings({"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"})
+    assert settings.eth_private_key is not None
+    assert settings.cluster_name == "here"
+    assert lines == []
+
+
+def test_settings__without_a_key__are_read() -> None:
+    settings, lines = readable_settings({"SLURM_SSH_ADDRESS": "login:22"})
+    assert settings.slurm_ssh_private_key is None
+    assert settings.slurm_ssh_address == "login:22"
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"CHAIN_ID": "x"}, {"CHAIN_ID"}),
+        ({"LDAP_URL": "ldap://d"}, {"LDAP_BIND_DN", "LDAP_BIND_PASSWORD"}),
+        ({"NOTIFY_MAIL_TO": "a@example.com"}, {"NOTIFY_MAIL_FROM", "NOTIFY_SMTP_ADDRESS"}),
+        ({"DATABASE_URL_FILE": "/nowhere/at/all"}, {"DATABASE_URL_FILE"}),
+    ],
+)
+def test_settings__some_are_malformed__the_others_are_read_and_these_named(
+    environment: dict[str, str], named: set[str]
+) -> None:
+    settings, lines = readable_settings({"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"} | environment)
+    assert settings.cluster_name == "here"
+    assert settings.eth_private_key is not None
+    assert {line.partition(":")[0] for line in lines} == named

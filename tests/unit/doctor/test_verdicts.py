@@ -1,0 +1,156 @@
+"""The judgement on what the probes of `supervisor doctor` have seen: a row each."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from supervisor_tasks.doctor import verdicts
+from supervisor_tasks.doctor.model import Finding, Level, worst
+from supervisor_tasks.doctor.verdicts import CertificateSeen, EndpointSeen, WalletSeen
+
+GREEN, YELLOW, RED, SKIPPED = Level.GREEN, Level.YELLOW, Level.RED, Level.SKIPPED
+NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
+ETHER = 10**18
+CHAIN = 179188
+
+
+def look(name: str, chain_id: int = CHAIN, head: int = 100, took_s: float = 0.1, error: str = "") -> EndpointSeen:
+    return EndpointSeen(name, chain_id, head, took_s, error)
+
+
+@pytest.mark.parametrize(
+    ("seen", "levels"),
+    [
+        ([look("a")], [GREEN]),
+        ([look("a", error="refused")], [RED]),
+        ([look("a", error="refused"), look("b")], [YELLOW, GREEN]),
+        ([look("a", error="refused"), look("b", error="refused")], [RED, RED]),
+        ([look("a", chain_id=1), look("b")], [RED, GREEN]),
+        ([look("a", head=94), look("b", head=100)], [YELLOW, GREEN]),
+        ([look("a", head=95), look("b", head=100)], [GREEN, GREEN]),
+        ([look("a", took_s=1.5)], [YELLOW]),
+        ([look("a", chain_id=1, head=10**6), look("b")], [RED, GREEN]),  # another chain's head does not count
+    ],
+)
+def test_endpoints__beside_each_other(seen: Sequence[EndpointSeen], levels: list[Level]) -> None:
+    found = verdicts.endpoint_verdicts(seen, CHAIN)
+    assert [one.level for one in found] == levels
+    assert all(one.mend for one in found if one.level is not GREEN)
+
+
+@pytest.mark.parametrize(
+    ("balance", "job_wei", "level", "told"),
+    [
+        (ETHER, ETHER // 1000, GREEN, "the gas of 1000 jobs"),
+        (ETHER, ETHER // 99, YELLOW, "the gas of 99 jobs"),
+        (ETHER // 200, ETHER // 10**6, RED, "at least 0.01"),
+        (ETHER, 0, GREEN, "gas is free"),
+    ],
+)
+def test_wallet__balance__is_told_in_jobs(balance: int, job_wei: int, level: Level, told: str) -> None:
+    found = verdicts.wallet_verdict(WalletSeen("0xabc", balance, ETHER // 100, job_wei, measured=True))
+    assert found.level is level
+    assert told in found.found
+    assert ("0xabc" in found.mend) is (level is not GREEN)
+
+
+CASES: list[tuple[str, Finding, Level, str]] = [
+    ("migrations equal", verdicts.migrations_verdict("0025", "0025"), GREEN, ""),
+    ("migrations older", verdicts.migrations_verdict("0024", "0025"), RED, "supervisor db upgrade"),
+    ("migrations none", verdicts.migrations_verdict(None, "0025"), RED, "supervisor db upgrade"),
+    ("cluster known", verdicts.cluster_verdict("a", ["a", "b"]), GREEN, ""),
+    ("cluster unknown", verdicts.cluster_verdict("c", ["a", "b"]), RED, "CLUSTER_NAME"),
+    ("heard", verdicts.heard_verdict("x", 3.0, 30.0, "start it", needed=True), GREEN, ""),
+    ("heard long ago", verdicts.heard_verdict("x", 31.0, 30.0, "start it", needed=False), RED, "start it"),
+    ("never heard, needed", verdicts.heard_verdict("x", None, 30.0, "start it", needed=True), RED, "start it"),
+    ("never heard", verdicts.heard_verdict("x", None, 30.0, "start it", needed=False), SKIPPED, ""),
+    ("read to the head", verdicts.reading_verdict(100, 105), GREEN, ""),
+    ("read behind", verdicts.reading_verdict(100, 106), YELLOW, "chain queue"),
+    ("nothing read", verdicts.reading_verdict(None, 106), YELLOW, "chain queue"),
+    ("contract open", verdicts.contract_verdict("0x1", is_open=True), GREEN, ""),
+    ("contract retired", verdicts.contract_verdict("0x1", is_open=False), RED, "METASCHEDULER_SMART_CONTRACT"),
+    ("approved", verdicts.standing_verdict(valid=True, waiting=False, banned=False), GREEN, ""),
+    ("approved, changing", verdicts.standing_verdict(valid=True, waiting=True, banned=False), GREEN, ""),
+    ("waiting", verdicts.standing_verdict(valid=False, waiting=True, banned=False), YELLOW, "approve"),
+    ("banned", verdicts.standing_verdict(valid=True, waiting=False, banned=True), RED, "administrators"),
+    ("unknown", verdicts.standing_verdict(valid=False, waiting=False, banned=False), RED, "provider register"),
+    ("host key known", verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b", "SHA256:a"], "/k"), GREEN, ""),
+    ("host key changed", verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b"], "/k"), RED, "ssh-keygen -f /k -R"),
+    ("host key new", verdicts.host_key_verdict("h:22", "SHA256:a", [], "/k"), RED, "ssh-keyscan -p 22 h >> /k"),
+    ("version", verdicts.version_verdict("sbatch", "P=/p", 0, "slurm-wlm 22.05.8\n", ""), GREEN, ""),
+    ("no command", verdicts.version_verdict("sbatch", "P=/p", 127, "", "no such file"), RED, "P=/p"),
+    ("no word", verdicts.version_verdict("sbatch", "P=/p", 0, " ", ""), RED, "P=/p"),
+    ("slurmctld first seen", verdicts.controller_verdict("a", None, same=False), GREEN, ""),
+    ("slurmctld as known", verdicts.controller_verdict("a", "a", same=True), GREEN, ""),
+    ("another slurmctld", verdicts.controller_verdict("b", "a", same=False), RED, "cluster accept"),
+    ("no accounting", verdicts.accounting_verdict(asked=False, unused=False, status=0, said=""), GREEN, ""),
+    (
+        "unused accounting",
+        verdicts.accounting_verdict(asked=False, unused=True, status=0, said=""),
+        YELLOW,
+        "SLURM_ACC",
+    ),
+    ("accounting", verdicts.accounting_verdict(asked=True, unused=False, status=0, said=""), GREEN, ""),
+    ("slurmdbd away", verdicts.accounting_verdict(asked=True, unused=False, status=1, said="x"), RED, "slurmdbd"),
+    ("nodes", verdicts.nodes_verdict(4, "main", 1), GREEN, ""),
+    ("no nodes", verdicts.nodes_verdict(0, "main", 4), RED, "sinfo -R"),
+    ("unpaid refused", verdicts.job_submit_verdict(1, "sbatch: error: supervisor: no token"), GREEN, ""),
+    ("unpaid taken", verdicts.job_submit_verdict(0, ""), RED, "JobSubmitPlugins"),
+    ("lua has no key", verdicts.job_submit_verdict(1, "error: supervisor: no key"), RED, "supervisor_submit.conf"),
+    ("another refusal", verdicts.job_submit_verdict(1, "invalid partition"), YELLOW, "slurmctld's log"),
+    ("clocks agree", verdicts.clock_verdict("x", -4.9), GREEN, ""),
+    ("clock off", verdicts.clock_verdict("x", 5.0), YELLOW, "chrony"),
+    ("clock wrong", verdicts.clock_verdict("x", -60.0), RED, "chrony"),
+]
+
+
+@pytest.mark.parametrize(("name", "found", "level", "mend"), CASES, ids=[case[0] for case in CASES])
+def test_verdict__of_what_was_seen(name: str, found: Finding, level: Level, mend: str) -> None:
+    assert found.level is level
+    assert found.found
+    assert mend in found.mend
+    assert bool(found.mend) is (level in (YELLOW, RED))
+
+
+@pytest.mark.parametrize(
+    ("days", "distrust", "level"),
+    [(15, "", GREEN), (13, "", YELLOW), (-1, "", RED), (300, "hostname mismatch", RED)],
+)
+def test_certificate__days_left_and_trust(days: int, distrust: str, level: Level) -> None:
+    seen = CertificateSeen(NOW + timedelta(days=days), ["a.example.com"], distrust)
+    found = verdicts.certificate_verdict("x", seen, NOW, "renew it")
+    assert found.level is level
+    assert "a.example.com" in found.found
+    assert found.mend == ("" if level is GREEN else "renew it")
+
+
+def test_settings__lines_of_an_error__are_a_finding_each() -> None:
+    lines = ["CHAIN_ID: found 'x'; expected a number", "DATABASE_URL: found nothing; expected a URL: postgresql://"]
+    found = verdicts.settings_verdicts("worker", lines)
+    assert [one.name for one in found] == ["setting CHAIN_ID", "setting DATABASE_URL"]
+    assert found[1].found == "found nothing; expected a URL: postgresql://"
+    assert worst(found) is RED
+    assert worst(verdicts.settings_verdicts("worker", [])) is GREEN
+
+
+def test_lists__each_complaint_alarm_and_variable__is_a_finding() -> None:
+    assert [one.level for one in verdicts.fleet_verdicts(["a", "b"])] == [RED, RED]
+    assert verdicts.fleet_verdicts([])[0].level is GREEN
+    assert verdicts.alarm_verdicts(["wallet_empty"])[0].mend == "supervisor alarm show wallet_empty"
+    assert verdicts.alarm_verdicts([])[0].level is GREEN
+    assert verdicts.mistyped_verdicts({"SLURM_PARTITON": "SLURM_PARTITION"})[0].level is YELLOW
+
+
+def test_worst__of_none__is_green() -> None:
+    assert worst([]) is GREEN
+    assert worst([Finding("a", SKIPPED, ""), Finding("b", YELLOW, "")]) is YELLOW
+
+
+def test_numbers__of_other_modules__are_the_same_here() -> None:
+    from supervisor_tasks.chain.rpc import failover
+    from supervisor_tasks.cli import doctor
+    from supervisor_tasks.doctor import examination
+
+    assert verdicts.BEHIND_BLOCKS == failover.BEHIND_BLOCKS
+    assert doctor.WITHIN_S == examination.DEADLINE_S
