@@ -27,7 +27,7 @@ TABLES = (
     "jobs, events, effects, callbacks, cursors, periodic_runs, transactions, signatures, instance_tags, blocks,"
     " alarms, switches, sweeps, facts, adopted_tags, foreign_claims, benchmark_runs, benchmark_results, operator_log,"
     " counters, counter_increments, wallet_holders, alarm_incidents,"
-    " alarm_messages"
+    " alarm_messages, alarm_silences"
 )
 
 

@@ -3,27 +3,50 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import counted, desk_of
-from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View, plain, span
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
+from supervisor_tasks.notifications.model import Silence
 
 POLL_S = 0.2
+LONGEST_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it
+AnyAlarm = Annotated[
+    str,
+    typer.Argument(
+        metavar="ALARM",
+        help="Its name, also if it is off.",
+        autocompletion=lambda incomplete: [name.value for name in AlarmName if name.value.startswith(incomplete)],
+    ),
+]
 ALARMS = View(
     "alarms",
     "name",
     (
         Column("ALARM", "name"),
         Column("SINCE", "raised_at", "age"),
+        Column("SILENT", "silenced_until", "age"),
         Column("DETAILS", "summary", flexible=True),
+    ),
+)
+SILENCES = View(
+    "silences",
+    "name",
+    (
+        Column("SILENCED", "name"),
+        Column("SINCE", "begun_at", "age"),
+        Column("ENDS", "ends_at", "age"),
+        Column("REASON", "reason", flexible=True),
     ),
 )
 app = options.noun("See what you are called for.")
@@ -36,12 +59,23 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List the alarms that are on, the oldest first.
+    """List the alarms that are on, the oldest first; a table also has those that are silenced.
 
     Example: supervisor alarm list
     """
     desk = desk_of(context)
-    desk.present(ALARMS, lambda: [_row(asdict(alarm)) for alarm in desk.ledger.alarms.all()], output, watch, no_color)
+    desk.shown.color = not no_color
+    desk.shown.repeated(lambda: _show_list(desk, output), watch)
+
+
+def _show_list(desk: CliContext, output: Format) -> None:
+    silences, now = desk.ledger.incidents.silences(), desk.now()
+    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in desk.ledger.alarms.all()]
+    desk.shown.rows(ALARMS, rows, output, now)
+    if silences and output in (Format.TABLE, Format.WIDE):
+        desk.shown.blank()
+        silent = [{"name": name, **asdict(silence)} for name, silence in silences.items()]
+        desk.shown.table(SILENCES, silent, now, wide=output is Format.WIDE)
 
 
 @app.command()
@@ -58,8 +92,8 @@ def show(
     found = {alarm.name.value: asdict(alarm) for alarm in desk.ledger.alarms.all()}
     if name not in found:
         raise CommandError(f"found no alarm {name!r} that is on; those that are: {', '.join(found) or 'none'}")
-    meaning = MEANINGS[AlarmName(name)]
-    found[name] |= {"cause": meaning.cause, "do": meaning.advice}
+    meaning, silence = MEANINGS[AlarmName(name)], desk.ledger.incidents.silences().get(name)
+    found[name] |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     if output in (Format.JSON, Format.YAML):
         desk.shown.document(found[name], output)
     elif output is Format.NAME:
@@ -67,11 +101,97 @@ def show(
     else:
         since = span((desk.now() - found[name]["raised_at"]).total_seconds())
         details = {key: plain(value) for key, value in found[name]["details"].items()}
-        desk.shown.facts({"alarm": name, "on for": since, "means": meaning.cause, "do": meaning.advice} | details)
+        told = {"alarm": name, "on for": since, "means": meaning.cause, "do": meaning.advice}
+        if silence is not None:
+            told["silent"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
+        desk.shown.facts(told | details)
 
 
-def _row(alarm: Mapping[str, Any]) -> dict[str, Any]:
-    return {**alarm, "summary": summary_of(alarm["details"])}
+@app.command()
+def silence(
+    context: typer.Context,
+    name: AnyAlarm,
+    reason: Annotated[str, typer.Option("--reason", help="Why; `supervisor alarm list` and `supervisor log` show it.")],
+    span_: Annotated[
+        str | None, typer.Option("--for", metavar="AGE", help="For so long: 90s, 15m, 2h, 3d or 1w.")
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"], help="Until then, by this machine's time."
+        ),
+    ] = None,
+    yes: options.Yes = False,
+) -> None:
+    """Send no messages of one alarm until a time; it goes on and off as before, and is told then if it is still on.
+
+    Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld is upgraded"
+    """
+    desk, alarm = desk_of(context), _known(name)
+    now = desk.now()
+    ends_at = _end_of(now, span_, until)
+    if not reason.strip():
+        raise UnusableError("--reason: found nothing; expected why")
+    will = (
+        f"no message of {alarm} will be sent until {_shown_moment(ends_at)} ({span((ends_at - now).total_seconds())})"
+    )
+    with desk.change("alarm silence", alarm, will, yes=yes, reason=reason):
+        desk.ledger.incidents.silence(alarm, ends_at, reason)
+    typer.echo(f"{alarm} is silent; `supervisor alarm unsilence {alarm}` ends that")
+
+
+@app.command()
+def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "", yes: options.Yes = False) -> None:
+    """Send messages of an alarm again, before its silence is over.
+
+    Example: supervisor alarm unsilence slurm_not_answering
+    """
+    desk, alarm = desk_of(context), _known(name)
+    silences = desk.ledger.incidents.silences()
+    if alarm not in silences:
+        raise CommandError(f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}")
+    will = f"messages of {alarm} will be sent again; it was silenced ({silences[alarm].reason})"
+    with desk.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
+        desk.ledger.incidents.unsilence(alarm)
+    typer.echo(f"{alarm} is told again")
+
+
+def _known(name: str) -> str:
+    """Return the name of an alarm. Raises UnusableError."""
+    names = [known.value for known in AlarmName]
+    if name not in names:
+        near = ", ".join(get_close_matches(name, names)) or "see docs/reference/alarms.md"
+        raise UnusableError(f"found no alarm {name!r}; expected the name of one ({near})")
+    return name
+
+
+def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetime:
+    """Return when a silence ends. Raises UnusableError."""
+    if (span_ is None) == (until is None):
+        raise UnusableError("expected one of --for AGE and --until TIME")
+    for_ = min(options.age(span_, "--for") or timedelta(), 2 * LONGEST_SILENCE)
+    ends_at = now + for_ if until is None else until.astimezone()
+    if not now < ends_at <= now + LONGEST_SILENCE:
+        raise UnusableError(
+            f"found a silence until {_shown_moment(ends_at)}; expected a time from now on, in {LONGEST_SILENCE.days} days"
+            " at most"
+        )
+    return ends_at
+
+
+def _shown_moment(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M %Z}"
+
+
+def _silenced(silence: Silence | None) -> dict[str, Any]:
+    """Return what programs are told of an alarm's silence."""
+    if silence is None:
+        return {"silenced_until": None, "silence_reason": None}
+    return {"silenced_until": silence.ends_at, "silence_reason": silence.reason}
+
+
+def _row(alarm: Mapping[str, Any], silence: Silence | None) -> dict[str, Any]:
+    return {**alarm, "summary": summary_of(alarm["details"])} | _silenced(silence)
 
 
 def summary_of(details: Mapping[str, Any]) -> str:

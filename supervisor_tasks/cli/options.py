@@ -56,11 +56,11 @@ def _nothing() -> None:
     pass
 
 
-def age(text: str | None) -> timedelta | None:
+def age(text: str | None, option: str = "--since") -> timedelta | None:
     """Return the age that an operator has written. Raises UnusableError."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]
     if not number.isascii() or not number.isdigit() or unit not in UNITS_S or len(number) > 6:
-        raise UnusableError(f"--since: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
+        raise UnusableError(f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
     return timedelta(seconds=int(number) * UNITS_S[unit])

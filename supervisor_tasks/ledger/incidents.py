@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind
+from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
 from supervisor_tasks.notifications.rules import Plan
 
 MOST = 100  # incidents or messages that are read at a time
@@ -37,6 +37,8 @@ CLEAR = text(
 # A resolution follows a raise that the channel has taken.
 MAY_BE_SENT = """
     message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at <= now()
+    AND NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
+        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster AND silence.ends_at > now())
     AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
@@ -47,11 +49,26 @@ SOMETHING_IS_DUE = f"""
 """  # noqa: S608  no part comes from outside
 
 _LOOK_AGAIN = text("UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL")
+_SILENCE = text(
+    """
+    INSERT INTO alarm_silences (cluster, alarm, ends_at, reason) VALUES (:cluster, :alarm, :ends_at, :reason)
+    ON CONFLICT (cluster, alarm) DO UPDATE SET ends_at = excluded.ends_at, reason = excluded.reason,
+        begun_at = CASE WHEN alarm_silences.ends_at > now() THEN alarm_silences.begun_at ELSE now() END
+    """
+)
+_UNSILENCE = text(
+    "UPDATE alarm_silences SET ends_at = now() WHERE cluster = :cluster AND alarm = :alarm AND ends_at > now()"
+)
+_SILENCES = text(
+    "SELECT alarm, begun_at, ends_at, reason FROM alarm_silences WHERE cluster = :cluster AND ends_at > now() ORDER BY alarm"
+)
 _TO_PLAN = text(
     """
     SELECT incident.*, now() AS present, ARRAY(
-        SELECT channel FROM alarm_messages WHERE incident_id = incident.id AND kind = 'raised') AS told
-    FROM alarm_incidents AS incident WHERE cluster = :cluster AND due_at <= now() ORDER BY id LIMIT :most FOR UPDATE
+        SELECT channel FROM alarm_messages WHERE incident_id = incident.id AND kind = 'raised') AS told,
+        silence.begun_at AS silent_from, silence.ends_at AS silent_until
+    FROM alarm_incidents AS incident LEFT JOIN alarm_silences AS silence USING (cluster, alarm)
+    WHERE cluster = :cluster AND due_at <= now() ORDER BY id LIMIT :most FOR UPDATE OF incident
     """
 )
 # No resolution follows a raise that the operator has dropped.
@@ -215,7 +232,7 @@ class Incidents:
     def to_plan(self, connection: Connection) -> list[tuple[Incident, datetime]]:
         """Lock the incidents that are due until the transaction ends. Each comes with the database's time."""
         rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MOST})
-        return [(_incident(row, row.id, frozenset(row.told)), row.present) for row in rows]
+        return [(_incident(row, row.id, frozenset(row.told), _silence(row)), row.present) for row in rows]
 
     def carry_out(self, connection: Connection, incident: Incident, plan: Plan) -> None:
         """Write the messages of a plan, in the transaction that has read the incident."""
@@ -236,6 +253,26 @@ class Incidents:
             OpenMessage(row.id, row.channel, MessageKind(row.kind), row.attempts, _incident(row, row.incident_id))
             for row in rows
         ]
+
+    def silence(self, alarm: str, ends_at: datetime, reason: str) -> None:
+        """Send no message of an alarm until then. What is still to tell is told after that."""
+        parameters = {"cluster": self._cluster, "alarm": alarm, "ends_at": ends_at, "reason": reason}
+        with self._engine.begin() as connection:
+            connection.execute(_SILENCE, parameters)
+            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+
+    def unsilence(self, alarm: str) -> bool:
+        """End the silence of an alarm now. Returns False if there is none."""
+        with self._engine.begin() as connection:
+            ended = connection.execute(_UNSILENCE, {"cluster": self._cluster, "alarm": alarm}).rowcount
+            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+        return bool(ended)
+
+    def silences(self) -> dict[str, Silence]:
+        """The alarms that are silenced now."""
+        with read_connection(self._engine) as connection:
+            rows = list(connection.execute(_SILENCES, {"cluster": self._cluster}))
+        return {row.alarm: Silence(row.begun_at, row.ends_at, row.reason) for row in rows}
 
     def sent(self, message: OpenMessage, again_s: float | None) -> None:
         """Store that the channel has taken the message. With `again_s`, it is due again until its incident is over."""
@@ -288,7 +325,13 @@ class Incidents:
         return [ChannelOutcome(row.channel, row.after_s, row.last_error) for row in rows if row.channel is not None]
 
 
-def _incident(row: Any, incident_id: int, told: frozenset[str] = frozenset()) -> Incident:
+def _silence(row: Any) -> Silence | None:
+    return None if row.silent_from is None else Silence(row.silent_from, row.silent_until)
+
+
+def _incident(
+    row: Any, incident_id: int, told: frozenset[str] = frozenset(), silence: Silence | None = None
+) -> Incident:
     return Incident(
         id=incident_id,
         key=row.key,
@@ -298,4 +341,5 @@ def _incident(row: Any, incident_id: int, told: frozenset[str] = frozenset()) ->
         raises=row.raises,
         details=row.details,
         told=told,
+        silence=silence,
     )

@@ -468,6 +468,20 @@ class AlarmMessageRow(Base):
     )
 
 
+class AlarmSilenceRow(Base):
+    """A silence: an operator wants no messages of an alarm from one time to another. The row stays when that is over: an
+    incident that began and ended meanwhile is not told.
+    """
+
+    __tablename__ = "alarm_silences"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    alarm: Mapped[str] = mapped_column(primary_key=True)
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    ends_at: Mapped[datetime]
+    reason: Mapped[str]
+
+
 class SwitchRow(Base):
     """A switch that an operator has turned on."""
 

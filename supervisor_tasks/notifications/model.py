@@ -22,8 +22,23 @@ class MessageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """A time in which an operator wants no message of an alarm. Its end is not in it."""
+
+    begun_at: datetime
+    ends_at: datetime
+    reason: str = ""
+
+    def covers(self, moment: datetime) -> bool:
+        """Whether a moment lies in it."""
+        return self.begun_at <= moment < self.ends_at
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message of its raise."""
+    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message of its raise.
+    `silence` is the alarm's last one.
+    """
 
     id: int
     key: str
@@ -33,6 +48,7 @@ class Incident:
     raises: int = 1
     details: Mapping[str, Any] = field(default_factory=dict)
     told: frozenset[str] = frozenset()
+    silence: Silence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 * A raise is told to each channel, once for an incident. In the quiet hours, only a critical alarm is told; any other
   waits for their end. If it is over by then, nothing is told.
 * A resolution is told when the alarm has been off for `settle_s`, to the channels that were told of the raise.
+* While an operator has silenced an alarm, critical or not, nothing of it is told, as in the quiet hours.
 * A test is told at once.
 """
 
@@ -73,7 +74,7 @@ def plan(incident: Incident, channels: Collection[str], critical: bool, policy: 
     """Return what must happen to an incident now."""
     if incident.alarm == TEST:
         return Plan(tuple(Planned(channel, MessageKind.TEST) for channel in channels), closed=True)
-    quiet_until = policy.quiet_until(now, critical)
+    quiet_until = _quiet_until(incident, now, critical, policy)
     raised = _raises(incident, channels, critical, policy) if quiet_until is None else ()
     if incident.cleared_at is None:
         return Plan(raised, look_again_at=quiet_until)
@@ -87,6 +88,13 @@ def plan(incident: Incident, channels: Collection[str], critical: bool, policy: 
     return Plan((*raised, *resolved), closed=True)
 
 
+def _quiet_until(incident: Incident, moment: datetime, critical: bool, policy: Policy) -> datetime | None:
+    """Return until when nothing is told of an incident at this moment; None when it can be told."""
+    silence = incident.silence
+    silent_until = silence.ends_at if silence is not None and silence.covers(moment) else None
+    return max(filter(None, (silent_until, policy.quiet_until(moment, critical))), default=None)
+
+
 def _raises(incident: Incident, channels: Collection[str], critical: bool, policy: Policy) -> tuple[Planned, ...]:
     if not _is_worth_telling(incident, critical, policy):
         return ()
@@ -94,6 +102,6 @@ def _raises(incident: Incident, channels: Collection[str], critical: bool, polic
 
 
 def _is_worth_telling(incident: Incident, critical: bool, policy: Policy) -> bool:
-    """Return whether the incident did not begin and end in the same quiet hours."""
-    quiet_until = policy.quiet_until(incident.raised_at, critical)
+    """Return whether the incident did not begin and end in the same quiet hours or silence."""
+    quiet_until = _quiet_until(incident, incident.raised_at, critical, policy)
     return quiet_until is None or incident.cleared_at is None or incident.cleared_at >= quiet_until

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -36,7 +37,7 @@ from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.rules import Policy
-from tests.commands import supervisor
+from tests.commands import Result, supervisor
 from tests.ledgers import emptied, migrated
 from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver
 
@@ -89,6 +90,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
     times = {
         "alarm_incidents": ("raised_at", "cleared_at", "closed_at", "due_at"),
         "alarm_messages": ("created_at", "due_at", "failing_since", "sent_at", "done_at", "parked_at"),
+        "alarm_silences": ("begun_at", "ends_at"),
     }
     with ledger.engine.begin() as connection:
         for table, columns in times.items():
@@ -701,6 +703,100 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     notify(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
     assert "gone" in supervisor("log", env=postgres[1]).stdout
+
+
+# --- silence ---
+
+
+def in_a_while(**units: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**units)
+
+
+def test_silence__until_it_is_over__nothing_of_this_alarm_is_told_and_others_are(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    ledger.incidents.silence(ALARM, in_a_while(hours=1), "we know")
+    ledger.alarms.on(ALARM)
+    ledger.alarms.on(AlarmName.CLAIMS_FULL)
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook) == ["firing claims_full"]
+    assert not is_due(ledger)
+    pass_time(ledger, 3_601)
+    assert is_due(ledger)
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook) == ["firing claims_full", "firing wallet_empty"]
+
+
+def test_silence__alarm_begins_and_ends_in_it__is_never_told(ledger: Ledger, webhook: WebhookReceiver) -> None:
+    ledger.incidents.silence(ALARM, in_a_while(hours=1), "we know")
+    ledger.alarms.on(ALARM)
+    ledger.alarms.off(ALARM)
+    pass_time(ledger, 3_601)  # no worker has looked until it was over
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook) == []
+    assert not is_due(ledger)
+
+
+def test_silence__messages_that_fail_or_are_repeated__wait_for_its_end(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    webhook.statuses = [503]
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier(webhook))
+    tries = kinds(webhook).count("firing wallet_empty")
+    ledger.incidents.silence(ALARM, in_a_while(hours=2), "we know")
+    pass_time(ledger, 3_600)
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook).count("firing wallet_empty") == tries
+    assert ledger.incidents.unsilence(ALARM)
+    assert not ledger.incidents.unsilence(ALARM)
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook).count("firing wallet_empty") == tries + 1
+
+
+def test_silence__another_cluster__is_not_silent(ledger: Ledger, webhook: WebhookReceiver) -> None:
+    Ledger(ledger.engine, "there", lambda _: None).incidents.silence(ALARM, in_a_while(hours=1), "we know")
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier(webhook))
+    assert kinds(webhook) == ["firing wallet_empty"]
+
+
+@pytest.mark.usefixtures("known")
+def test_command_silence__is_listed_recorded_and_ended(ledger: Ledger, postgres: tuple[Engine, dict[str, str]]) -> None:
+    def run(*words: str, status: int = 0) -> Result:
+        result = supervisor(*words, env=postgres[1])
+        assert result.exit_code == status, result.output
+        return result
+
+    ledger.alarms.on(ALARM)
+    said = run("alarm", "silence", "wallet_empty", "--for", "2h", "--reason", "coins are on their way", "--yes")
+    assert "no message of wallet_empty will be sent until" in said.stderr
+    run("alarm", "silence", "claims_full", "--until", "2001-01-01", "--reason", "x", "--yes", status=2)
+    run("alarm", "silence", "claims_full", "--for", "999999w", "--reason", "x", "--yes", status=2)
+    run("alarm", "silence", "claims_full", "--reason", "x", "--yes", status=2)
+    run("alarm", "silence", "no_such_alarm", "--for", "1h", "--reason", "x", "--yes", status=2)
+    run(
+        "alarm",
+        "silence",
+        "claims_full",
+        "--until",
+        f"{in_a_while(days=3):%Y-%m-%dT%H:%M}",
+        "--reason",
+        "busy",
+        "--yes",
+    )
+    assert set(ledger.incidents.silences()) == {"wallet_empty", "claims_full"}
+    listed = run("alarm", "list").stdout
+    assert "in 1h59m" in listed
+    assert "coins are on their way" in listed
+    assert "busy" in listed  # it is off, and silenced
+    (row,) = json.loads(run("alarm", "list", "-o", "json").stdout)
+    assert (row["name"], row["silence_reason"]) == ("wallet_empty", "coins are on their way")
+    assert "coins are on their way" in run("alarm", "show", "wallet_empty").stdout
+    assert "coins are on their way" in run("log").stdout
+    run("alarm", "unsilence", "wallet_empty", "--yes")
+    assert set(ledger.incidents.silences()) == {"claims_full"}
+    assert "not silenced" in run("alarm", "unsilence", "wallet_empty", "--yes", status=1).stderr
 
 
 # --- what is left behind --------------------------------------------------------------------------------------------

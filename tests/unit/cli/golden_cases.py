@@ -122,7 +122,13 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     "alarm-list": (
         ALARMS,
         [
-            {"name": name, "raised_at": ago(minutes=61), "details": details, "summary": summary_of(details)}
+            {
+                "name": name,
+                "raised_at": ago(minutes=61),
+                "silenced_until": NOW + timedelta(hours=2) if name == "wallet_empty" else None,
+                "details": details,
+                "summary": summary_of(details),
+            }
             for name, details in {
                 "wallet_empty": {"balance_wei": 12000, "needed_wei": 340000000000000, "address": CUSTOMERS[1]},
                 "effect_parked": {"effects": 1, "advice": "supervisor effect list --state parked"},

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind
+from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
 from supervisor_tasks.notifications.rules import Plan, Planned, Policy, QuietHours, plan
 
 SETTLE_S = 300.0
@@ -31,6 +31,7 @@ class Story:
     incident: Incident | None = None
     number: int = 0
     due_at: datetime | None = None
+    silence: Silence | None = None
 
     def happens(self, what: str, when: datetime) -> None:
         self.pass_time(when)
@@ -54,6 +55,7 @@ class Story:
     def _plan(self, now: datetime) -> None:
         if self.incident is None:
             return
+        self.incident = replace(self.incident, silence=self.silence)
         made = plan(self.incident, self.channels, self.critical, self.policy, now)
         self.told += [f"{now:%H:%M} {message.kind}" for message in made.messages]
         told = {message.channel for message in made.messages if message.kind is MessageKind.RAISED}
@@ -177,3 +179,32 @@ def played(story: Story, changes: str) -> Story:
         story.happens(what, at(when))
     story.pass_time(at("22 00:00") + timedelta(days=2))
     return story
+
+
+SILENCE = Silence(at("12:30"), at("14:00"), "SLURM is upgraded")
+SILENCED = [
+    ("begins_in_it_and_stays_on", "on 13:00", ["14:00 raised"]),
+    ("begins_and_ends_in_it", "on 13:00, off 13:10", []),
+    ("begins_before_it_and_ends_in_it", "on 12:00, off 13:00", ["12:00 raised", "14:00 resolved"]),
+    ("begins_in_it_and_ends_after_it", "on 13:00, off 15:00", ["14:00 raised", "15:05 resolved"]),
+    ("begins_at_its_end", "on 14:00", ["14:00 raised"]),
+    ("ends_in_it_and_begins_again", "on 12:00, off 13:00, on 13:30", ["12:00 raised"]),
+]
+
+
+@pytest.mark.parametrize("critical", [False, True])
+@pytest.mark.parametrize(("changes", "expected"), [case[1:] for case in SILENCED], ids=[case[0] for case in SILENCED])
+def test_plan__silenced_alarm__is_told_when_that_is_over(changes: str, expected: list[str], critical: bool) -> None:
+    story = Story(critical, silence=SILENCE)
+    for change in changes.split(", "):
+        what, _, when = change.partition(" ")
+        story.happens(what, at(when))
+    story.pass_time(at("21:00"))
+    assert story.told == expected
+
+
+def test_plan__silence_ends_in_the_quiet_hours__waits_for_their_end() -> None:
+    story = Story(silence=Silence(at("20:00"), at("23:00")))
+    story.happens("on", at("21:00"))
+    story.pass_time(at("23 12:00"))
+    assert story.told == ["07:00 raised"]
