@@ -1,4 +1,4 @@
-"""`supervisor doctor`: tries everything, and names what is to be mended."""
+"""`supervisor doctor`: tries everything, and names what must be mended."""
 
 import os
 from collections import Counter

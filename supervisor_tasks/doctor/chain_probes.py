@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.examination import Probe, said
@@ -21,13 +19,13 @@ from supervisor_tasks.doctor.verdicts import (
     standing_verdict,
     wallet_verdict,
 )
+from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
 MONTH = timedelta(days=30)
 GAS_OF_A_JOB = 3 * 250_000  # a claim and two reports, where the ledger has measured none
-_CURSOR = text("SELECT block_number FROM cursors WHERE cluster = :cluster AND stream = 'scan'")
 
 
 def endpoints(shared: Examined) -> Iterable[Finding]:
@@ -75,9 +73,8 @@ def wallet(shared: Examined) -> Iterator[Finding]:
 def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
-    with shared.engine.needed().connect() as connection:
-        cursor = connection.scalar(_CURSOR, {"cluster": shared.settings.cluster_name})
-    yield reading_verdict(cursor, int(found.rpc.call("eth_blockNumber"), 16))
+    cursor = shared.ledger.cursors.of(STREAM)
+    yield reading_verdict(None if cursor is None else cursor[0], int(found.rpc.call("eth_blockNumber"), 16))
 
 
 SETTINGS = (

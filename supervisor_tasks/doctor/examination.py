@@ -1,4 +1,4 @@
-"""Runs the probes side by side, and ends within a time whatever they wait for."""
+"""Runs the probes side by side, and ends within a time, also if they hang."""
 
 import threading
 import time
@@ -61,6 +61,11 @@ class Shared(Generic[T]):
         except Exception as error:
             raise NotTriedError(f"{self._name} does not answer") from error
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it was made, without an error."""
+        return self._done.is_set() and self._error is None
+
     def _run(self) -> None:
         try:
             self._value = self._make()
@@ -102,7 +107,7 @@ def attempt(probe: Probe[T], shared: T) -> list[Finding]:
         return list(probe.ask(shared)) or [skipped(probe.name, "there is nothing to try")]
     except NotTriedError as why:
         return [skipped(probe.name, str(why))]
-    except Exception as error:  # noqa: BLE001  whatever a service answers with, the other probes go on
+    except Exception as error:  # noqa: BLE001  the other probes go on
         return [red(probe.name, said(error), probe.mend)]
 
 

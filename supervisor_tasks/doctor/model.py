@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How it stands with one thing. `mend` says what to do; it is empty if nothing is to be done."""
+    """How it stands with one thing. `mend` says what to do; it is empty if there is nothing to mend."""
 
     name: str
     level: Level

@@ -33,7 +33,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.slurm.cluster import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
-CONNECTIONS = 8
+CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
 MOST_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
 
 # The customer who was last in SLURM, by indexes.
@@ -103,6 +103,13 @@ class Examined:
         if known is None:
             raise NotTriedError("ETH_PRIVATE_KEY is not set here, and no worker has stored the provider's address")
         return known
+
+    def close(self) -> None:
+        """Close the connections that were made. What still hangs ends with the process."""
+        if "engine" in self.__dict__ and self.engine.is_made:
+            self.engine.get().dispose()
+        if "slurm" in self.__dict__ and self.slurm.is_made:
+            self.slurm.get().cluster.ssh.close()
 
     def _once(self, name: str, make: Any) -> Shared[Any]:
         return Shared(name, make, self.until_s - MARGIN_S)

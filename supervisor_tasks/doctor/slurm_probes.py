@@ -74,7 +74,7 @@ def customer_login(shared: Examined) -> Iterator[Finding]:
 
 
 def version(name: str, shared: Examined) -> Iterator[Finding]:
-    """Whether a SLURM command is there, and of which version."""
+    """Whether a SLURM command is there, and its version."""
     if name == "sacct" and not shared.settings.slurm_accounting:
         raise NotTriedError("SLURM_ACCOUNTING is false")
     services = shared.slurm.needed()
@@ -87,9 +87,17 @@ def controller(shared: Examined) -> Iterator[Finding]:
     """Whether slurmctld answers, and is the one that has the ledger's jobs."""
     shared.slurm.needed()
     identity = shared.controller.get().identity
-    known = shared.ledger.facts.get(SLURM_CLUSTER)
+    known = _known_cluster(shared)
     same = known is None or identity.is_the_same_as(ClusterIdentity.told(known))
     yield controller_verdict(str(identity), known, same=same)
+
+
+def _known_cluster(shared: Examined) -> str | None:
+    """Return the SLURM that has the ledger's jobs; None if the ledger does not know it, or does not answer."""
+    try:
+        return shared.ledger.facts.get(SLURM_CLUSTER)
+    except NotTriedError:
+        return None
 
 
 def accounting(shared: Examined) -> Iterator[Finding]:
@@ -113,7 +121,7 @@ def nodes(shared: Examined) -> Iterator[Finding]:
 
 
 def job_submit(shared: Examined) -> Iterator[Finding]:
-    """Whether slurmctld refuses a customer's job that nobody has paid for. sbatch only asks, and submits nothing."""
+    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and submits nothing."""
     if shared.settings.slurm_submit_key is None:
         raise NotTriedError("SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it")
     services, user = shared.slurm.needed(), shared.login.needed()

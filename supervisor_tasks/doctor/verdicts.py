@@ -248,12 +248,12 @@ def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
 
 
 def job_submit_verdict(status: int, stderr: str) -> Finding:
-    """Judge slurmctld's answer to a job that nobody has paid for, which sbatch --test-only asked about."""
+    """Judge slurmctld's answer to a job without payment, which sbatch --test-only asked about."""
     if status == 0:
-        found = "SLURM takes a customer's job that nobody has paid for"
+        found = "SLURM takes a customer's job without payment"
         return red("job_submit.lua", found, "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md")
     if TOKEN_MISSING in stderr:
-        return green("job_submit.lua", "refuses a customer's job that nobody has paid for")
+        return green("job_submit.lua", "refuses a customer's job without payment")
     words = stderr.strip()[:NO_MORE_THAN] or f"status {status}"
     if REFUSED_BY_LUA in stderr:
         return red("job_submit.lua", words, "correct supervisor_submit.conf: see plugins/README.md")
