@@ -7,9 +7,13 @@ def __getattr__(name: str) -> Any:
     """Build `app` at its first use: the operator's command does not need Celery, whose import takes 0.2 s."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sys
+
     from celery import Celery
 
-    built = Celery("supervisor", include=["supervisor_tasks.tasks"])
+    # The tasks import all that a worker does, which costs 100 MB; other processes only send them, by name.
+    tasks = ["supervisor_tasks.tasks"] if "worker" in sys.argv else []
+    built = Celery("supervisor", include=["supervisor_tasks.signals", *tasks])
     built.config_from_object("celeryconfig")
     globals()["app"] = built
     return built

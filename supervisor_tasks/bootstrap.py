@@ -1,18 +1,14 @@
 """Builds a worker's parts from the settings, and connects them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cache, partial
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import structlog
 from celery import Celery
-from celery.worker import state as this_worker
 
 from benchmarks.registry import SUITE
-from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.benchmarking.plan import plan_of
-from supervisor_tasks.benchmarking.runner import benchmark
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.chain.rpc.failover import Endpoints
@@ -30,30 +26,16 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.indexer.new_blocks import NewBlocks
-from supervisor_tasks.indexer.reorg import rewind_as_asked
-from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
-from supervisor_tasks.jobs.claim import claim
-from supervisor_tasks.jobs.exclusive_run import record_run, watch_effects
-from supervisor_tasks.jobs.model import Address, EffectKind
-from supervisor_tasks.jobs.monitor import poll_jobs
-from supervisor_tasks.jobs.report import report
+from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.wallet_holders import WalletTakenError
+from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.heartbeat_alarm import watch_tellers
-from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count
-from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.from_settings import notifier_of
-from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.offer import price_warnings
-from supervisor_tasks.provider.register import register
-from supervisor_tasks.reconciliation.run import sweep
-from supervisor_tasks.recovery.old_rows import delete_old_rows
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
 from supervisor_tasks.slurm.cluster import Cluster, Paths
@@ -61,7 +43,6 @@ from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.receipts import collect_receipts
 from supervisor_tasks.wallet.wallet import Wallet
 
 if TYPE_CHECKING:
@@ -69,190 +50,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-AT_START = (
-    "check_slurm",
-    "scan",
-    "register",
-    "refresh_inventory",
-    "dispatch_due_effects",
-    "sweep",
-)  # tasks that do not wait for beat
-WRONG_SETTINGS = 2  # the status with which a process ends that its settings do not let work
 SENSIBLE_GRACE_S = 60.0  # with less, a sweep mistakes a restart of slurmctld for a loss of jobs
 
 
-class Work:
-    """The work of a worker's tasks: each task calls one method."""
-
-    def __init__(
-        self,
-        site: WorkerContext,
-        wake_ups: TaskDispatcher,
-        new_blocks: NewBlocks | None = None,
-        hold_wallet: Callable[[], None] | None = None,
-    ) -> None:
-        self._site = site
-        self._wake_ups = wake_ups
-        self._new_blocks = new_blocks
-        self._hold_wallet = hold_wallet  # None: no key, or held already
-        self._batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
-        self._introduced = False
-        self._begun = False
-        self._ready = False
-        self._looks_for_blocks = False
-        self._beginning = Lock()
-
-    def hold_wallet(self) -> None:
-        """Store in the ledger that this cluster works with the wallet whose key the worker has, if it has one.
-
-        Raises WalletTakenError if another cluster works with it, and LedgerUnavailableError. Safe to repeat.
-        """
-        if self._hold_wallet is not None:
-            self._hold_wallet()
-            self._hold_wallet = None
-
-    def begin(self) -> None:
-        """Store in the ledger, before the worker's first task, what a start requests: there no broker can lose it.
-
-        Raises LedgerUnavailableError; the next task tries again. Raises WalletTakenError; the worker ends then.
-        """
-        with self._beginning:
-            if not self._begun:
-                self._hold_wallet_or_end()
-                self._look_for_blocks()
-                reset_failure_count(self._site.ledger)
-                self._site.ledger.sweeps.ask("a worker has started")
-                self._site.ledger.incidents.look_again()
-                self._begun = True
-
-    def _hold_wallet_or_end(self) -> None:
-        """Hold the wallet if the ledger did not answer when the worker started."""
-        try:
-            self.hold_wallet()
-        except WalletTakenError as error:
-            log.critical("wallet_taken", error=str(error), advice="the worker ends")
-            this_worker.should_stop = WRONG_SETTINGS
-            raise
-
-    def hurry(self) -> None:
-        """Wake the tasks that a start requests. If a message is lost, the task only runs later."""
-        for name in AT_START:
-            self._wake_ups.drain(name)
-        with self._beginning:
-            self._ready = True
-            self._look_for_blocks()
-
-    def _look_for_blocks(self) -> None:
-        """Start the thread that claims jobs of new blocks, once the worker is ready and its wallet is certainly its own."""
-        wallet_is_held = self._hold_wallet is None
-        if self._new_blocks is not None and self._ready and wallet_is_held and not self._looks_for_blocks:
-            self._new_blocks.start()
-            self._looks_for_blocks = True
-
-    def claim(self) -> None:
-        """Claim the jobs that the contract has for us."""
-        claim(self._site)
-
-    def scan(self) -> None:
-        """Read the chain's logs; also store the provider's address for the workers without the wallet's key."""
-        self._introduce()
-        rewind_as_asked(self._site)
-        scan(self._site)
-
-    def _introduce(self) -> None:
-        if not self._introduced:
-            provider = self._site.chain.contract.provider
-            if self._site.ledger.facts.set(PROVIDER, provider):
-                self._site.ledger.sweeps.ask(f"the provider is {provider}")
-            self._introduced = True
-
-    def accounts(self) -> None:
-        """Make the customers' accounts."""
-        make_accounts(self._site)
-
-    def carry_out(self, kind: EffectKind) -> None:
-        """Carry out the effects of a kind that are due."""
-        self._batches[kind].run(_goes_on)
-
-    def poll_jobs(self) -> None:
-        """Look at the jobs that are due."""
-        poll_jobs(self._site)
-
-    def report(self) -> None:
-        """Write to the contract."""
-        report(self._site)
-
-    def collect_receipts(self) -> None:
-        """Follow the open transactions."""
-        collect_receipts(self._site)
-
-    def register(self) -> None:
-        """Register our offer with the contract."""
-        register(self._site)
-
-    def refresh_inventory(self) -> None:
-        """Store the partition's hardware in the ledger."""
-        refresh_inventory(self._site)
-
-    def check_slurm(self) -> None:
-        """Store in the ledger whether SLURM answers."""
-        check_slurm(self._site)
-
-    def benchmark(self) -> None:
-        """Advance the benchmark run that is under way, if there is one, as far as it can go now."""
-        benchmark(self._site)
-
-    def sweep(self, why: str) -> None:
-        """Compare ledger, contract and SLURM."""
-        sweep(self._site, why)
-
-    def dispatch_due_effects(self) -> None:
-        """Send messages for effects that are due and have none under way."""
-        ledger = self._site.ledger
-        with record_run(ledger, "dispatch_due_effects"):
-            forgotten = ledger.effects.forgotten()
-            if forgotten:
-                self._wake_ups.effects(forgotten)
-
-    def notify(self) -> None:
-        """Send the messages about alarms that are due."""
-        notify(self._site.ledger, self._site.notifier)
-
-    def check_alarms(self) -> None:
-        """Call the operator for effects that are parked or late; also check the heartbeats, clean up the inbox, and add
-        up the counters.
-        """
-        with record_run(self._site.ledger, "check_alarms"):
-            watch_effects(self._site.ledger)
-            self._site.ledger.counters.fold()
-            watch_tellers(self._site.ledger)
-            gone = self._site.ledger.inbox.purge_unknown()
-            if gone:
-                log.info("unknown_callbacks_purged", callbacks=gone)
-
-    def retention(self) -> None:
-        """Delete old rows; once none is left, there is nothing to do until the next night."""
-        delete_old_rows(self._site, _goes_on)
-
-    def close(self) -> None:
-        """Close the threads and connections."""
-        if self._new_blocks is not None:
-            self._new_blocks.close()
-        for batch in self._batches.values():
-            batch.close()
-        if self._site.slurm_side is not None:
-            self._site.slurm_side.cluster.ssh.close()
-        self._site.ledger.holder.close()
-        self._site.ledger.engine.dispose()
-
-
-def _goes_on() -> bool:
-    """Return whether the worker continues: Celery has not asked it to end."""
-    return this_worker.should_stop is None or this_worker.should_stop is False
-
-
-def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
-    """Build the work for the queues that a worker serves, with only the parts that they need."""
+def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
+    """Build a worker for the queues that it serves, with only the parts that they need."""
     logs.configure(settings.effective_log_level, secrets=settings.secret_values())
     wake_ups = TaskDispatcher(app)
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
@@ -268,7 +70,8 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Work:
     site = WorkerContext(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days)
     new_blocks = None if chain is None else NewBlocks(site, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
     hold_wallet = None if chain is None else partial(_hold_wallet, settings, ledger, chain)
-    return Work(site, wake_ups, new_blocks, hold_wallet)
+    batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
+    return Worker(site, batches, wake_ups.drain, new_blocks, hold_wallet)
 
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:

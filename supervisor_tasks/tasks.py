@@ -1,15 +1,27 @@
-"""The Celery tasks: a name, a queue, and one call each."""
+"""The Celery tasks: a name, a queue, and one call each. Only workers import this module; the others send by name."""
 
 from typing import Any
 
 import structlog
 from celery import Task, shared_task
-from celery.signals import beat_init, setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
+from supervisor_tasks.accounts import sync
+from supervisor_tasks.benchmarking import runner
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.indexer import scan as logs
+from supervisor_tasks.jobs import claim as claiming
+from supervisor_tasks.jobs import dispatch, monitor
+from supervisor_tasks.jobs import report as reporting
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.monitoring.probes import end_in_peace, serve_beat, serve_worker
-from supervisor_tasks.worker import current_context, on_worker_init, on_worker_shutdown, set_up_logging, start_watchdog
+from supervisor_tasks.lifecycle import goes_on
+from supervisor_tasks.monitoring import slurm_health, standing_work
+from supervisor_tasks.notifications import deliver
+from supervisor_tasks.provider import inventory
+from supervisor_tasks.provider import register as registration
+from supervisor_tasks.reconciliation import run as reconciliation
+from supervisor_tasks.recovery import old_rows
+from supervisor_tasks.wallet import receipts
+from supervisor_tasks.worker import current_context, current_worker
 
 log = structlog.get_logger()
 
@@ -23,7 +35,7 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
         """Run the task with its name in the log's context."""
         with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]):
             try:
-                current_context().begin()
+                current_worker().begin()
                 self.run(*args, **kwargs)
             except TransientError as error:
                 log.warning("task_failed_transient", error=str(error))  # beat sends the task again
@@ -33,135 +45,119 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
 @shared_task(base=SupervisorTask)
 def claim() -> None:
     """Claim the jobs that the contract has for us."""
-    current_context().claim()
+    claiming.claim(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def scan() -> None:
     """Read the chain's logs from the cursor."""
-    current_context().scan()
+    logs.scan(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def accounts() -> None:
     """Make accounts for customers without one."""
-    current_context().accounts()
+    sync.make_accounts(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def fetch() -> None:
     """Fetch the scripts of claimed jobs."""
-    current_context().carry_out(EffectKind.FETCH)
+    current_worker().batches[EffectKind.FETCH].run(goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def submit() -> None:
     """Submit jobs to SLURM, or find out whether an earlier submission succeeded."""
-    current_context().carry_out(EffectKind.SUBMIT)
+    current_worker().batches[EffectKind.SUBMIT].run(goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def cancel() -> None:
     """Cancel jobs in SLURM."""
-    current_context().carry_out(EffectKind.CANCEL)
+    current_worker().batches[EffectKind.CANCEL].run(goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def top_up() -> None:
     """Set the new time limits of topped-up jobs in SLURM."""
-    current_context().carry_out(EffectKind.TOP_UP)
+    current_worker().batches[EffectKind.TOP_UP].run(goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def notify_customer() -> None:
     """Send customers the messages about their jobs."""
-    current_context().carry_out(EffectKind.NOTIFY_CUSTOMER)
+    current_worker().batches[EffectKind.NOTIFY_CUSTOMER].run(goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def poll_jobs() -> None:
     """Read the inbox and look at the jobs that are due."""
-    current_context().poll_jobs()
+    monitor.poll_jobs(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def report() -> None:
     """Report the jobs' states to the contract."""
-    current_context().report()
+    reporting.report(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def collect_receipts() -> None:
     """Follow the open transactions."""
-    current_context().collect_receipts()
+    receipts.collect_receipts(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def register() -> None:
     """Register our offer with the contract."""
-    current_context().register()
+    registration.register(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def refresh_inventory() -> None:
     """Store the partition's hardware in the ledger."""
-    current_context().refresh_inventory()
+    inventory.refresh_inventory(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def check_slurm() -> None:
     """Check whether SLURM answers; while it does not, the fleet claims, registers and measures nothing."""
-    current_context().check_slurm()
+    slurm_health.check_slurm(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def benchmark() -> None:
     """Advance the benchmark run that is under way, if there is one, as far as it can go now."""
-    current_context().benchmark()
+    runner.benchmark(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def sweep(why: str = "") -> None:
     """Compare ledger, contract and SLURM: at once with a reason `why`, otherwise only if a sweep is due."""
-    current_context().sweep(why)
+    reconciliation.sweep(current_context(), why)
 
 
 @shared_task(base=SupervisorTask)
 def retention() -> None:
     """Delete old rows, in small batches and for a limited time."""
-    current_context().retention()
+    old_rows.delete_old_rows(current_context(), goes_on)
 
 
 @shared_task(base=SupervisorTask)
 def dispatch_due_effects() -> None:
     """Send messages again for effects that are due and have none."""
-    current_context().dispatch_due_effects()
+    dispatch.dispatch_due_effects(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def check_alarms() -> None:
     """Call the operator for work that does not continue by itself."""
-    current_context().check_alarms()
+    standing_work.check_alarms(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def notify() -> None:
     """Send the messages about alarms that are due."""
-    current_context().notify()
-
-
-setup_logging.connect(set_up_logging, weak=False)
-worker_init.connect(on_worker_init, weak=False)
-worker_init.connect(serve_worker, weak=False)
-worker_shutting_down.connect(end_in_peace, weak=False)
-beat_init.connect(serve_beat, weak=False)
-
-
-def _hurry(**_: object) -> None:
-    """Wake the tasks that do not wait for beat when a worker starts."""
-    current_context().hurry()
-
-
-worker_ready.connect(_hurry, weak=False)
-worker_ready.connect(start_watchdog, weak=False)
-worker_shutdown.connect(on_worker_shutdown, weak=False)
+    context = current_context()
+    deliver.notify(context.ledger, context.notifier)

@@ -1,4 +1,4 @@
-"""The context of a worker. A worker builds it at its start, with the keys that its queues need."""
+"""The worker of this process. It is built at the start, with the keys that its queues need."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,12 @@ from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.messaging.queues import Queue
 
 if TYPE_CHECKING:
-    from supervisor_tasks.bootstrap import Work
+    from supervisor_tasks.context import WorkerContext
+    from supervisor_tasks.lifecycle import Worker
 
 log = structlog.get_logger()
 
-_current: list["Work"] = []
+_current: list["Worker"] = []
 
 
 # Every worker serves the default queue.
@@ -42,11 +43,16 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     return list(dict.fromkeys(NEED_OF_QUEUE[queue] for queue in served))
 
 
-def current_context() -> "Work":
-    """Return the worker's context. Raises LookupError outside of a worker."""
+def current_worker() -> "Worker":
+    """Return this process's worker. Raises LookupError outside of a worker."""
     if not _current:
-        raise LookupError("no site: tasks run in `celery -A supervisor_tasks worker`")
+        raise LookupError("no worker: tasks run in `celery -A supervisor_tasks worker`")
     return _current[0]
+
+
+def current_context() -> "WorkerContext":
+    """Return the worker's context. Raises LookupError outside of a worker."""
+    return current_worker().context
 
 
 def set_up_logging(**_: object) -> None:
@@ -65,15 +71,15 @@ def on_worker_init(sender: Any, **_: object) -> None:
     set_up_logging()
     try:
         with or_exit():
-            work = _built(sender.app)
-            _hold_wallet(work)
-            _current.append(work)
+            worker = _built(sender.app)
+            _hold_wallet(worker)
+            _current.append(worker)
     except Exception as error:
-        log.exception("worker_startup_failed", advice="the worker ends; start it anew when that is mended")
+        log.exception("worker_startup_failed", advice="the worker ends; start it again when that is mended")
         raise SystemExit(2) from error
 
 
-def _hold_wallet(work: "Work") -> None:
+def _hold_wallet(worker: "Worker") -> None:
     """Let no worker start whose wallet another cluster works with. Raises WalletTakenError.
 
     If the ledger does not answer, or has no tables yet, the worker's first task asks it again.
@@ -83,15 +89,15 @@ def _hold_wallet(work: "Work") -> None:
     from supervisor_tasks.ledger.database import LedgerUnavailableError
 
     try:
-        work.hold_wallet()
+        worker.hold_wallet()
     except (LedgerUnavailableError, DBAPIError) as error:
         log.warning("wallet_not_checked_yet", error=str(error).partition("\n")[0])
 
 
-def _built(app: Celery) -> "Work":
+def _built(app: Celery) -> "Worker":
     """Build the context for the worker's queues and the default queue.
 
-    The import is in here because it costs 100 MB, and beat and Flower load the same tasks without it. Every worker
+    The import is in here because it costs 100 MB, and beat and Flower load this module without it. Every worker
     serves the default queue, also with a -Q without it, and that queue needs no key: without dispatch_due_effects and
     check_alarms, a fleet forgets its work and does not call the operator.
     """
@@ -102,6 +108,11 @@ def _built(app: Celery) -> "Work":
     served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
     needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
     return build(load_or_exit(*needs), served, app)
+
+
+def on_worker_ready(**_: object) -> None:
+    """Wake the tasks that do not wait for beat when a worker starts."""
+    current_worker().on_ready()
 
 
 def start_watchdog(sender: Any, **_: object) -> None:

@@ -16,7 +16,7 @@ from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.indexer.claim_ownership import drop_foreign_claims
 from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.indexer.event_logs import decode_logs
-from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_lost_receipts
+from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_lost_receipts, rewind_as_asked
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -33,8 +33,9 @@ STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does n
 
 def scan(site: WorkerContext) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
-    earlier claims are another ledger's.
+    earlier claims are another ledger's. A rewind that the operator requested comes before.
     """
+    rewind_as_asked(site)
     run_exclusive(site.ledger, "scan", lambda: _scan(site))
 
 

@@ -639,9 +639,10 @@ from supervisor_tasks import app
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.config.settings import Need, load_or_exit
 from supervisor_tasks.bootstrap import build
-site = build(load_or_exit(Need.SSH), {Queue.SLURM}, app)
-site.sweep("a test")
-site.close()
+from supervisor_tasks.reconciliation.run import sweep
+worker = build(load_or_exit(Need.SSH), {Queue.SLURM}, app)
+sweep(worker.context, "a test")
+worker.close()
 """
 
 

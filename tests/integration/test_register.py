@@ -14,16 +14,21 @@ from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.state_folder import private_processes
 from supervisor_tasks.benchmarking.model import BenchmarkState, Planned
-from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
 from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.commands import supervisor
 from tests.integration.wallets import gas_limit, held
 from tests.ledgers import emptied, migrated
@@ -56,7 +61,7 @@ class Play:
     ledger: Ledger
     environment: dict[str, str]
     app: Celery
-    work: Work
+    worker: Worker
     engine: Engine
     facts: Registrations = field(init=False)
 
@@ -64,17 +69,17 @@ class Play:
         self.facts = Registrations(self.ledger.facts)
 
     def restart(self, **settings: str) -> None:
-        self.work.close()
+        self.worker.close()
         self.ledger.ticks.record("slurm", NODES_SEEN)
         self.environment |= settings
-        self.work = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
+        self.worker = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
 
     def look(self) -> None:
         """The registration is looked at, what was sent is followed, and looked at again."""
         self.ledger.ticks.record("slurm", NODES_SEEN)
-        self.work.register()
-        self.work.collect_receipts()
-        self.work.register()
+        register(self.worker.context)
+        collect_receipts(self.worker.context)
+        register(self.worker.context)
 
     def standing(self) -> RegistrationStatus:
         known = self.facts.standing()
@@ -96,8 +101,8 @@ class Play:
         with self.engine.connect() as connection:
             before = int(connection.scalar(text(count)) or 0)
             connection.rollback()
-            self.work.claim()
-            self.work.collect_receipts()
+            claim(self.worker.context)
+            collect_receipts(self.worker.context)
             return int(connection.scalar(text(count)) or 0) - before
 
     def assign(self) -> None:
@@ -131,16 +136,16 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
         "ETH_PRIVATE_KEY": provider.private_key,
     }
     app = Celery("test", broker="memory://")
-    work = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
+    worker = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.facts).learn_hardware(MACHINES)
     ledger.ticks.record("slurm", NODES_SEEN)
-    found = Play(chain, provider, ledger, settings, app, work, engine)
-    found.work.scan()
+    found = Play(chain, provider, ledger, settings, app, worker, engine)
+    scan(found.worker.context)
     try:
         yield found
     finally:
-        found.work.close()
+        found.worker.close()
         ledger.holder.close()
         app.close()
 
@@ -214,7 +219,7 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
     assert play.sent() == 0
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     block = play.chain.block_number()
-    play.work.register()
+    register(play.worker.context)
     assert play.chain.block_number() == block + 1
     play.look()
     waiting = play.chain.providers.waiting(play.provider.address)
@@ -234,15 +239,15 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
 def test_register__not_mined_yet__no_second_one_whatever_changes(play: Play) -> None:
     play.chain.rpc.call("evm_setAutomine", False)
     try:
-        play.work.register()
+        register(play.worker.context)
         play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-        play.work.register()
+        register(play.worker.context)
         assert play.sent() == 1
         assert "under way" in play.told()["why"]
     finally:
         play.chain.rpc.call("evm_setAutomine", True)
         play.chain.mine()
-    play.work.collect_receipts()
+    collect_receipts(play.worker.context)
     play.look()
     assert play.sent() == 2
     assert play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
@@ -295,13 +300,13 @@ def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_o
 def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_written_anew(play: Play) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
-        play.work.register()
+        register(play.worker.context)
         play.chain.rpc.call("anvil_dropAllTransactions")
     assert play.sent() == 1
     with play.engine.begin() as connection:
         connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
     with gas_limit(play.chain, BLOCK_GAS):
-        play.work.collect_receipts()
+        collect_receipts(play.worker.context)
         play.look()
         assert play.standing() is RegistrationStatus.WAITING
     assert (play.sent(), play.alarms()) == (2, set())
@@ -309,20 +314,20 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_writt
 
 def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: Play) -> None:
     play.ledger.ticks.remove("slurm")
-    play.work.register()
+    register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
     play.chain.register_provider(play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"})
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.ledger.ticks.remove("slurm")
-    play.work.register()
+    register(play.worker.context)
     waiting = play.chain.providers.waiting(play.provider.address)
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
 def test_slurm_is_back__its_nodes_count_when_somebody_has_looked_again(play: Play) -> None:
     play.ledger.ticks.remove(NODES_SEEN)
-    play.work.register()
+    register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
     play.facts.forget_hardware()
@@ -346,7 +351,7 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play
     assert play.standing() is RegistrationStatus.WAITING
     assert runs.under_way() is None
     play.supervisor("measure", "--yes", "--reason", "new cooling")
-    play.work.register()
+    register(play.worker.context)
     run = runs.under_way()
     assert run is not None
     assert run.why == "new cooling"
@@ -367,15 +372,15 @@ def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
 
 def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: Play) -> None:
     play.restart(CHAIN_CONFIRMATIONS="5")
-    play.work.scan()
+    scan(play.worker.context)
     above = play.chain.block_number()
     play.look()
     assert play.standing() is RegistrationStatus.WAITING
     play.chain.lose_from(above + 1)
-    play.work.register()
+    register(play.worker.context)
     assert play.alarms() == set()
     assert "does not show it yet" in play.told()["why"]
-    play.work.scan()
+    scan(play.worker.context)
     play.look()
     assert play.standing() is RegistrationStatus.WAITING
     assert play.sent() == 1
@@ -470,9 +475,9 @@ def test_node_that_comes_and_goes__is_measured_once_each_and_each_has_its_own_nu
 def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_it_is(measured: Play) -> None:
     measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     measured.ledger.ticks.remove("slurm")
-    measured.work.register()
-    measured.work.collect_receipts()
-    measured.work.register()
+    register(measured.worker.context)
+    collect_receipts(measured.worker.context)
+    register(measured.worker.context)
     assert measured.chain.providers.waiting(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
     assert measured.ledger.benchmarks.under_way() is None
     measured.look()

@@ -12,8 +12,10 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.state_folder import private_processes
-from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.events import (
     Event,
     ScriptFetched,
@@ -24,10 +26,13 @@ from supervisor_tasks.jobs.events import (
     Submitted,
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, Outcome, SlurmId, State
+from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.ledgers import emptied, migrated
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
@@ -56,7 +61,7 @@ class Play:
     chain: Chain
     provider: Account
     customer: Account
-    work: Work
+    worker: Worker
     ledger: Ledger
     engine: Engine
 
@@ -79,15 +84,15 @@ class Play:
 
     def claim(self) -> None:
         self.ledger.ticks.record("slurm")
-        self.work.claim()
-        self.work.collect_receipts()
+        claim(self.worker.context)
+        collect_receipts(self.worker.context)
 
     def happens(self, job_id: JobId, *events: Event) -> None:
         self.ledger.record(*(JobChange(job_id, event) for event in events))
 
     def report(self) -> None:
-        self.work.report()
-        self.work.collect_receipts()
+        report(self.worker.context)
+        collect_receipts(self.worker.context)
 
     def lose(self, above: int) -> None:
         """All blocks above this one are replaced by empty ones."""
@@ -95,9 +100,9 @@ class Play:
 
     def follow(self) -> None:
         """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""
-        self.work.scan()
-        self.work.collect_receipts()
-        self.work.scan()
+        scan(self.worker.context)
+        collect_receipts(self.worker.context)
+        scan(self.worker.context)
 
     def job(self, job_id: JobId) -> Job:
         return self.ledger.jobs([job_id])[job_id]
@@ -126,7 +131,7 @@ class Play:
         """The job ends in SLURM; the contract says so, with the right minutes, and the ledger agrees."""
         self.happens(job_id, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)))
         self.report()
-        self.work.scan()
+        scan(self.worker.context)
         assert self.on_chain(job_id) == (ChainStatus.FINISHED, elapsed_s // 60)
         assert self.job(job_id).state is State.SETTLED
         assert self.journal(job_id).count("Submitted") == 1
@@ -150,13 +155,13 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
         "ETH_PRIVATE_KEY": provider.private_key,
     }
     app = Celery("test", broker="memory://")
-    work = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
+    worker = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     try:
-        work.scan()
-        yield Play(chain, provider, customer, work, ledger, engine)
+        scan(worker.context)
+        yield Play(chain, provider, customer, worker, ledger, engine)
     finally:
-        work.close()
+        worker.close()
         ledger.holder.close()
         app.close()
 
@@ -183,9 +188,9 @@ def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> No
     play.claim()
     play.happens(job_id, *STARTED)
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.chain.job(job_id).status is ChainStatus.META_SCHEDULED
     assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
     assert "report" not in play.open_kinds(job_id)
@@ -199,10 +204,10 @@ def test_report_of_the_start_lost__is_sent_again(play: Play) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).chain_status is ChainStatus.RUNNING
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
     play.follow()
     assert play.chain.job(job_id).status is ChainStatus.RUNNING
@@ -214,7 +219,7 @@ def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: Play) ->
     above = play.chain.block_number()
     play.ends_right(job_id)
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).state is State.ENDED
     play.follow()
     assert play.job(job_id).state is State.SETTLED
@@ -224,11 +229,11 @@ def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: Play) ->
 
 def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(play: Play) -> None:
     job_id = play.claimed(*STARTED)
-    play.work.scan()
+    scan(play.worker.context)
     above = play.chain.block_number()
     play.report()  # its receipt is read, its block is not
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
     play.follow()
     play.ends_right(job_id)
@@ -240,7 +245,7 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, betwe
     play = few
     job_id = play.claimed(*STARTED)
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     play.chain.mine(2)
     above = play.chain.block_number()
     play.happens(job_id, ENDED)
@@ -248,7 +253,7 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, betwe
     assert play.job(job_id).state is State.SETTLED
     play.lose(above)
     play.chain.mine(between)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.ledger.alarms.all() == []  # it is not as deep as blocks were mined since
     assert play.job(job_id).state is State.ENDED
     play.follow()
@@ -261,14 +266,14 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> 
     play = shallow
     (job_id,) = play.request()
     play.assign(job_id)
-    play.work.scan()
+    scan(play.worker.context)
     play.chain.mine(2)
     above = play.chain.block_number()
     play.claim()
     play.happens(job_id, *STARTED)
     play.lose(above)
     play.chain.mine(20)
-    play.work.scan()
+    scan(play.worker.context)
     assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
     play.follow()
     assert not play.job(job_id).claim_reverted_by_reorg
@@ -281,11 +286,11 @@ def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_
     job_id = play.claimed(*STARTED)
     play.report()
     play.chain.mine(20)
-    play.work.scan()
+    scan(play.worker.context)
     true = "SELECT state, block_number, block_hash FROM transactions WHERE purpose = 'report RUNNING'"
     before = play.rows(true)
     play.execute("UPDATE transactions SET block_hash = '0xff' WHERE purpose = 'report RUNNING'")  # as if just read
-    play.work.scan()
+    scan(play.worker.context)
     assert play.rows(true)[0].state == "SIGNED"
     play.follow()
     assert play.rows(true) == before
@@ -295,7 +300,7 @@ def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_
 def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_name_a_block(shallow: Play) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
-    play.work.scan()
+    scan(play.worker.context)
     above = play.chain.block_number()
     play.report()
     play.chain.mine(5)
@@ -304,11 +309,11 @@ def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_
     before = play.job(job_id)
     play.lose(above)
     play.chain.mine(20)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id) == before
     assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
     play.ledger.facts.set(REWIND, None)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.ledger.alarms.all() == []
     assert play.job(job_id).state is State.ENDED
     play.follow()
@@ -322,9 +327,9 @@ def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> N
     above = play.chain.block_number()
     play.claim()
     assert "cancel" in play.open_kinds(job_id)
-    play.work.scan()
+    scan(play.worker.context)
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).cancel_requested
     play.follow()
     assert "cancel" in play.open_kinds(job_id)
@@ -336,7 +341,7 @@ def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
     above = play.chain.block_number()
     play.chain.customers.cancel_job(play.customer, job_id)
     play.claim()
-    play.work.scan()
+    scan(play.worker.context)
     play.lose(above)
     play.follow()
     assert not play.job(job_id).cancel_requested
@@ -349,15 +354,15 @@ def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     above = play.chain.block_number()
     play.claim()
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).limit_min == 65
     play.chain.mine()  # it will be mined in another block
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert (play.job(job_id).limit_min, play.job(job_id).top_ups[0].block) == (65, None)
     play.follow()
     play.chain.mine(2 * CONFIRMATIONS)
-    play.work.scan()
+    scan(play.worker.context)
     job = play.job(job_id)
     assert (job.limit_min, len(job.top_ups), job.reorg_deadline_block) == (65, 1, None)
     play.ends_right(job_id)
@@ -368,12 +373,12 @@ def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: Play)
     above = play.chain.block_number()
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     play.claim()
-    play.work.scan()
+    scan(play.worker.context)
     play.lose(above)
     play.follow()
     assert play.job(job_id).limit_min == 65  # a customer's transaction may come back
     play.chain.mine(2 * CONFIRMATIONS)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).limit_min == 60
     assert "top_up" in play.open_kinds(job_id)
 
@@ -383,7 +388,7 @@ def test_refusal_lost__is_sent_again(play: Play) -> None:
     job_id = play.claimed(*rejected)
     above = play.chain.block_number()
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).chain_status is ChainStatus.PENDING
     play.lose(above)
     play.follow()
@@ -399,7 +404,7 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> 
         play.claim()
         play.happens(job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved())
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     keys = play.job(first).claim_key, play.job(second).claim_key
     play.lose(above)
     play.assign(second)
@@ -419,13 +424,13 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
     play.assign(job_id)
     play.claim()
     play.happens(job_id, *STARTED)
-    play.work.scan()
+    scan(play.worker.context)
     play.lose(above)
     play.follow()
     assert play.job(job_id).state is State.RUNNING  # it may come back
     assert "cancel" not in play.open_kinds(job_id)
     play.chain.mine(2 * CONFIRMATIONS)
-    play.work.scan()
+    scan(play.worker.context)
     job = play.job(job_id)
     assert (job.state, job.chain_status, job.reorg_deadline_block) == (State.REFUSED, ChainStatus.PENDING, None)
     assert play.open_kinds(job_id) == {"cancel"}
@@ -435,36 +440,36 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
 def test_node_that_is_behind__is_no_reorganisation(play: Play) -> None:
     job_id = play.claimed(*STARTED)
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     play.chain.mine(20)
-    play.work.scan()
+    scan(play.worker.context)
     before = play.job(job_id)
     snapshot = play.rows("SELECT * FROM cursors")
     play.chain.rpc.call("anvil_rollback", 20)  # as one that is five seconds behind
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id) == before
     assert play.rows("SELECT * FROM cursors") == snapshot
     assert play.ledger.alarms.all() == []
     play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
-    play.work.scan()
+    scan(play.worker.context)
     assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.NODE_BEHIND]
     play.chain.mine(21)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.ledger.alarms.all() == []
 
 
 def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: Play) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
-    play.work.scan()
+    scan(play.worker.context)
     above = play.chain.block_number()
     play.report()
-    play.work.scan()
+    scan(play.worker.context)
     play.chain.mine(3)
-    play.work.scan()
+    scan(play.worker.context)
     before = play.job(job_id)
     play.lose(above)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id) == before
     (alarm,) = play.ledger.alarms.all()
     assert alarm.name is AlarmName.REORGANISED_TOO_DEEP
@@ -479,12 +484,12 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
         0,
     ):  # above the fork there is nothing in common; below what is kept, nothing to compare
         play.ledger.facts.set(REWIND, refused)
-        play.work.scan()
+        scan(play.worker.context)
         assert play.ledger.facts.read(REWIND) is None
         assert play.job(job_id) == before
         assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
     play.ledger.facts.set(REWIND, None)
-    play.work.scan()
+    scan(play.worker.context)
     assert play.ledger.alarms.all() == []
     play.follow()
     play.ends_right(job_id)
@@ -497,7 +502,7 @@ def test_long_downtime__all_blocks_are_read(play: Play) -> None:
     for _ in range(6):
         play.chain.mine(200)  # more than one question for logs
     head = play.chain.block_number()
-    play.work.scan()
+    scan(play.worker.context)
     assert play.job(job_id).state is State.CLAIMED
     assert play.rows("SELECT block_number FROM cursors")[0].block_number >= head
     assert EffectKind.FETCH.value in play.open_kinds(job_id)

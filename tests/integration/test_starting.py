@@ -22,12 +22,12 @@ from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import new_state_folder, private_processes
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
-from supervisor_tasks.bootstrap import AT_START
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.facts import Facts
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
+from supervisor_tasks.lifecycle import AT_START
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"

@@ -19,15 +19,18 @@ from sqlalchemy import text
 
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from supervisor_tasks.bootstrap import Work, build
+from supervisor_tasks.bootstrap import build
 from supervisor_tasks.chain.rpc.client import Call, Rpc
 from supervisor_tasks.config.settings import Need, load
 from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.jobs.model import ChainStatus, JobId
+from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
@@ -146,24 +149,24 @@ def measure(
     settings = load(
         Need.SSH, environment=grid.environment | paths | {"SLURM_ACCOUNTING": "true", "LOG_LEVEL": "warning"}
     )
-    work = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+    worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
     try:
-        put_into_ledger(work, jobs, customer, provider, grid.chain.block_number())
-        found = [one_sweep(work, calls) for _ in range(sweeps)]
+        put_into_ledger(worker, jobs, customer, provider, grid.chain.block_number())
+        found = [one_sweep(worker, calls) for _ in range(sweeps)]
         list_jobs(grid, "listing", job_ids[:-missing], customer, "RUNNING")
-        found.append(one_sweep(work, calls))
+        found.append(one_sweep(worker, calls))
         if found[-1].report["found"] != {"missing": missing} or any(one.report["unseen"] for one in found):
             raise RuntimeError(f"the sweeps found something else: {[one.report for one in found]}")
-        return found, one_poll(grid, work, job_ids[:callbacks], customer)
+        return found, one_poll(grid, worker, job_ids[:callbacks], customer)
     finally:
-        work.close()
+        worker.close()
 
 
-def one_sweep(work: Work, calls: Path) -> Measured:
+def one_sweep(worker: Worker, calls: Path) -> Measured:
     before = called(calls)
     with counted_requests() as requests:
-        work.sweep("a measurement")
-    swept: Swept = work._site.ledger.sweeps.last()[0]
+        sweep(worker.context, "a measurement")
+    swept: Swept = worker.context.ledger.sweeps.last()[0]
     took_s = (swept.finished_at - swept.begun_at).total_seconds()
     return Measured(took_s, called(calls) - before, len(requests), swept.report)
 
@@ -181,12 +184,12 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
         put_on_chain(grid, job_ids[place::customers], user, provider, ChainStatus.SCHEDULED)
     paths = {"SLURM_SACCT_PATH": str(grid.folder / "sacct"), "SLURM_ACCOUNTING": "true", "SWEEP_GRACE_S": "1"}
     settings = load(Need.SSH, environment=grid.environment | paths | {"LOG_LEVEL": "warning"})
-    work = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+    worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
     try:
-        ledger = work._site.ledger
+        ledger = worker.context.ledger
         emptied(ledger.engine)
         ledger.facts.set(PROVIDER, provider)
-        cluster = work._site.slurm.cluster
+        cluster = worker.context.slurm.cluster
         record_controller_start(ledger, cluster.controller(), 0.0, cluster.now_s())
         where = {
             "cluster": ledger.cluster,
@@ -199,17 +202,17 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
             ledger.cursors.set(connection, STREAM, grid.chain.block_number(), "")
             for statement in WAITING_JOBS:
                 connection.execute(text(statement), where | {"provider": provider})
-        work.sweep("the first sight")
+        sweep(worker.context, "the first sight")
         found = []
         for sight in ("second", "third"):
             wait_until(lambda: ledger.sweeps.begin("doubts").suspects != {}, "doubts", 30.0)
             wait_until(lambda: min(ledger.sweeps.begin("ages").suspects.values()) > 1.1, "the doubts to be older", 30.0)
             with counted_commands() as commands:
-                work.sweep(f"the {sight} sight")
+                sweep(worker.context, f"the {sight} sight")
             found.append((len(commands), ledger.sweeps.last()[0].report["found"]))
         return found
     finally:
-        work.close()
+        worker.close()
 
 
 def called(calls: Path) -> int:
@@ -217,9 +220,9 @@ def called(calls: Path) -> int:
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
-def one_poll(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) -> PolledJobs:
+def one_poll(grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str) -> PolledJobs:
     """The plugins have told the end of all these, and SLURM bears it out: from the inbox to the ledger's last commit."""
-    ledger = work._site.ledger
+    ledger = worker.context.ledger
     list_jobs(grid, "answer", job_ids, customer, "COMPLETED")
     with ledger.engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() + interval '1 hour' WHERE done_at IS NULL"))
@@ -234,7 +237,7 @@ def one_poll(grid: Grid, work: Work, job_ids: Sequence[JobId], customer: str) ->
         )
     calls = grid.folder / "slurm-calls"
     before, began_s = called(calls), time.monotonic()
-    work.poll_jobs()
+    poll_jobs(worker.context)
     took_s = time.monotonic() - began_s
     ended = ledger.count_in_states(["ENDED"])
     if ended != len(job_ids) or ledger.inbox.has_unread():
@@ -316,9 +319,9 @@ def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, st
             out.write("".join(f"{own.get(field, '')}|@MARK@" for field in FIELDS) + "\n")
 
 
-def put_into_ledger(work: Work, jobs: int, customer: str, provider: str, head: int) -> None:
+def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, head: int) -> None:
     """Running jobs that the monitor polls."""
-    ledger = work._site.ledger
+    ledger = worker.context.ledger
     ledger.facts.set(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
     with ledger.engine.begin() as connection:

@@ -1,0 +1,123 @@
+"""What a worker does before its first task, when it is ready, and at its end."""
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+import structlog
+from celery.worker import state as this_worker
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.indexer.new_blocks import NewBlocks
+from supervisor_tasks.jobs.batch import Batch
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.wallet_holders import WalletTakenError
+from supervisor_tasks.monitoring.slurm_health import reset_failure_count
+
+log = structlog.get_logger()
+
+# Tasks that a start requests; the others wait for beat.
+AT_START = (
+    "check_slurm",
+    "scan",
+    "register",
+    "refresh_inventory",
+    "dispatch_due_effects",
+    "sweep",
+)
+WRONG_SETTINGS = 2  # the status with which a process ends that its settings do not let work
+
+
+def goes_on() -> bool:
+    """Return whether the worker continues: Celery has not asked it to end."""
+    return this_worker.should_stop is None or this_worker.should_stop is False
+
+
+class Worker:
+    """A worker process: its context, its batches, and the thread that looks for new blocks.
+
+    `hold_wallet` stores that this cluster works with the wallet; it is None in a worker without the wallet's key.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        batches: Mapping[EffectKind, Batch],
+        wake: Callable[[str], None],
+        new_blocks: NewBlocks | None = None,
+        hold_wallet: Callable[[], None] | None = None,
+    ) -> None:
+        self.context = context
+        self.batches = batches
+        self._wake = wake
+        self._new_blocks = new_blocks
+        self._hold_wallet = hold_wallet  # None: no key, or held already
+        self._has_begun = False
+        self._is_ready = False
+        self._looks_for_blocks = False
+        self._lock = Lock()
+
+    def hold_wallet(self) -> None:
+        """Store in the ledger that this cluster works with the wallet whose key the worker has, if it has one.
+
+        Raises WalletTakenError if another cluster works with it, and LedgerUnavailableError. Safe to repeat.
+        """
+        if self._hold_wallet is not None:
+            self._hold_wallet()
+            self._hold_wallet = None
+
+    def begin(self) -> None:
+        """Store in the ledger, before the worker's first task, what a start requests: there no broker can lose it.
+
+        Raises LedgerUnavailableError; the next task tries again. Raises WalletTakenError; the worker ends then.
+        """
+        with self._lock:
+            if not self._has_begun:
+                self._hold_wallet_or_end()
+                self._look_for_blocks()
+                self._store_requests()
+                self._has_begun = True
+
+    def _hold_wallet_or_end(self) -> None:
+        """Hold the wallet if the ledger did not answer when the worker started."""
+        try:
+            self.hold_wallet()
+        except WalletTakenError as error:
+            log.critical("wallet_taken", error=str(error), advice="the worker ends")
+            this_worker.should_stop = WRONG_SETTINGS
+            raise
+
+    def _store_requests(self) -> None:
+        ledger, chain = self.context.ledger, self.context.chain_side
+        reset_failure_count(ledger)
+        ledger.sweeps.ask("a worker has started")
+        if chain is not None and ledger.facts.set(PROVIDER, chain.contract.provider):
+            # for the workers without the wallet's key
+            ledger.sweeps.ask(f"the provider is {chain.contract.provider}")
+        ledger.incidents.look_again()
+
+    def on_ready(self) -> None:
+        """Wake the tasks that a start requests. If a message is lost, the task only runs later."""
+        for name in AT_START:
+            self._wake(name)
+        with self._lock:
+            self._is_ready = True
+            self._look_for_blocks()
+
+    def _look_for_blocks(self) -> None:
+        """Start the thread that claims jobs of new blocks, once the worker is ready and its wallet is certainly its own."""
+        wallet_is_held = self._hold_wallet is None
+        if self._new_blocks is not None and self._is_ready and wallet_is_held and not self._looks_for_blocks:
+            self._new_blocks.start()
+            self._looks_for_blocks = True
+
+    def close(self) -> None:
+        """Close the threads and connections."""
+        if self._new_blocks is not None:
+            self._new_blocks.close()
+        for batch in self.batches.values():
+            batch.close()
+        if self.context.slurm_side is not None:
+            self.context.slurm_side.cluster.ssh.close()
+        self.context.ledger.holder.close()
+        self.context.ledger.engine.dispose()

@@ -1,0 +1,23 @@
+"""Calls the operator for work that does not continue by itself."""
+
+import structlog
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.exclusive_run import record_run, watch_effects
+from supervisor_tasks.monitoring.heartbeat_alarm import watch_tellers
+
+log = structlog.get_logger()
+
+
+def check_alarms(site: WorkerContext) -> None:
+    """Call the operator for effects that are parked or late, and for silent heartbeats. Also clean up the inbox, and add
+    up the counters.
+    """
+    ledger = site.ledger
+    with record_run(ledger, "check_alarms"):
+        watch_effects(ledger)
+        ledger.counters.fold()
+        watch_tellers(ledger)
+        gone = ledger.inbox.purge_unknown()
+        if gone:
+            log.info("unknown_callbacks_purged", callbacks=gone)
