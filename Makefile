@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help hooks setup packages protos contracts plugins check test test-fast unit golden env-example docs docs-site coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
+.PHONY: help hooks setup packages protos contracts plugins check test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -102,6 +102,9 @@ golden: setup ## write the golden files of the benchmarks' scripts and of the co
 
 env-example: setup ## write docker/.env.example anew from the settings
 	@$(BIN)/python -m tests.unit.env_example
+
+screenshots: setup ## take the pictures of Flower's pages in docs/images anew
+	@SCREENSHOTS=write $(BIN)/pytest tests/e2e/test_flower.py
 
 docs: setup ## write docs/reference/ anew from the code
 	@$(BIN)/python -m tests.support.reference

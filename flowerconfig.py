@@ -1,4 +1,9 @@
-"""How Flower shows the fleet: each task with the job that it is about."""
+"""How Flower shows the fleet: each task with the job that it is about, and our own pages beside Flower's."""
 
-tasks_columns = "name,args,state,received,runtime,worker,uuid"
+from supervisor_tasks.dashboard.install import install
+from supervisor_tasks.dashboard.task_columns import COLUMNS, shown_task
+
+tasks_columns = COLUMNS
+format_task = shown_task
 max_tasks = 20_000
+install()

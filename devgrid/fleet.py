@@ -14,8 +14,8 @@ from supervisor_tasks.config.settings import Need
 from supervisor_tasks.worker import needs_of_command
 
 CELERY = (sys.executable, "-m", "celery", "-A", "supervisor_tasks")
-# A worker alone talks to nobody but the broker; without these it is ready a second earlier.
-LONE_WORKER = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+# A worker alone talks to nobody but the broker; without these it is ready a second earlier. Flower knows it by its heartbeat.
+LONE_WORKER = ("--without-gossip", "--without-mingle")
 
 
 CHAIN = {name.upper() for name in (*settings.CHAIN_URLS, "ldap_bind_dn")}
@@ -87,7 +87,7 @@ class Fleet:
         """The operator's dashboard."""
         self.flower_port = free_port()
         options = [f"--port={self.flower_port}", "--logging=warning"]
-        return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN | {"DATABASE_URL"}))
+        return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN))
 
     @property
     def flower_url(self) -> str:

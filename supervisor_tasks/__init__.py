@@ -15,5 +15,6 @@ def __getattr__(name: str) -> Any:
     tasks = ["supervisor_tasks.tasks"] if "worker" in sys.argv else []
     built = Celery("supervisor", include=["supervisor_tasks.signals", *tasks])
     built.config_from_object("celeryconfig")
+    built.events.dispatcher_cls = "supervisor_tasks.messaging.task_events:JobEventDispatcher"
     globals()["app"] = built
     return built

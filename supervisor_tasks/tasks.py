@@ -13,6 +13,8 @@ from supervisor_tasks.jobs import claim as claiming
 from supervisor_tasks.jobs import dispatch, monitor
 from supervisor_tasks.jobs import report as reporting
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.jobs.task_summary import MOST_CHARACTERS, summary
+from supervisor_tasks.ledger.changed_jobs import collecting
 from supervisor_tasks.lifecycle import goes_on
 from supervisor_tasks.monitoring import slurm_health, standing_work
 from supervisor_tasks.notifications import deliver
@@ -27,16 +29,21 @@ log = structlog.get_logger()
 
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
-    """The base of all tasks: adds the task's name to the logs, and logs a TransientError without a traceback."""
+    """The base of all tasks: adds the task's name to the logs, and logs a TransientError without a traceback.
+
+    The result is for Flower: what the task did to jobs. No result is stored.
+    """
 
     throws = (TransientError,)
+    resultrepr_maxsize = MOST_CHARACTERS
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> str | None:
         """Run the task with its name in the log's context."""
-        with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]):
+        with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]), collecting() as changed:
             try:
                 current_worker().begin()
                 self.run(*args, **kwargs)
+                return summary(changed.values())
             except TransientError as error:
                 log.warning("task_failed_transient", error=str(error))  # beat sends the task again
                 raise

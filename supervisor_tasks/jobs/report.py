@@ -10,6 +10,7 @@ from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, pending_reports
+from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
@@ -51,6 +52,7 @@ def _write(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
     rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
     refused = _send(site, rest, missing, reverted.keys())
+    changed_jobs.add(jobs[effect.job_id] for effect, plan in rest.items() if _first(plan, missing))
     _reconcile(site, jobs, refused)
     for effect, times in hopeless.items():
         wanted = [write.purpose for write in plans[effect]]

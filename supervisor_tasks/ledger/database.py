@@ -32,17 +32,21 @@ class LedgerUnavailableError(TransientError):
     """The database does not answer, or cannot write now. Retry later: open work is still stored."""
 
 
-def open_engine(settings: Settings, connections: int = CONNECTIONS, url: str | None = None) -> Engine:
+def open_engine(
+    settings: Settings, connections: int = CONNECTIONS, url: str | None = None, options: str = ""
+) -> Engine:
     """The engine of the ledger's database. Errors hide the parameters, which may be scripts or signed bytes.
 
-    Without `url` it is the settings' database, and an embedded Postgres is started if they name none.
+    Without `url` it is the settings' database, and an embedded Postgres is started if they name none. `options` are those
+    of the server for each connection, as `-c name=value`.
     """
+    given = {"options": options} if options else {}
     engine = create_engine(
         url or database_url(settings),
         pool_size=connections,
         max_overflow=0,
         hide_parameters=True,
-        connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"},
+        connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"} | given,
     )
     event.listen(engine, "handle_error", _translate)
     _ping_what_rested(engine)

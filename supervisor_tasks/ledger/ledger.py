@@ -13,8 +13,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
-from supervisor_tasks.jobs.model import Effect, Job, JobId, SlurmId
+from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId
 from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.jobs.task_summary import with_news
+from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.alarms import Alarms, Switches
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.blocks import Cursors
@@ -108,6 +110,8 @@ class Ledger:
         soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
         if soon:
             self.effects.wake(soon)
+        served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
+        changed_jobs.add([*with_news(before, after), *(job for job_id, job in after.items() if job_id in served)])
         return after
 
     def _lock(self, connection: Connection, changes: Sequence[JobChange]) -> dict[JobId, Job]:

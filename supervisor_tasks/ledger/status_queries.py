@@ -2,7 +2,7 @@
 jobs cost nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -144,6 +144,16 @@ class Overview:
                 most=min(wanted.limit, MOST),
             )
 
+    def jobs_of_ids(self, job_ids: Sequence[str]) -> list[Row]:
+        """These jobs, in any state, the latest first."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _JOBS_OF_IDS, job_ids=list(job_ids), customer=None, since_s=None)
+
+    def lately_settled(self, limit: int) -> list[Row]:
+        """The jobs whose state became final last, the latest first."""
+        with self._engine.connect() as connection:
+            return self._rows(connection, _LATELY_SETTLED, most=min(limit, MOST), customer=None, since_s=None)
+
     def by_state(self) -> list[Row]:
         """How many jobs that are not settled are in each state, and since when the one that is there longest."""
         with self._engine.connect() as connection:
@@ -268,6 +278,9 @@ _JOB_COLUMNS = """
         AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
 _JOBS_OPEN = f"{_JOB_COLUMNS} AND state <> 'SETTLED' AND cardinality(CAST(:states AS text[])) = 0"
 _JOBS_IN_STATES = f"{_JOB_COLUMNS} AND state = ANY(:states)"
+_JOBS_OF_IDS = f"{_JOB_COLUMNS} AND job_id = ANY(:job_ids) ORDER BY created_at DESC, job_id"
+_LATELY_SETTLED = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
+    ORDER BY updated_at DESC LIMIT :most"""  # the first condition is that of the index
 SORTED_BY = {
     "age": "ORDER BY created_at DESC, job_id",
     "changed": "ORDER BY updated_at DESC, job_id",

@@ -144,6 +144,8 @@ def test_flower__pages_and_answers__hold_none(grid: Grid, job_id: str) -> None:
         "/api/workers?refresh=true",
         "/api/tasks",
         "/metrics",
+        "/jobs",
+        f"/jobs/{grid.cluster.name}/{job_id}",
     ):
         request = urllib.request.Request(grid.environment["FLOWER"] + page, headers={"Authorization": authorization})  # noqa: S310
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310

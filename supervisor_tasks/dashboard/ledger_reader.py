@@ -1,0 +1,143 @@
+"""What the pages read of the ledger: jobs of all clusters, found by id, SLURM id or customer, and the story of one.
+
+The connection is read-only, and a query has QUERY_TIMEOUT_S: no page can change a job, or keep the database busy.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from sqlalchemy import Engine
+
+from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
+from supervisor_tasks.cli.views import Cell
+from supervisor_tasks.config.embedded_servers import running_database_url
+from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.jobs.model import JobId, State
+from supervisor_tasks.ledger.clusters import known_clusters
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.status_queries import JobFilter, Overview, Row
+
+QUERY_TIMEOUT_S = 5
+READ_ONLY = f"-c default_transaction_read_only=on -c statement_timeout={QUERY_TIMEOUT_S * 1000}"
+CONNECTIONS = 3
+MOST_OPEN = 200
+MOST_SETTLED = 50
+MOST_FOUND = 100
+LONGEST_QUESTION = 80  # characters; an id has 66
+ADDRESS_CHARACTERS = 42
+ALL_STATES = tuple(state.value for state in State)
+
+
+class UnknownJobError(PermanentError):
+    """The ledger has no such job."""
+
+
+class QuestionError(PermanentError):
+    """The words of a search are no id, SLURM id or customer."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs, each with its cluster, at the time of the database. `clusters` are all that the ledger knows."""
+
+    rows: Sequence[Row]
+    clusters: Sequence[str]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """A job: its facts, what happened to it, and what comes next, as the operator's command shows them."""
+
+    facts: dict[str, Cell]
+    happened: list[list[Cell]] = field(default_factory=list)
+    comes_next: list[list[Cell]] = field(default_factory=list)
+
+
+class LedgerReader:
+    """Reads the ledger of all clusters. Threads may share it. Raises LedgerUnavailableError; a retry helps."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._given = settings
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings, without any key. Raises SettingsError."""
+        return self._given or load()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The database. Raises NoDatabaseError when none is configured and none of a fleet's own runs."""
+        url = running_database_url(self.settings)
+        return open_engine(self.settings, connections=CONNECTIONS, url=url, options=READ_ONLY)
+
+    def jobs(self, question: str = "") -> JobList:
+        """The jobs that the question names; without one, all that are not settled, and those that were settled last.
+
+        Raises QuestionError.
+        """
+        words = question.strip()
+        wanted = parsed(words) if words else None
+        clusters = known_clusters(self.engine)
+        rows: list[Row] = []
+        for cluster in clusters:
+            overview = Overview(self.engine, cluster)
+            found = overview.jobs(JobFilter(limit=MOST_OPEN)) + overview.lately_settled(MOST_SETTLED)
+            if wanted is not None:
+                found = _named(overview, wanted)
+            rows += [{**row, "cluster": cluster} for row in found]
+        return JobList(rows, clusters, Overview(self.engine, "").now())
+
+    def story(self, cluster: str, job_id: str) -> JobStory:
+        """What is known of a job. Raises UnknownJobError."""
+        ledger = Ledger(self.engine, cluster, wake=_wake_nothing)
+        job = ledger.jobs([job_id]).get(JobId(job_id))
+        if job is None:
+            raise UnknownJobError(f"found no job {job_id} of cluster {cluster!r}; expected one that /jobs lists")
+        overview = Overview(self.engine, cluster)
+        row, story, now = overview.job(job_id), overview.story(job_id), overview.now()
+        return JobStory(
+            {"cluster": Cell(cluster), **facts_of(job, row, now, story)},
+            lines_of(story, details=False, transaction_url=self.settings.explorer_url),
+            next_of(job, story, now),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a search is for: a SLURM id, or the beginning of a job's id or of a customer's address."""
+
+    slurm_id: str = ""
+    beginning: str = ""
+
+
+def parsed(words: str) -> Question:
+    """Read the words of a search. Raises QuestionError."""
+    kind, _, value = words.lower().rpartition(":")
+    if kind in ("", "slurm") and re.fullmatch("[0-9]{1,18}", value):
+        return Question(slurm_id=value)
+    if kind in ("", "customer", "job") and len(value) < LONGEST_QUESTION and re.fullmatch("0x[0-9a-f]+", value):
+        return Question(beginning=value)
+    raise QuestionError(
+        "found words that name no job; expected a SLURM id (123), or the beginning of a job's id or of a customer's"
+        " address (0x12ab)"
+    )
+
+
+def _named(overview: Overview, wanted: Question) -> list[Row]:
+    if wanted.slurm_id:
+        return overview.jobs_of_ids(overview.named(f"slurm:{wanted.slurm_id}"))
+    rows = {row["job_id"]: row for row in overview.jobs_of_ids(overview.named(wanted.beginning))}
+    if len(wanted.beginning) <= ADDRESS_CHARACTERS:
+        of_customer = overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MOST_FOUND))
+        rows |= {row["job_id"]: row for row in of_customer}
+    return list(rows.values())
+
+
+def _wake_nothing(_: object) -> None:
+    """A reader opens no effect."""

@@ -1,0 +1,25 @@
+"""How Flower's table shows a task: ids cut, so that the columns fit 1,280 pixels. Its search knows the whole ids. Pure."""
+
+import re
+from typing import Any
+
+ID = re.compile(r"0x[0-9a-f]{38,64}")
+ID_CHARACTERS = 10
+MOST_ARGUMENTS = 44  # characters
+MOST_RESULT = 68
+COLUMNS = "name,args,result,state,received,runtime,uuid"
+
+
+def shown_task(task: Any) -> Any:
+    """Return Flower's task with short arguments and a short result."""
+    task.args = _short(task.args, MOST_ARGUMENTS)
+    task.result = _short(task.result, MOST_RESULT)
+    return task
+
+
+def _short(text: object, most: int) -> str:
+    """Return a text with cut ids; a text that is none, or an empty list of arguments, is empty."""
+    if text is None or text in ("", "()", "None"):
+        return ""
+    short = ID.sub(lambda found: found[0][:ID_CHARACTERS], str(text)).strip("'\"")
+    return short if len(short) <= most else f"{short[: most - 1]}…"

@@ -1,0 +1,97 @@
+"""Which of a worker's events Flower gets, and under which names.
+
+Beat asks for most tasks again and again, and most of these find nothing to do. So the events of a task are held until it
+ends, or takes longer than HELD_S, and are sent only if it did something to a job or failed. Flower shows what happens to
+jobs, and not hundreds of ticks an hour.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from celery.events.dispatcher import EventDispatcher
+
+from supervisor_tasks.jobs.task_summary import JOB_FAILED
+
+Fields = dict[str, Any]
+Events = list[tuple[str, Fields]]
+
+RECEIVED, STARTED, SUCCEEDED = "task-received", "task-started", "task-succeeded"
+ENDS = (SUCCEEDED, "task-failed", "task-rejected", "task-revoked")
+# Flower shows an event of an unknown name as a state of the task: JOB-FAILED. It is not green, and `state:JOB-FAILED` finds it.
+FAILED_JOB = "task-job-failed"
+NO_RESULT = (None, "", "None")
+HELD_S = 5.0  # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends what is held of it
+MOST_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
+
+
+class HeldEvents:
+    """Decides for each event whether it is sent now, later or never. Threads may share it."""
+
+    def __init__(self, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
+        self._held: OrderedDict[str, Events] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def sent_now(self, kind: str, fields: Fields) -> Events:
+        """Return the events that are sent now, in their order."""
+        with self._lock:
+            slow = self._slow()
+            if kind == RECEIVED:
+                self._hold({**fields, "name": short_name(fields.get("name"))})
+                return slow
+            if fields.get("uuid") in self._held:
+                return slow + self._of_held(kind, fields)
+        return [*slow, _shown(kind, fields)]
+
+    def _hold(self, fields: Fields) -> None:
+        self._held[fields["uuid"]] = [(RECEIVED, self._stamped(fields))]
+        while len(self._held) > MOST_HELD:  # their end was never told, as at a lost connection
+            self._held.popitem(last=False)
+
+    def _of_held(self, kind: str, fields: Fields) -> Events:
+        uuid = fields["uuid"]
+        if kind not in ENDS:
+            self._held[uuid].append((kind, self._stamped(fields)))
+            return []
+        held = self._held.pop(uuid)
+        if kind == SUCCEEDED and fields.get("result") in NO_RESULT:
+            return []
+        return [*held, _shown(kind, fields)]
+
+    def _slow(self) -> Events:
+        """Return what is held of tasks that have run for HELD_S, and hold it no longer."""
+        long_ago_s = self._now_s() - HELD_S
+        slow = [
+            uuid
+            for uuid, held in self._held.items()
+            if any(kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held)
+        ]
+        return [event for uuid in slow for event in self._held.pop(uuid)]
+
+    def _stamped(self, fields: Fields) -> Fields:
+        return {"timestamp": self._now_s(), **fields}
+
+
+class JobEventDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
+    """Sends a worker's events as `HeldEvents` decides. After a reconnection, a new dispatcher goes on with what is held."""
+
+    held = HeldEvents()
+
+    def send(self, type: str, *args: Any, **fields: Any) -> None:
+        """Send an event, or hold it."""
+        for kind, shown in self.held.sent_now(type, fields):
+            super().send(kind, *args, **shown)
+
+
+def short_name(name: str | None) -> str:
+    """Return a task's name without its module."""
+    return (name or "").rpartition(".")[2]
+
+
+def _shown(kind: str, fields: Fields) -> tuple[str, Fields]:
+    """Return the event, under a name of its own if the task succeeded and its job did not."""
+    failed = kind == SUCCEEDED and JOB_FAILED in str(fields.get("result"))
+    return (FAILED_JOB if failed else kind), fields
