@@ -19,7 +19,7 @@ from supervisor_tasks.errors import SupervisorError
 Answer = TypeVar("Answer")
 
 TEMPLATES = Path(__file__).parent / "templates"
-# A page runs no script but Flower's, whatever a customer has written.
+# A page runs no script but Flower's, also if a customer has written one.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
