@@ -1,18 +1,24 @@
 """Probes of the RPC endpoints, the contract, the wallet and the provider's standing."""
 
+import json
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from urllib.parse import urlsplit
+
+from websockets.sync.client import connect
 
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.examination import Probe, said
-from supervisor_tasks.doctor.model import Finding
+from supervisor_tasks.doctor.model import Finding, NotTriedError
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
     WalletSeen,
+    announcements_verdict,
     contract_verdict,
     endpoint_verdicts,
     reading_verdict,
@@ -24,6 +30,7 @@ from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
+MOST_BYTES = 10_000  # of a node's answer
 MONTH = timedelta(days=30)
 GAS_OF_A_JOB = 3 * 250_000  # a claim and two reports, where the ledger has measured none
 
@@ -44,6 +51,33 @@ def _look(url: str, number: int) -> EndpointSeen:
     except Exception as error:  # noqa: BLE001  the other endpoints are judged too
         return EndpointSeen(name, error=said(error))
     return EndpointSeen(name, chain_id, head, time.monotonic() - begun_s)
+
+
+def announcements(shared: Examined) -> Iterator[Finding]:
+    """Whether the endpoint that announces new blocks answers, and for which chain."""
+    url = shared.settings.ws_url
+    if url is None:
+        raise NotTriedError("METASCHEDULER_ENDPOINT_WS is not set: blocks are polled")
+    name, begun_s = shown(url, 1), time.monotonic()
+    try:
+        chain_id = _chain_over_websocket(url)
+    except Exception as error:  # noqa: BLE001  without announcements, the fleet works on
+        seen = EndpointSeen(name, error=said(error))
+    else:
+        seen = EndpointSeen(name, chain_id, took_s=time.monotonic() - begun_s)
+    yield announcements_verdict(seen, shared.settings.chain_id)
+
+
+def _chain_over_websocket(url: str) -> int:
+    """Return the chain's id. With a socket of ours, websockets follows no redirect: the node must not choose a server."""
+    place = urlsplit(url)
+    port = place.port or (443 if place.scheme == "wss" else 80)
+    connection = socket.create_connection((place.hostname or "", port), CONNECT_S)
+    with connect(
+        url, sock=connection, open_timeout=CONNECT_S, close_timeout=0.5, proxy=None, max_size=MOST_BYTES
+    ) as node:
+        node.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}))
+        return int(json.loads(node.recv(timeout=CONNECT_S))["result"], 16)
 
 
 def contract(shared: Examined) -> Iterator[Finding]:
@@ -79,6 +113,7 @@ def reading(shared: Examined) -> Iterator[Finding]:
 
 SETTINGS = (
     Probe("RPC endpoints", endpoints, ENDPOINT),
+    Probe("WebSocket endpoint", announcements, "correct METASCHEDULER_ENDPOINT_WS"),
     Probe("contract", contract, CONTRACT),
 )
 FLEET = (

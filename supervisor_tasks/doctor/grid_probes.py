@@ -19,7 +19,7 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.bootstrap import channels_of, directory_of
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.doctor.examination import Probe, said
-from supervisor_tasks.doctor.model import Finding, NotTriedError, green, yellow
+from supervisor_tasks.doctor.model import Finding, NotTriedError, green, red, yellow
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
@@ -88,46 +88,52 @@ class Secured:
     verified: bool = True
 
 
-def _of_definitions(settings: Settings) -> Secured | None:
+def _of_definitions(settings: Settings) -> list[Secured]:
     if not settings.sbatch_tls_enable:
-        return None
+        return []
     host, _, port = settings.sbatch_endpoint.rpartition(":")
-    return Secured(host.strip("[]"), int(port), settings.sbatch_ca, not settings.sbatch_tls_insecure)
+    return [Secured(host.strip("[]"), int(port), settings.sbatch_ca, not settings.sbatch_tls_insecure)]
 
 
-def _of_callbacks(settings: Settings) -> Secured | None:
+def _of_callbacks(settings: Settings) -> list[Secured]:
     if not settings.tls_enable:
-        return None
+        return []
     host, _, port = settings.public_address.rpartition(":")
-    return Secured(host.strip("[]"), int(port), verified=False)  # plugins do not verify it
+    return [Secured(host.strip("[]"), int(port), verified=False)]  # plugins do not verify it
 
 
-def _of_directory(settings: Settings) -> Secured | None:
+def _of_directory(settings: Settings) -> list[Secured]:
     return _of_url(settings.ldap_url or "", "ldaps", 636, settings.ldap_ca_path, not settings.ldap_insecure)
 
 
-def _of_broker(settings: Settings) -> Secured | None:
+def _of_broker(settings: Settings) -> list[Secured]:
     url = "" if settings.broker_url is None else settings.broker_url.get_secret_value()
     return _of_url(url, "rediss", 6379, settings.broker_ca, True)
 
 
-def _of_chain(settings: Settings) -> Secured | None:
-    return _of_url(settings.rpc_urls[0], "https", 443, None, True)
+def _of_chain(settings: Settings) -> list[Secured]:
+    found = [service for url in settings.rpc_urls for service in _of_url(url, "https", 443, None, True)]
+    return found + _of_url(settings.ws_url or "", "wss", 443, None, True)
 
 
-def _of_url(url: str, scheme: str, port: int, authority: Path | None, verified: bool) -> Secured | None:
+def _of_url(url: str, scheme: str, port: int, authority: Path | None, verified: bool) -> list[Secured]:
     parsed = urlsplit(url)
     if parsed.scheme != scheme or parsed.hostname is None:
-        return None
-    return Secured(parsed.hostname, parsed.port or port, authority, verified)
+        return []
+    return [Secured(parsed.hostname, parsed.port or port, authority, verified)]
 
 
-def certificate(name: str, of: Callable[[Settings], Secured | None], mend: str, shared: Examined) -> Iterator[Finding]:
-    """Whether a service's certificate is believed, and for how many days it is valid."""
-    service = of(shared.settings)
-    if service is None:
+def certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: Examined) -> Iterator[Finding]:
+    """Whether the certificates of a service are believed, and for how many days they are valid."""
+    services = of(shared.settings)
+    if not services:
         raise NotTriedError("no TLS there")
-    yield certificate_verdict(name, _seen(service), datetime.now(UTC), mend)
+    for service in services:
+        thing = f"{name} {service.host}" if len(services) > 1 else name
+        try:
+            yield certificate_verdict(thing, _seen(service), datetime.now(UTC), mend)
+        except OSError as error:
+            yield red(f"TLS of {thing}", said(error), mend)
 
 
 def _seen(service: Secured) -> CertificateSeen:
@@ -164,14 +170,14 @@ def _handshake(service: Secured, context: ssl.SSLContext) -> bytes:
         return secured.getpeercert(binary_form=True) or b""
 
 
-def _certificate(name: str, of: Callable[[Settings], Secured | None], mend: str) -> Probe[Examined]:
+def _certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str) -> Probe[Examined]:
     return Probe(f"TLS of {name}", partial(certificate, name, of, mend), mend)
 
 
 SETTINGS = (
     Probe("job definition service", job_definitions, DEFINITIONS),
     Probe("LDAP", directory, DIRECTORY),
-    _certificate("the RPC endpoint", _of_chain, "ask the endpoint's operator to renew it"),
+    _certificate("the RPC endpoints", _of_chain, "ask the endpoint's operator to renew it"),
     _certificate("the job definition service", _of_definitions, "renew it, or correct SBATCH_ENDPOINT and SBATCH_CA"),
     _certificate("the directory", _of_directory, "renew it, or correct LDAP_URL and LDAP_CA_PATH"),
     _certificate("the broker", _of_broker, "renew it, or correct BROKER_URL and BROKER_CA"),

@@ -125,6 +125,17 @@ def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, alone: boo
     return green(name, about)
 
 
+def announcements_verdict(one: EndpointSeen, chain_id: int) -> Finding:
+    """Judge the endpoint that announces new blocks. Without it, blocks are polled."""
+    name = f"WebSocket endpoint {one.name}"
+    if one.error:
+        found = f"{one.error[:NO_MORE_THAN]}; blocks are polled meanwhile"
+        return yellow(name, found, "mend the endpoint, or correct METASCHEDULER_ENDPOINT_WS")
+    if one.chain_id != chain_id:
+        return red(name, f"serves chain {one.chain_id}; expected {chain_id}", "correct METASCHEDULER_ENDPOINT_WS")
+    return green(name, f"chain {one.chain_id}, {one.took_s * 1000:.0f} ms")
+
+
 def reading_verdict(cursor: int | None, head: int) -> Finding:
     """Judge how far the ledger has read the chain."""
     if cursor is None:

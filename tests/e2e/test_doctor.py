@@ -19,7 +19,7 @@ from tests.watching import wait_for_end
 WITHIN_S = "30"  # tests share the machine with others; all that answers is asked within a second or two
 BAD = ("yellow", "red")
 # What a grid on one machine has not: certificates for chain, directory and broker on its own network.
-NO_TLS = {"TLS of the RPC endpoint", "TLS of the directory", "TLS of the broker"}
+NO_TLS = {"TLS of the RPC endpoints", "TLS of the directory", "TLS of the broker"}
 
 FLOWER: list[str] = []  # where the grid's Flower is
 

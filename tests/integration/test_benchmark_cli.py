@@ -109,5 +109,8 @@ def test_plot__is_a_picture_that_loads_nothing(
     assert all(f"run {number}" in text for number in numbers)
     assert "<script" not in file.read_text().replace('<script type="text/javascript">window.pygal', "")
     assert "xlink:href=" not in file.read_text()
+    lines = call(servers, "plot", LABEL, "--terminal").stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == ["10.50", "12.25", "11.00"]
+    assert lines[1].count("█") > lines[2].count("█") > lines[0].count("█") > 0
     refused = call(servers, "plot", "cpu", "--out", str(file), status=1).stderr
     assert f"labels that were measured: {LABEL}, cpu" in refused or "cpu, compute.gflops" in refused

@@ -121,6 +121,8 @@ def commands_with_json() -> Sequence[Sequence[str]]:
         ["cluster", "list"],
         ["cluster", "show"],
         ["log"],
+        ["earnings"],
+        ["earnings", "--per", "job"],
     ]
 
 

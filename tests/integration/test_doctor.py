@@ -32,7 +32,6 @@ SERVERS = {
     "job definition service",
     "LDAP",
     "callbacks",
-    "TLS of the RPC endpoint",
     "TLS of the job definition service",
     "TLS of the directory",
     "TLS of the broker",
@@ -67,6 +66,7 @@ def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
         "BROKER_URL": f"rediss://:{PASSWORD}@{here}/0",
         "ETH_PRIVATE_KEY": "0x" + "1" * 64,
         "METASCHEDULER_ENDPOINT_RPC": f"https://{here}/one,https://{here}/two",
+        "METASCHEDULER_ENDPOINT_WS": f"wss://{here}",
         "SBATCH_ENDPOINT": here,
         "SLURM_SSH_ADDRESS": here,
         "SLURM_SSH_ADMIN_USER": "root",
@@ -112,6 +112,8 @@ def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping
         name for name in found if "endpoint http" in name
     }
     assert found["Flower"]["level"] == Level.YELLOW
+    assert [row["level"] for name, row in found.items() if name.startswith("WebSocket endpoint ")] == [Level.YELLOW]
+    assert {name for name in red if name.startswith("TLS of the RPC endpoints")}
     assert all(found[name]["mend"] for name in red)
     assert found["migrations"]["level"] == found["sbatch"]["level"] == found["wallet"]["level"] == Level.SKIPPED
     assert not [row for row in found.values() if row["level"] == Level.GREEN and not row["name"].startswith("settings")]
