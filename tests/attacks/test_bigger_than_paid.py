@@ -17,7 +17,7 @@ from tests.watching import journal, ledger, rows, slurm_of, wait_for_end
 ALL_NODES = "nodename=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 SMALL = {"cpusPerTask": 2, "gpus": 1}
-FIELDS = "TimeLimit,NumCPUs,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,tres-alloc"
+FIELDS = "TimeLimit,NumCPUs,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,Reservation,tres-alloc"
 AS_PAID = {
     "TimeLimit": "1:00:00",
     "NumCPUs": "2",
@@ -26,6 +26,7 @@ AS_PAID = {
     "tres-per-node": "",
     "tres-per-task": "",
     "Partition": "main",
+    "Reservation": "",
     "tres-alloc": "cpu=2,mem=200M,node=1,billing=2",
 }
 BIGGER = [
@@ -38,7 +39,9 @@ BIGGER = [
     "TresPerJob=gpu:2",
     "TresPerNode=gpu:2",
     "TresPerTask=gpu:2",
+    "Gres=gpu:2",
     "Partition=other",
+    "ReservationName=spare",
 ]
 HARMLESS = [
     "JobName=other",
@@ -81,6 +84,17 @@ def slow_prolog(grid: Grid) -> Iterator[None]:
     kept.rename(hook)
 
 
+@pytest.fixture
+def spare(grid: Grid, customer: Account) -> Iterator[None]:
+    """A reservation of the site's that the customer may use."""
+    mine = f"users={customer.address.lower()}"
+    scontrol(
+        grid, "create", "reservation", "ReservationName=spare", mine, "nodes=node4", "starttime=now", "duration=60"
+    )
+    yield
+    scontrol(grid, "delete", "ReservationName=spare")
+
+
 def size(grid: Grid, slurm_id: int) -> dict[str, str]:
     wanted = ",".join(f"{field}:0|" for field in FIELDS.split(","))
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={wanted}")
@@ -101,7 +115,7 @@ def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", *words)
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("spare", "drained")
 def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> None:
     jobs = {grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word for word in BIGGER}
     ids = {job_id: id_of(grid, job_id) for job_id in jobs}

@@ -24,11 +24,20 @@ CHANGES = [
     "TimeLimit=10",
     "TimeLimit=1",
     "NumCPUs=8",
+    "NumNodes=2",
+    "MinMemoryCPU=5000",
+    "Gres=gpu:2",
+    "TresPerNode=gpu:2",
+    "Partition=main",
+    "ReservationName=x",
+    "ArrayTaskThrottle=2",
+    "StartTime=now+1hour",
     "Requeue=1",
     "Comment=x",
     "JobName=x",
     "Nice=-1",
     "QOS=x",
+    "Account=x",
     "ReqThreads=1",
 ]
 PAID = Definition(gpus=0, mem_per_cpu_mb=50, cpus_per_task=1, ntasks=1, batch_location_hash="h")
@@ -212,6 +221,7 @@ def test_token__with_other_than_it_says__refused(interceptor: Interceptor, optio
         "--hold", "--nodelist=node1", "--exclude=node1", "--mem=4000", "--mincpus=4", "--ntasks-per-node=1", "--time-min=1",
         "--threads-per-core=1", "--cores-per-socket=2", "--constraint=x", "--tmp=1", "--contiguous", "--overcommit --nodes=4",
         "--switches=1", "--cpus-per-gpu=2", "--mem-per-gpu=100", "--wckey=x",
+        "--hint=nomultithread", "--hint=compute_bound", "--exclusive=user", "--ntasks-per-core=1", "--ntasks-per-socket=1",
         "--oversubscribe", "--spread-job --nodes=1-4", "--cpu-freq=high", "--network=x", "--clusters=devgrid",
     ],
 )  # fmt: skip

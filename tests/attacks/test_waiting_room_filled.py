@@ -11,9 +11,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import id_of, scontrol
+from tests.ends import as_customer, id_of, scontrol
 from tests.support.grids import served_grid
-from tests.watching import rows, slurm_of, wait_for
+from tests.watching import rows, slurm_of, wait_for, wait_for_end
 
 PLACES = 4
 ALL = 4 * PLACES
@@ -25,12 +25,27 @@ WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND st
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
-    with served_grid(GridOptions(nodes=1, overrides=overrides)) as running:
+    with served_grid(GridOptions(nodes=1, overrides=overrides, job_submit=False)) as running:
         yield running
 
 
 def waiting(grid: Grid, customer: Account) -> int:
     return int(rows(grid, WAITING, customer=customer.address.lower())[0].number)
+
+
+def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(grid: Grid, customer: Account) -> None:
+    scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins
+    holders = [grid.new_customer() for _ in range(PLACES)]
+    for holder in holders:
+        held = id_of(grid, grid.submit_script(holder, "#!/bin/bash\nsleep 600\n"))
+        as_customer(grid, holder, "scontrol", "hold", str(held))
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
+    wait_until(lambda: not rows(grid, FULL), "the alarm to be over, if it was on", PATIENCE_S, 0.2)
+    scontrol(grid, "update", "PartitionName=main", "State=UP")
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    for holder in holders:
+        slurm_of(grid).run("scancel", f"--user={holder.address.lower()}")
 
 
 def test_filled_by_one_customer__others_are_claimed__and_when_it_is_full_the_operator_hears_who_fills_it(
