@@ -137,7 +137,7 @@ _TOKEN_REFUSED = (
 )
 _TOKEN_ADVICE = {
     "supervisor: no token": "; the worker has no key: give it the key of job_submit.lua",
-    "supervisor: wrong token": "; the worker's key is to be the key of job_submit.lua",
+    "supervisor: wrong token": "; the worker has another key: give it the key of job_submit.lua",
 }
 _TOKEN_USED = ("supervisor: token used",)
 _VERDICT = "batch job submission failed:"  # the last line of an sbatch that has asked slurmctld begins so

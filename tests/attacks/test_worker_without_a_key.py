@@ -15,7 +15,7 @@ from tests.support.marks import in_chaos
 from tests.watching import journal, ledger, parked, rows, slurm_ids, wait_for_end
 
 KEY = "SLURM_SUBMIT_KEY"
-NONE, OTHER = "the worker has no key: give it the key of", "the worker's key is to be the key of"
+NONE, OTHER = "the worker has no key: give it the key of", "the worker has another key: give it the key of"
 WITHOUT = {"no key": (None, NONE), "an empty key": ("", NONE), "a wrong key": ("0" * 64, OTHER)}
 
 
