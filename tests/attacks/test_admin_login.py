@@ -74,7 +74,7 @@ def program_of(command: str) -> str:
     while words[0] in ("env", "timeout", "-k") or "=" in words[0] or words[0].isdecimal():
         words = words[1:]
     if words[:2] == ["/bin/sh", "-c"]:
-        return words[3]
+        return program_of(shlex.join(words[5:])) if words[3] == "fed" else words[3]
     name = Path(words[0]).name
     return f"{name} {next(word for word in words[1:] if not word.startswith('-'))}" if name == "scontrol" else name
 

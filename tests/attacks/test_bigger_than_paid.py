@@ -39,7 +39,6 @@ BIGGER = [
     "TresPerJob=gpu:2",
     "TresPerNode=gpu:2",
     "TresPerTask=gpu:2",
-    "Gres=gpu:2",
     "Partition=other",
     "ReservationName=spare",
 ]
@@ -128,6 +127,22 @@ def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> N
         as_customer(grid, customer, "scancel", str(ids[job_id]))
         assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
         assert row_of(grid, job_id).stop_status is None
+
+
+def test_gpus_for_a_job_that_paid_for_none__are_put_back(grid: Grid, customer: Account) -> None:
+    """SLURM 22.05 takes Gres= for a job without GPUs only."""
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60)
+    slurm_id = id_of(grid, job_id)
+    change(grid, customer, slurm_id, "Gres=gpu:2")
+    assert size(grid, slurm_id)["tres-per-node"] == "gres:gpu:2"
+    look(grid, job_id)
+    wait_until(lambda: "2" not in size(grid, slurm_id)["tres-per-node"], "Gres to be put back", PATIENCE_S, 0.2)
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "RUNNING")
+    assert "gpu" not in size(grid, slurm_id)["tres-alloc"]
+    as_customer(grid, customer, "scancel", str(slurm_id))
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
 
 
 @pytest.mark.usefixtures("drained")

@@ -261,6 +261,7 @@ def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id: int, change: str) -> None:
+    wait_for_state(grid, slurm_id, "RUNNING")  # the slurmctld that was killed may have forgotten that it does
     before = shown(grid, slurm_id)
     done = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
     assert done.returncode != 0
