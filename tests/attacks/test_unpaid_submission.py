@@ -68,10 +68,15 @@ def in_slurm(grid: Grid, name: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def slurm_id(grid: Grid, customer: Account) -> int:
-    number = running(grid, grid.submit_script(customer, SLEEPS))
-    wait_for_state(grid, number, "RUNNING")  # CONFIGURING before
-    return number
+def begun(grid: Grid, customer: Account) -> int:
+    return running(grid, grid.submit_script(customer, SLEEPS))
+
+
+@pytest.fixture
+def slurm_id(grid: Grid, begun: int) -> int:
+    """A job that runs. A slurmctld that was killed may have forgotten that it does, and begins it once more."""
+    wait_for_state(grid, begun, "RUNNING")
+    return begun
 
 
 @pytest.fixture
@@ -261,7 +266,6 @@ def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id: int, change: str) -> None:
-    wait_for_state(grid, slurm_id, "RUNNING")  # the slurmctld that was killed may have forgotten that it does
     before = shown(grid, slurm_id)
     done = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
     assert done.returncode != 0
