@@ -16,6 +16,7 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
+from supervisor_tasks.config.private_files import open_private
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
 
@@ -128,6 +129,20 @@ def test_locks__links_that_another_user_plants__make_no_files_of_roots(state: Pa
             plant(user, state / "postgres" / name, f'ln -s {tmp_path / name} "$1"')
     User(state).end()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_file__a_link_or_another_users__is_not_opened(tmp_path: Path) -> None:
+    """As one that another user planted while the folder was open to all."""
+    treasure, link, strangers = tmp_path / "treasure", tmp_path / "link", tmp_path / "strangers"
+    treasure.write_text("of root\n")
+    link.symlink_to(treasure)
+    strangers.touch()
+    os.chown(strangers, pwd.getpwnam(STRANGER).pw_uid, -1)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(link, os.O_WRONLY | os.O_TRUNC)
+    with pytest.raises(PermissionError, match=f"belongs to '{STRANGER}'"):
+        open_private(strangers, os.O_WRONLY)
+    assert treasure.read_text() == "of root\n"
 
 
 def test_pid__of_a_process_of_roots_that_another_user_writes_down__is_not_signalled(
