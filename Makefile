@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help hooks setup packages protos contracts plugins check test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
+.PHONY: help hooks setup packages protos contracts plugins check complexity test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -89,6 +89,9 @@ coverage: setup ## branch coverage of the product by unit and integration tests 
 	@$(BIN)/coverage json --quiet
 	@$(BIN)/coverage html --quiet
 	@$(BIN)/python -m tests.support.coverage_bounds build/coverage/coverage.json $(if $(TESTS),--some)
+
+complexity: setup ## branches of the product, by package and by function (radon: comprehensions and `and` count, too)
+	@$(BIN)/python -m tests.support.complexity
 
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
