@@ -1,7 +1,7 @@
 """`supervisor status`: how it stands with the cluster."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -9,12 +9,15 @@ import typer
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.ledger.earnings import Earnings
+from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.status_queries import StatusSummary
 from supervisor_tasks.monitoring.metrics import oldest_due_s
+from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
 EFFECTS = View(
@@ -46,22 +49,44 @@ def status(
     desk.shown.repeated(lambda: _show(desk, output), watch)
 
 
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """The wallet's coins for gas as a worker last saw them, None before that; and the credits and jobs of the day."""
+
+    balance_wei: int | None
+    earned_wei: int
+    jobs: int
+
+
+def purse_of(desk: CliContext) -> Purse:
+    """Return what the wallet holds, and what the day has brought."""
+    balance = desk.ledger.facts.get(BALANCE)
+    earned_wei, jobs = Earnings(desk.ledger.engine, desk.ledger.cluster).today()
+    return Purse(None if balance is None else balance.wei, earned_wei, jobs)
+
+
 def _show(desk: CliContext, output: Format) -> None:
     snapshot = desk.overview.snapshot()
-    complaints = desk.complaints(snapshot)
+    complaints, purse = desk.complaints(snapshot), purse_of(desk)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(asdict(snapshot) | {"complaints": complaints}, output)
+        desk.shown.document(asdict(snapshot) | _document(purse) | {"complaints": complaints}, output)
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
-        show_status(desk.shown, snapshot, complaints, desk.now(), wide=output is Format.WIDE)
+        show_status(desk.shown, snapshot, complaints, purse, desk.now(), wide=output is Format.WIDE)
+
+
+def _document(purse: Purse) -> dict[str, str | None]:
+    """Return the purse for programs. The wei are text, as numbers of JSON are not exact."""
+    balance = None if purse.balance_wei is None else str(purse.balance_wei)
+    return {"balance_wei": balance, "earned_today_wei": str(purse.earned_wei)}
 
 
 def show_status(
-    shown: Output, snapshot: StatusSummary, complaints: Sequence[str], now: datetime, *, wide: bool
+    shown: Output, snapshot: StatusSummary, complaints: Sequence[str], purse: Purse, now: datetime, *, wide: bool
 ) -> None:
     """Print the state of the cluster as tables."""
-    shown.facts(facts_of(snapshot, complaints))
+    shown.facts(facts_of(snapshot, complaints, purse))
     tables: list[tuple[View, list[dict[str, Any]]]] = [
         (JOBS, [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()]),
         (EFFECTS, [asdict(count) for count in snapshot.effects]),
@@ -74,7 +99,7 @@ def show_status(
         shown.table(view, rows, now, wide=wide)
 
 
-def facts_of(snapshot: StatusSummary, complaints: Sequence[str]) -> dict[str, Cell]:
+def facts_of(snapshot: StatusSummary, complaints: Sequence[str], purse: Purse) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
     wallet = snapshot.wallet
     open_transactions = sum(snapshot.transactions.values())
@@ -86,7 +111,8 @@ def facts_of(snapshot: StatusSummary, complaints: Sequence[str]) -> dict[str, Ce
         "unread callbacks": str(sum(snapshot.unread_callbacks.values())),
         "open transactions": str(open_transactions)
         + (f", the oldest {span(snapshot.oldest_transaction_s)}" if open_transactions else ""),
-        "wallet": "unused" if wallet is None else f"{wallet.address}, next nonce {wallet.next_nonce}",
+        "wallet": "unused" if wallet is None else f"{wallet.address}{_held(purse)}, next nonce {wallet.next_nonce}",
+        "earned today": f"{format_credits(purse.earned_wei)} credits with {counted(purse.jobs, 'job')} (UTC's day)",
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
         "last sweep": "none" if snapshot.last_sweep is None else f"ended {span(snapshot.since_sweep_s)} ago",
@@ -95,6 +121,10 @@ def facts_of(snapshot: StatusSummary, complaints: Sequence[str]) -> dict[str, Ce
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
+
+
+def _held(purse: Purse) -> str:
+    return "" if purse.balance_wei is None else f", holds {rounded_credits(purse.balance_wei)} for gas"
 
 
 COMMANDS = {"status": app}

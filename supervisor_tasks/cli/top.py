@@ -19,7 +19,7 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.status import EFFECTS, facts_of
+from supervisor_tasks.cli.status import EFFECTS, facts_of, purse_of
 from supervisor_tasks.cli.views import Cell, Column, View
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
@@ -30,7 +30,17 @@ STATES = View(
     "state",
     (Column("STATE", "state", "state"), Column("JOBS", "jobs", "number"), Column("OLDEST", "oldest_at", "age")),
 )
-FACTS = ("cluster", "health", "claims", "submissions", "provider", "open transactions", "wallet", "RPC endpoints")
+FACTS = (
+    "cluster",
+    "health",
+    "claims",
+    "submissions",
+    "provider",
+    "open transactions",
+    "wallet",
+    "earned today",
+    "RPC endpoints",
+)
 KEYS = "q quit   j/k next and previous job   enter open   b back   f filter by state   p pause or resume claims"
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
     "\x1b[?1049h\x1b[?25l",
@@ -122,7 +132,8 @@ def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -
             show_job(desk, screen.opened, Format.TABLE)
         else:
             snapshot = desk.overview.snapshot()
-            overview(desk.shown, snapshot, desk.complaints(snapshot), desk.overview.by_state(), desk.now())
+            facts = facts_of(snapshot, desk.complaints(snapshot), purse_of(desk))
+            overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now())
             title = "all that are not settled" if screen.only is None else screen.only.value
             desk.shown.title(f"jobs: {title}")
             desk.shown.table(JOBS, jobs, desk.now(), marked=screen.marked)
@@ -135,12 +146,11 @@ def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -
 def overview(
     shown: Output,
     snapshot: StatusSummary,
-    complaints: Sequence[str],
+    facts: Mapping[str, Cell],
     states: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> None:
     """Print what is above the list of jobs."""
-    facts = facts_of(snapshot, complaints)
     alarms = ", ".join(alarm.name.value for alarm in snapshot.alarms)
     shown.facts({name: facts[name] for name in FACTS} | {"alarms": Cell(alarms or "none", "red" if alarms else "")})
     for view, rows in ((STATES, states), (EFFECTS, [_effects(count) for count in snapshot.effects])):

@@ -1,6 +1,7 @@
 """`supervisor tx`: the wallet's transactions."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +41,18 @@ SIGNATURES = View(
         Column("AT_BLOCK", "head", "number"),
     ),
 )
+
+
+class TransactionState(StrEnum):
+    """What is known of a transaction."""
+
+    SIGNED = "SIGNED"
+    SENT = "SENT"
+    MINED = "MINED"
+    REVERTED = "REVERTED"
+    FOREIGN = "FOREIGN"  # another program's, at a nonce of ours
+
+
 Name = Annotated[str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")]
 app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.")
 
@@ -48,6 +61,8 @@ app = options.noun("See the wallet's transactions, and have those that wait bump
 def list_(
     context: typer.Context,
     only_open: Annotated[bool, typer.Option("--open", help="Only those that are not known to be mined.")] = False,
+    state: Annotated[TransactionState | None, typer.Option(case_sensitive=False, help="Only in this state.")] = None,
+    since: options.Since = None,
     limit: options.Limit = 50,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -58,7 +73,12 @@ def list_(
     Example: supervisor tx list --open
     """
     desk = desk_of(context)
-    desk.present(TRANSACTIONS, lambda: desk.overview.transactions(only_open, limit), output, watch, no_color)
+    of_state, younger = state and state.value, options.age(since)
+
+    def rows() -> list[dict[str, Any]]:
+        return desk.overview.transactions(only_open, limit, state=of_state, since=younger)
+
+    desk.present(TRANSACTIONS, rows, output, watch, no_color)
 
 
 @app.command()

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 
 # Imported here, as two threads that import kombu at the same time meet it half made.
 import kombu.transport.redis  # noqa: F401
-from sqlalchemy import text
 
 from supervisor_tasks.config.embedded_servers import broker_tls
 from supervisor_tasks.doctor.examination import Probe
@@ -20,6 +19,7 @@ from supervisor_tasks.doctor.verdicts import (
     migrations_verdict,
 )
 from supervisor_tasks.ledger.clusters import known_clusters
+from supervisor_tasks.ledger.examination_queries import clock_s, last_callback_age_s, server_version
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.tick_names import CALLBACKS
@@ -28,20 +28,11 @@ from supervisor_tasks.monitoring.checks import BrokerAnswers
 from supervisor_tasks.monitoring.health import complaints, periodic_work
 
 START_DATABASE = "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"
-_VERSION = text("SHOW server_version")
-_CLOCK = text("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
-_LAST_CALLBACK = text(
-    """
-    SELECT EXTRACT(EPOCH FROM now() - received_at)::float8 FROM callbacks
-    WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
-    """
-)
 
 
 def database(shared: Examined) -> Iterator[Finding]:
     """Whether the ledger's database answers."""
-    with shared.engine.get().connect() as connection:
-        yield green("database", f"Postgres {connection.scalar(_VERSION)} answers")
+    yield green("database", f"Postgres {server_version(shared.engine.get())} answers")
 
 
 def migrations(shared: Examined) -> Iterator[Finding]:
@@ -86,8 +77,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
     yield heard_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start, needed=True)
     beside = "start the reporter beside slurmctld, and read its log; given up: `supervisor reporter disable`"
     yield heard_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, beside, needed=False)
-    with shared.engine.needed().connect() as connection:
-        age_s = connection.scalar(_LAST_CALLBACK, {"cluster": shared.settings.cluster_name})
+    age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:
         yield skipped("hooks", "no plugin or hook has called yet")
     else:
@@ -96,9 +86,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
 
 def database_clock(shared: Examined) -> Iterator[Finding]:
     """How far the database's clock is from ours."""
-    with shared.engine.needed().connect() as connection:
-        theirs_s = connection.scalar(_CLOCK)
-    yield clock_verdict("the database", float(theirs_s or 0.0) - time.time())
+    yield clock_verdict("the database", clock_s(shared.engine.needed()) - time.time())
 
 
 SERVERS = (

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from eth_account import Account
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from supervisor_tasks.bootstrap import slurm_side
 from supervisor_tasks.chain.contract import Contract, Demand
@@ -28,6 +28,7 @@ from supervisor_tasks.doctor.examination import MARGIN_S, Shared
 from supervisor_tasks.doctor.model import NotTriedError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.examination_queries import last_customer, server_version
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.slurm.cluster import Controller
@@ -35,19 +36,6 @@ from supervisor_tasks.slurm.cluster import Controller
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
 MOST_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
-
-# The customer who was last in SLURM, by indexes.
-_LAST_CUSTOMER = text(
-    """
-    SELECT customer FROM (
-        (SELECT customer, updated_at FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED'
-            AND slurm_id IS NOT NULL ORDER BY updated_at DESC LIMIT 1)
-        UNION ALL
-        (SELECT customer, updated_at FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
-            AND slurm_id IS NOT NULL ORDER BY updated_at DESC LIMIT 1)
-    ) AS latest ORDER BY updated_at DESC LIMIT 1
-    """
-)
 
 
 @dataclass(frozen=True)
@@ -116,8 +104,7 @@ class Examined:
 
     def _engine(self) -> Engine:
         engine = open_engine(self.settings, CONNECTIONS, self.url.get())
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
+        server_version(engine)
         return engine
 
     def _chain(self) -> tuple[Contract, Demand]:
@@ -141,8 +128,7 @@ class Examined:
         return user
 
     def _last_customer(self) -> str:
-        with self.engine.needed().connect() as connection:
-            found: str | None = connection.scalar(_LAST_CUSTOMER, {"cluster": self.settings.cluster_name})
+        found = last_customer(self.engine.needed(), self.settings.cluster_name)
         if found is None:
             raise NotTriedError("no customer has had a job in SLURM yet: name one by --customer")
         return found

@@ -91,6 +91,13 @@ _COUNTED = """
     WHERE (CAST(:job_id AS text) IS NULL OR jobs.job_id = :job_id)
         AND (CAST(:customer AS text) IS NULL OR jobs.customer LIKE :customer)
 """
+_TODAY = text(
+    """
+    SELECT COALESCE(sum(earned), 0) AS earned_wei, count(*) AS jobs FROM transactions
+    WHERE cluster = :cluster AND earned > 0 AND state = 'MINED'
+        AND done_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+    """
+)
 _NAME = {
     Per.DAY: "to_char(done_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     Per.MONTH: "to_char(done_at AT TIME ZONE 'UTC', 'YYYY-MM')",
@@ -133,6 +140,12 @@ class Earnings:
         """The sum of all rows, also of those that a limit leaves out."""
         (row,) = self._read(f"SELECT '' AS name, {_SUMS} FROM ({_counted(wanted)}) AS counted", wanted)  # noqa: S608
         return _earned(row)
+
+    def today(self) -> tuple[int, int]:
+        """What has been earned since midnight (UTC) in wei, and with how many jobs; by an index, for live screens."""
+        with read_connection(self._engine) as connection:
+            row = connection.execute(_TODAY, {"cluster": self._cluster}).one()
+        return int(row.earned_wei), row.jobs
 
     def _read(self, query: str, wanted: EarningsFilter, **more: Any) -> list[Any]:
         parameters = {

@@ -197,11 +197,14 @@ class Overview:
         with self._engine.connect() as connection:
             return self._rows(connection, _PARKED, most=MOST)
 
-    def transactions(self, only_open: bool, most: int = MOST) -> list[Row]:
-        """The latest transactions, or only those that are not known to be mined; at most MOST."""
+    def transactions(
+        self, only_open: bool, most: int = MOST, *, state: str | None = None, since: timedelta | None = None
+    ) -> list[Row]:
+        """The latest transactions, or only those that are not known to be mined; at most MOST. `since`: younger ones."""
         query = _OPEN_TRANSACTIONS if only_open else _LATEST_TRANSACTIONS
+        since_s = None if since is None else since.total_seconds()
         with self._engine.connect() as connection:
-            return self._rows(connection, query, most=min(most, MOST))
+            return self._rows(connection, query, most=min(most, MOST), state=state, since_s=since_s)
 
     def transaction(self, name: str) -> list[Row]:
         """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
@@ -364,12 +367,15 @@ _TRANSACTION_COLUMNS = (
     "id, nonce, purpose, job_id, state, hash, max_fee_wei::text AS max_fee_wei, block_number, error, created_at, sent_at,"
     " done_at"
 )
+_WANTED = """
+    AND (CAST(:state AS text) IS NULL OR state = :state)
+    AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
 _OPEN_TRANSACTIONS = (
     f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')"  # noqa: S608
-    " ORDER BY id LIMIT :most"
+    f" {_WANTED} ORDER BY id LIMIT :most"
 )
 _LATEST_TRANSACTIONS = (
-    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT :most"  # noqa: S608
+    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster {_WANTED} ORDER BY id DESC LIMIT :most"  # noqa: S608
 )
 _TRANSACTION = f"""
     SELECT {_TRANSACTION_COLUMNS}, chain_id, address, intent, gas, priority_fee_wei::text AS priority_fee_wei, block_hash,

@@ -263,6 +263,7 @@ class TransactionRow(Base):
             "done_at",
             postgresql_where=text("job_id IS NULL AND done_at IS NOT NULL"),
         ),
+        Index("transactions_earned", "cluster", "done_at", postgresql_where=text("earned > 0")),
     )
 
 

@@ -776,6 +776,24 @@ def test_tx_show__by_number_or_hash__has_all_signatures(run: Run, ledger: Ledger
         assert "found no transaction" in run("tx", "show", name, status=1).stderr
 
 
+def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None:
+    query = """
+        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei,
+            raw, hash, state, created_at)
+        VALUES ('here', 1, '0x1', :n, 'claim', :intent, 1, 1, 1, '', :intent, :state, now() - CAST(:age AS interval))"""
+    rows = [(1, "MINED", "3 hours"), (2, "MINED", "1 minute"), (3, "SENT", "1 minute")]
+    with ledger.engine.begin() as connection:
+        for n, state, age in rows:
+            connection.execute(text(query), {"n": n, "intent": f"claim:{n}", "state": state, "age": age})
+    for words, nonces in (
+        ((), [3, 2, 1]),
+        (("--state", "mined"), [2, 1]),
+        (("--since", "1h"), [3, 2]),
+        (("--open", "--since", "1h"), [3]),
+    ):
+        assert [row["nonce"] for row in said(run("tx", "list", *words, "-o", "json"))] == nonces, words
+
+
 def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(run: Run, ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         insert = (

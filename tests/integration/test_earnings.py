@@ -21,6 +21,7 @@ from supervisor_tasks.jobs.events import OperatorClosedJob
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter, Per
+from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TRANSFER
@@ -161,6 +162,19 @@ def test_job__its_claim__is_among_what_its_gas_cost(
         ]
         assert rows[job_id].fees_wei == claim + sum(reports)
         assert found.total(EarningsFilter(job_id)).fees_wei == rows[job_id].fees_wei
+
+
+def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
+    provider: Account, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    Facts(engine, "here").set(BALANCE, Balance(provider.address, 12 * 10**17))
+    document = json.loads(command(engine, "status", "-o", "json").stdout)
+    latest = Earnings(engine, "here").rows(Per.DAY, EarningsFilter(), 1)[0]
+    assert document["earned_today_wei"] == str(latest.earned_wei)
+    assert document["balance_wei"] == str(12 * 10**17)
+    shown = command(engine, "status").stdout
+    assert "holds 1.2 for gas" in shown
+    assert "credits with 3 jobs" in shown  # those that were paid
 
 
 def test_csv__read_again__has_every_wei(

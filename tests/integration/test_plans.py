@@ -23,6 +23,8 @@ from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
+from supervisor_tasks.ledger.examination_queries import last_callback_age_s, last_customer
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
@@ -243,6 +245,10 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "outstanding": lambda _, wallet: wallet.outstanding(),
     "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
     "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
+    "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(EarningsFilter(RUNNING)),
+    "earned today": lambda ledger, _: Earnings(ledger.engine, CLUSTER).today(),
+    "last customer": lambda ledger, _: last_customer(ledger.engine, CLUSTER),
+    "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
     "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
 }
 

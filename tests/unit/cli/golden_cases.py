@@ -23,7 +23,7 @@ from supervisor_tasks.cli.job import JOBS
 from supervisor_tasks.cli.log import LOG
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import OFFERS
-from supervisor_tasks.cli.status import show_status
+from supervisor_tasks.cli.status import Purse, show_status
 from supervisor_tasks.cli.sweep import SWEEPS
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
@@ -400,7 +400,7 @@ def a_status(shown: Output) -> None:
         endpoints={"https://node.example.org#1": "ok"},
     )
     complaint = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
-    show_status(shown, snapshot, [complaint], NOW, wide=False)
+    show_status(shown, snapshot, [complaint], Purse(12_000, 8_381_200_000_000_000_000, 4), NOW, wide=False)
 
 
 def table_of(name: str, *, wide: bool = False) -> Callable[[Output], None]:
