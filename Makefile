@@ -99,17 +99,17 @@ chaos: setup ## kill processes where the world changes, then what takes long (RU
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (ONLY=words)
 	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
-golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists anew
+golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists
 	@$(BIN)/python -m tests.unit.benchmark_cases
 	@$(BIN)/python -m tests.unit.cli.golden_cases
 
-env-example: setup ## write docker/.env.example anew from the settings
+env-example: setup ## write docker/.env.example from the settings
 	@$(BIN)/python -m tests.unit.env_example
 
-screenshots: setup ## take the pictures of Flower's pages in docs/images anew
+screenshots: setup ## take the pictures of Flower's pages in docs/images
 	@SCREENSHOTS=write $(BIN)/pytest tests/e2e/test_flower.py
 
-docs: setup ## write docs/reference/ anew from the code
+docs: setup ## write docs/reference/ from the code
 	@$(BIN)/python -m tests.support.reference
 
 MERMAID_VERSION = 11.6.0

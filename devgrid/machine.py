@@ -13,7 +13,7 @@ ROUNDS = 150_000
 ROUNDS_TAKE_S = 0.04  # on a quiet machine; a disk's share is added to it
 WRITES = 10
 WRITE_TAKES_S = 0.005  # until it is on the disk; most disks need less
-SLOWEST = 6.0  # a machine that is slower still is not waited for: what hangs is to be told too
+SLOWEST = 6.0  # a machine that is slower still is not waited for: a program that hangs must be reported, too
 MEASURED_FOR_S = 20.0
 
 _measured: tuple[float, float] | None = None  # when, and the figure

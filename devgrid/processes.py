@@ -21,7 +21,7 @@ import psutil
 from devgrid.machine import Deadline
 
 PATIENCE_S = 5.0
-LONGEST_PAUSE_S = 1.0  # between two looks at a condition, whatever a look takes
+LONGEST_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
 FIRST_PORT = 10_000
 MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")

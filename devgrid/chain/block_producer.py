@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 PATIENCE_S = 10.0
-MINING_LOCK = "mining.lock"  # in the chain's folder; whoever has it is the only one that makes blocks
+MINING_LOCK = "mining.lock"  # in the chain's folder; the process that has it is the only one that makes blocks
 MINE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "evm_mine", "params": []}).encode()
 
 
@@ -35,7 +35,7 @@ def mine(rpc_url: str) -> None:
 
 
 def main() -> None:
-    """Mine until somebody ends it."""
+    """Mine until a signal ends the process."""
     parser = argparse.ArgumentParser(
         prog="devgrid.chain.block_producer", description="Has anvil mine a block every so often."
     )

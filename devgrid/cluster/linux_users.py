@@ -34,7 +34,7 @@ class Users:
 
     def add(self, name: str, shell: str = SAFE_SHELL) -> int:
         """Make a user with a home and return the uid; one that exists keeps its own. With bash as shell, the user's start-up
-        files are read by whatever sshd runs.
+        files are read by the programs that sshd runs.
         """
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -16,7 +16,7 @@ from devgrid.processes import Processes, StartError, answers, free_port, wait_un
 
 OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 
-# What SLURM itself says of each job that has ended, for whoever wants to compare: slurmctld forgets. It is written down once
+# What SLURM itself says of each job that has ended, for a reader that compares: slurmctld forgets. It is written down once
 # more when the hook has been told, however that ended: with a slurmctld that is killed, its hooks may die too.
 COMPLETED = r"""#!/bin/sh
 line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"

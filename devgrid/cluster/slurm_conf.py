@@ -105,7 +105,7 @@ def plugstack_conf(layout: SlurmLayout, spool: Path) -> str:
 
 
 def slurmdbd_conf(layout: SlurmLayout, storage_port: int) -> str:
-    """slurmdbd.conf; SLURM wants it closed to everybody else (mode 600)."""
+    """slurmdbd.conf; SLURM wants it closed to all other users (mode 600)."""
     folder = layout.folder
     return "\n".join(
         [

@@ -84,7 +84,7 @@ def _with(options: Sequence[str], config: str) -> str:
 
 
 def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:
-    # The command itself may not lie under a folder that everybody can write to, such as /var/tmp; bash does not.
+    # The command itself may not lie under a folder that all users can write to, such as /var/tmp; bash does not.
     set_env = " ".join(f'{name}="{value}"' for name, value in environment.items())
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""The first half of `devgrid demo --benchmark`: a cluster that nobody knows is measured, offered and approved, told live."""
+"""The first half of `devgrid demo --benchmark`: a new cluster is measured, offered and approved, told live."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,7 @@
 """Small disks of their own for Postgres and for the spool, which can be filled.
 
-Each is a tmpfs in a mount namespace that one process holds: nobody else sees it, and it is gone with that process, whoever dies
-how. So no mount can be left behind. Postgres enters the namespace; the spool, which many work with, is a link into it.
+Each is a tmpfs in a mount namespace that one process holds. No other process sees it, and it ends with that process, so no
+mount can be left behind. Postgres enters the namespace; the spool, which many work with, is a link into it.
 """
 
 import errno

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-# Parts of the grid's language that devgrid has not: refused by name, so that nobody waits for them.
+# Parts of the grid's language that devgrid has not: refused by name, so that no customer waits for them.
 ELSEWHERE = ("launch", "use", "input", "output", "inputMode", "virtualNetworks", "continuousOutputSync", "network")
 NESTING = 100  # levels of lists and mappings; a loop in a loop adds three
 FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
@@ -287,7 +287,7 @@ def _found(value: object) -> str:
 
 
 def _why_not(path: tuple[int | str, ...]) -> str:
-    """Why a field is refused: devgrid has it not, or nobody has; then what is allowed in its place."""
+    """Why a field is refused: devgrid does not have it, or no grid has it; then what is allowed in its place."""
     name = path[-1]
     if name in ELSEWHERE:
         return f"{name!r} is a part of the grid's workflows that devgrid does not have"

@@ -21,7 +21,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
-enum { SYSLOG_S = 3 }; /* a syslog that hangs keeps nobody waiting either */
+enum { SYSLOG_S = 3 }; /* a syslog that hangs delays no job either */
 
 static int last_status;
 
@@ -100,7 +100,7 @@ static bool read_job(struct spool_event *event, const char *log, const char *nam
 {
     const char *job_id = whose(log, name), *slurm_id = plain(id);
     if (job_id == NULL)
-        return false; /* a job of somebody else */
+        return false; /* another user's job */
     char *end;
     unsigned long number = strtoul(slurm_id, &end, 10);
     if (number == 0 || *end != '\0') {

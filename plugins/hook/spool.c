@@ -113,7 +113,7 @@ static bool survey(int folder, unsigned long *waiting, unsigned long long *highe
     return true;
 }
 
-/* A number that is higher than that of every event that waits, whatever has happened to the clock. */
+/* A number that is higher than that of every event that waits, even if the clock was set back. */
 static unsigned long long next_sequence(unsigned long long highest)
 {
     struct timespec now;
@@ -218,7 +218,7 @@ static void close_all_from(unsigned int first)
         close((int)file);
 }
 
-/* The writer: out of the reach of whoever waits for its parent. */
+/* The writer: a process that waits for its parent does not wait for it. */
 static void detach(int *answer, bool alone)
 {
     sigset_t alarm_only;

@@ -2,7 +2,7 @@
  *
  * plugstack.conf on the nodes: optional /folder/spank_supervisor.so spool=/var/spool/supervisor
  * A reporter on the node delivers the spool. The job's name, which only slurmctld knows, is asked for in a process of its own:
- * slurmd is not kept waiting, and whatever goes wrong here, the job runs.
+ * slurmd is not kept waiting, and the job runs whatever fails here.
  */
 #define _GNU_SOURCE
 #include "../hook/spool.h"
@@ -32,7 +32,7 @@ static bool write_start(void *context, char *why)
     }
     const char *name = answer->job_array[0].name;
     if (!spool_is_job_id(name))
-        return true; /* a job of somebody else */
+        return true; /* another user's job */
     spool_started(&event, name, starting->slurm_id);
     return spool_write(starting->spool, &event, why);
 }

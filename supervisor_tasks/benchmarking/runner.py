@@ -144,7 +144,7 @@ def _troubled(site: WorkerContext, run: BenchmarkRun, error: Exception) -> None:
     """Store why no step is made, and since when. Call the operator if that lasts long."""
     why = sanitize_and_truncate(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
     site.ledger.facts.set(BENCHMARK_ERROR, why)
-    advice = "supervisor benchmark show; what it says is to be mended, or `supervisor benchmark cancel`"
+    advice = "supervisor benchmark show; mend what it says, or `supervisor benchmark cancel`"
     after_s = patience_s(impossible=isinstance(error, ImpossibleRunError))
     condition = Condition(site.ledger, AlarmName.BENCHMARK_STALLED, after_s)
     condition.update(True, str(run.id), run=run.id, error=why, advice=advice)

@@ -112,7 +112,7 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE) -> None:
     finally:
         slurm.cluster.ssh.close()
     if not specs.nodes:
-        raise CommandError(f"found {len(specs.left_out)} nodes, none of which works; expected one that does")
+        raise CommandError(f"found {len(specs.left_out)} nodes, and none works; expected one that does")
     try:
         jobs = jobs_of(plan_of(settings, specs, NO_RUN), SUITE.values(), settings.benchmark_sbatch_flags)
     except ValueError as error:
@@ -185,7 +185,7 @@ def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     will = f"run {found.id} ({found.why}) will end; its SLURM job is cancelled, what it has measured stays"
     with desk.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
         desk.ledger.benchmarks.cancel(reason or "the operator cancelled it")
-    typer.echo(f"run {found.id} is to end; `supervisor benchmark show` tells when it has")
+    typer.echo(f"run {found.id} will end; `supervisor benchmark show` tells when it has ended")
 
 
 @app.command()

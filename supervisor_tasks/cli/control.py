@@ -98,7 +98,7 @@ def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: o
     will = "the fleet will wait for no reporter until one is heard again; ends in a reporter's spool are lost"
     with desk.change("reporter disable", "reporter", will, yes=yes, reason=reason):
         forget_reporter(desk.ledger.ticks)
-    typer.echo("nobody waits for a reporter until one is heard again")
+    typer.echo("no reporter is expected until one is heard again")
 
 
 @chain.command()

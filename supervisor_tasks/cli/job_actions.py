@@ -122,9 +122,7 @@ def _refuse_absurd(desk: CliContext, job: Job, outcome: Outcome, force: bool) ->
             f"found {outcome.minutes} minutes; expected at most {job.limit_min}, which is the job's limit (--force)"
         )
     if outcome.minutes > 0 and job.slurm_id is None and not force:
-        raise CommandError(
-            f"found {outcome.minutes} minutes for a job of which no SLURM id is known; expected 0 (--force)"
-        )
+        raise CommandError(f"found {outcome.minutes} minutes for a job without a known SLURM id; expected 0 (--force)")
 
 
 def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:

@@ -207,7 +207,7 @@ def _submitted_since(site: WorkerContext, job: Job, ago_s: float) -> SlurmId | N
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
     if not taken and cluster.has_log_file(job.customer, job.job_id, ago_s):
         raise PermanentError(
-            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; nobody knows how it ended"
+            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
         )
     return min(taken, default=None)
 
@@ -293,7 +293,7 @@ def _require_no_trace(site: WorkerContext, job: Job) -> None:
     traces = traces_since(site, job, ago_s)
     if traces:
         raise PermanentError(
-            f"nobody knows whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
+            f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
             f" and {' and '.join(traces)}"
         )
 

@@ -126,7 +126,7 @@ def _watch_ear(app: Celery, queues: Sequence[str], threads: int, every_s: float)
         waiting = queue_lengths(app.connection_for_read, queues)
         received = sum(state.total_count.values())
         if not ear.hears(received=received, waiting=waiting, idle=len(state.active_requests) < threads):
-            log.critical("worker_not_receiving", waiting=waiting, advice="the worker ends; start it anew")
+            log.critical("worker_not_receiving", waiting=waiting, advice="the worker ends; start it again")
             _end()
 
 

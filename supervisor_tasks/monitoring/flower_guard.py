@@ -32,5 +32,5 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
     if not guarded and not options.unix_socket and options.address not in LOOPBACK:
         raise FlowerOpenError(
             f"--address: found {options.address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
-            " (or FLOWER_BASIC_AUTH_FILE): without it everybody who reaches the port sees all jobs"
+            " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
         )

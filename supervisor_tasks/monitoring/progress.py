@@ -41,4 +41,4 @@ class Progress:
 
 
 LOOP = Progress()
-"""The main loop of this process, of which there is one."""
+"""The main loop of this process; it has one."""

@@ -55,7 +55,7 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
-LOST_REASON = "SLURM does not know the job any more, and nobody knows how it ended"
+LOST_REASON = "SLURM does not know the job any more, and how it ended is not known"
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,8 +316,8 @@ class Cluster:
         ours = [job.seen for job in suspects if marks.get(job.slurm_id) == script_mark(job_id)]
         if unread and not ours and set(unread) & self.list_all(user).keys():  # slurmctld still has one
             raise UndecidedError(
-                f"nobody knows whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and of the jobs"
-                f" {unread} of {user}, which are no others of ours, the scripts cannot be read"
+                f"it is not known whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and of the"
+                f" jobs {unread} of {user}, which are no others of ours, the scripts cannot be read"
             )
         return ours
 

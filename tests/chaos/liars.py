@@ -14,7 +14,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 from tests.chaos.evidence import ACKNOWLEDGED
 
 CALLERS = 8
-# What they are told: also that there is no room for more about jobs that nobody knows, or that have no SLURM id yet.
+# What they are told: also that there is no room for more about unknown jobs, or that have no SLURM id yet.
 ANSWERS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
 STATUSES = range(11)  # all that JobStatus knows, and one that a later version may add: 11
 ABSURD = (0, 1, 59, 60, 61, 3600, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1)

@@ -1,4 +1,4 @@
-"""A cluster that nobody knows, as `make demo BENCHMARK=1` shows it: really measured, offered, approved, at work."""
+"""A new cluster, as `make demo BENCHMARK=1` shows it: really measured, offered, approved, at work."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A cluster that nobody knows, with the real processes: registered from what SLURM shows, approved, at work, and dearer."""
+"""A new cluster, with the real processes: registered from what SLURM shows, approved, at work, and dearer."""
 
 import json
 from collections.abc import Iterator

@@ -544,10 +544,12 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     execute(
         grid, "UPDATE periodic_runs SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'"
     )
-    for _ in range(2):
-        assert found(sweep(grid), second) == ["held"]
-    assert grid.chain.job(second).status is ChainStatus.RUNNING
-    grid.fleet.start_callbacks()
+    try:
+        for _ in range(2):
+            assert found(sweep_that_sees_all(grid), second) == ["held"]
+        assert grid.chain.job(second).status is ChainStatus.RUNNING
+    finally:
+        grid.fleet.start_callbacks()
     until_found(grid, second, "lost")
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)

@@ -476,7 +476,7 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     play.assign(play.request()[0])
     sent = play.rows("SELECT id FROM transactions")
     play.claim()
-    assert play.rows("SELECT id FROM transactions") == sent  # nobody knows on which chain
+    assert play.rows("SELECT id FROM transactions") == sent  # on which chain is not known
     common = alarm.details["last_common_block"]
     assert common < alarm.details["read_up_to"]  # an empty block may come again as it was
     for refused in (

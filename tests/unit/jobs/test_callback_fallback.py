@@ -1,4 +1,4 @@
-"""What plugins said of a job that nobody knows any more."""
+"""What plugins said of a job that SLURM has forgotten."""
 
 from dataclasses import replace
 

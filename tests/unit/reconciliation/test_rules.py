@@ -105,7 +105,7 @@ def only(view: Snapshot) -> Discrepancy:
 
 
 def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
-    """SLURM lists none of these jobs, and nobody knows them."""
+    """SLURM lists none of these jobs, and no callback names them."""
     suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
     return seeing(*jobs, asked={job.job_id: None for job in jobs}, suspects=suspects, **changes)
 

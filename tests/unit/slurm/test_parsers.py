@@ -284,7 +284,7 @@ ENDS_OF_SBATCH = [
     (137, "", OutcomeUnknownError),  # SIGKILL
     (139, "sbatch: error: something", OutcomeUnknownError),  # SIGSEGV
     (143, "", OutcomeUnknownError),  # SIGTERM
-    # nobody knows what it means: SLURM's internal error, a job_submit plugin's ERROR, what a later SLURM may say
+    # their meaning is not known: SLURM's internal error, a job_submit plugin's ERROR, what a later SLURM may say
     (1, FAILED + "Unspecified error", AnswerNotUnderstoodError),
     (1, FAILED + "Slurm internal error, contact system administrator", AnswerNotUnderstoodError),
     (1, f"sbatch: error: Batch script is empty!\n{FAILED}Something new", AnswerNotUnderstoodError),

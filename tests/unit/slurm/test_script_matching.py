@@ -72,7 +72,7 @@ def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none
     assert recognised(OURS, jobs, {SlurmId(9): script_mark(OURS), SlurmId(3): "true"}, set()) is True
     assert recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True  # it calls itself so, and has no script
     assert recognised(OURS, jobs, {SlurmId(3): script_mark(OTHER), SlurmId(9): "true"}, set()) is False
-    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # nobody knows what 9 is
+    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # what 9 is, is not known
     assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
     assert recognised(OTHER, jobs * MOST_SCRIPTS, {}, set()) is None
 
