@@ -1,7 +1,8 @@
 """The operator's command: it shows the ledger, and takes the few decisions that only a person can make.
 
-It uses only the ledger: no key, no chain, no SLURM (but `benchmark plan` asks SLURM for the nodes). It starts no server and
-makes no folder. It shows text of strangers as data.
+It uses only the ledger: no key, no chain, no SLURM. Three commands ask more: `benchmark plan` asks SLURM for the nodes,
+`doctor` and `config check` try all that the settings name, with the keys that are set. It starts no server and makes no
+folder. It shows text of strangers as data.
 """
 
 from supervisor_tasks.config.first_process import end_when_asked

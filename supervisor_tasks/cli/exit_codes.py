@@ -17,7 +17,8 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.REFUSED: "refused: the message says what was found and what was expected (health: something is wrong)",
+    ExitCode.REFUSED: "refused: the message says what was found and what was expected (health, doctor, config check:"
+    " something is wrong)",
     ExitCode.USAGE: "wrong usage, or settings that cannot be worked with",
     ExitCode.UNREACHABLE: "the ledger's database does not answer: try again",
     ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed",

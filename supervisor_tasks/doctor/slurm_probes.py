@@ -121,7 +121,10 @@ def nodes(shared: Examined) -> Iterator[Finding]:
 
 
 def job_submit(shared: Examined) -> Iterator[Finding]:
-    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and submits nothing."""
+    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and submits nothing.
+
+    The customer's own start-up files could forge this answer; the sweep watches the jobs themselves (foreign_jobs.py).
+    """
     if shared.settings.slurm_submit_key is None:
         raise NotTriedError("SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it")
     services, user = shared.slurm.needed(), shared.login.needed()
