@@ -77,7 +77,7 @@ class BenchmarkRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedBenchmark:
     """A benchmark as it will run: the script, and the sbatch options beyond those that all benchmarks have."""
 
     benchmark: str

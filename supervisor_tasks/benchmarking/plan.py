@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.plan import VOLUMES, Images, Launcher, Mode, Plan, PlannedNode, Ucx
 from benchmarks.registry import Benchmark
-from supervisor_tasks.benchmarking.model import Planned
+from supervisor_tasks.benchmarking.model import PlannedBenchmark
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.slurm.hardware import PartitionHardware
 
@@ -48,11 +48,11 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
     )
 
 
-def jobs_of(plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]) -> list[Planned]:
+def jobs_of(plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]) -> list[PlannedBenchmark]:
     """Return the jobs of a run. The site's own sbatch options come first."""
     jobs = {one.name: one.render(plan) for one in suite}
     return [
-        Planned(benchmark=name, options=(*sbatch_flags, *job.resource_flags()), script=job.script)
+        PlannedBenchmark(benchmark=name, options=(*sbatch_flags, *job.resource_flags()), script=job.script)
         for name, job in jobs.items()
     ]
 

@@ -27,7 +27,7 @@ SETTINGS = View(
 )
 
 
-class Process(StrEnum):
+class ConfiguredProcess(StrEnum):
     """The processes whose settings can be checked."""
 
     WORKER = "worker"
@@ -37,12 +37,12 @@ class Process(StrEnum):
     BEAT = "beat"
 
 
-NEEDS: dict[Process, tuple[Need, ...]] = {
-    Process.WORKER: (Need.WALLET, Need.SSH),
-    Process.CHAIN: (Need.WALLET,),
-    Process.SLURM: (Need.SSH,),
-    Process.CALLBACKS: (Need.SSH_PUBLIC,),
-    Process.BEAT: (),
+NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
+    ConfiguredProcess.WORKER: (Need.WALLET, Need.SSH),
+    ConfiguredProcess.CHAIN: (Need.WALLET,),
+    ConfiguredProcess.SLURM: (Need.SSH,),
+    ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
+    ConfiguredProcess.BEAT: (),
 }
 app = options.noun("See and check what this program is configured with.")
 
@@ -67,9 +67,9 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
 def check(
     context: typer.Context,
     process: Annotated[
-        Process,
+        ConfiguredProcess,
         typer.Argument(help="The process whose settings are checked; chain and slurm are workers of that queue."),
-    ] = Process.WORKER,
+    ] = ConfiguredProcess.WORKER,
     form_only: Annotated[
         bool, typer.Option("--form-only", help="Only whether they are complete and well-formed; ask no server.")
     ] = False,

@@ -38,7 +38,7 @@ NOT_NEEDED = (
 )  # a job does not continue without the other kinds
 
 
-class Place(StrEnum):
+class EffectFilter(StrEnum):
     """Where an effect is."""
 
     DUE = "due"
@@ -53,7 +53,7 @@ app = options.noun("See what is left to do for jobs, and give up what cannot be 
 @app.command("list")
 def list_(
     context: typer.Context,
-    state: Annotated[Place | None, typer.Option(help="Only what is so; parked effects wait for you.")] = None,
+    state: Annotated[EffectFilter | None, typer.Option(help="Only what is so; parked effects wait for you.")] = None,
     kind: Annotated[EffectKind | None, typer.Option(help="Only of this kind.")] = None,
     limit: options.Limit = 100,
     output: options.Output = Format.TABLE,

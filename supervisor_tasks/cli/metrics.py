@@ -12,7 +12,7 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.metrics import Kept, LedgerMetrics, Reading, serve
+from supervisor_tasks.monitoring.metrics import CachedReading, LedgerMetrics, LedgerReading, serve
 
 app = options.single()
 
@@ -34,11 +34,11 @@ def metrics(
     cluster, database = desk.settings.cluster_name, desk.database
     overview = Overview(database, cluster)  # also before the fleet has begun to work
 
-    def read() -> Reading:
+    def read() -> LedgerReading:
         summary = overview.snapshot()
-        return Reading(summary, read_figures(database, cluster), not desk.complaints(summary))
+        return LedgerReading(summary, read_figures(database, cluster), not desk.complaints(summary))
 
-    collected = LedgerMetrics(cluster, Kept(read))
+    collected = LedgerMetrics(cluster, CachedReading(read))
     try:
         server, thread = serve(collected, cluster, host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  as :port says
     except (OSError, ValueError) as error:

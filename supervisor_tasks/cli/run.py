@@ -15,7 +15,7 @@ CELERY = ("celery", "-A", "supervisor_tasks")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class FleetProcess:
     """How to start a process: `arguments` are a module and its arguments.
 
     At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set.
@@ -27,17 +27,17 @@ class Process:
 
 
 PROCESSES = {
-    "worker": Process("Celery's worker; -Q names its queues", (*CELERY, "worker", "--loglevel", "INFO"), 9465),
-    "beat": Process(
+    "worker": FleetProcess("Celery's worker; -Q names its queues", (*CELERY, "worker", "--loglevel", "INFO"), 9465),
+    "beat": FleetProcess(
         "asks for the periodic work, one a cluster", (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"), 9466
     ),
-    "callbacks": Process("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
-    "flower": Process("the dashboard; --address and --port", (*CELERY, "flower", "--logging=warning"), 9468),
-    "metrics": Process("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
-    "migrate": Process(
+    "callbacks": FleetProcess("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
+    "flower": FleetProcess("the dashboard; --address and --port", (*CELERY, "flower", "--logging=warning"), 9468),
+    "metrics": FleetProcess("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
+    "migrate": FleetProcess(
         "brings the ledger's tables up to date and ends", ("supervisor_tasks.cli", "db", "upgrade", "--embedded")
     ),
-    "reporter": Process("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",)),
+    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",)),
 }
 
 

@@ -14,7 +14,7 @@ from supervisor_tasks.benchmarking.model import (
     BenchmarkState,
     Measurement,
     MeasurementUpdate,
-    Planned,
+    PlannedBenchmark,
     RunState,
     Value,
     job_name,
@@ -191,7 +191,7 @@ class BenchmarkStore:
         return None if row is None else _run(row)
 
     def begin(
-        self, run: BenchmarkRun, planned: Sequence[Planned], names_begin: str, hardware: Mapping[str, Any]
+        self, run: BenchmarkRun, planned: Sequence[PlannedBenchmark], names_begin: str, hardware: Mapping[str, Any]
     ) -> None:
         """Store the benchmarks of the run, and its hardware. Does nothing if another worker has begun the run."""
         begun = {
@@ -217,7 +217,7 @@ class BenchmarkStore:
                 update(RUNS).where(RUNS.c.id == run.id).values(state=state.value, ended_at=func.clock_timestamp())
             )
 
-    def _row(self, run: BenchmarkRun, one: Planned, name: str) -> dict[str, Any]:
+    def _row(self, run: BenchmarkRun, one: PlannedBenchmark, name: str) -> dict[str, Any]:
         return {
             "run_id": run.id,
             "cluster": self._cluster,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
-from supervisor_tasks.notifications.rules import Plan
+from supervisor_tasks.notifications.rules import NoticePlan
 
 MOST = 100  # incidents or messages that are read at a time
 KEPT_DAYS = 90  # incidents that are closed
@@ -234,7 +234,7 @@ class Incidents:
         rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MOST})
         return [(_incident(row, row.id, frozenset(row.told), _silence(row)), row.present) for row in rows]
 
-    def carry_out(self, connection: Connection, incident: Incident, plan: Plan) -> None:
+    def carry_out(self, connection: Connection, incident: Incident, plan: NoticePlan) -> None:
         """Write the messages of a plan, in the transaction that has read the incident."""
         for planned in plan.messages:
             message = {"incident_id": incident.id, "channel": planned.channel, "kind": planned.kind.value}

@@ -36,7 +36,7 @@ Totals = Mapping[tuple[str, str], Decimal]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LedgerReading:
     """What one scrape shows: the state and the figures of a cluster, and whether the supervisor is alive."""
 
     summary: StatusSummary
@@ -44,16 +44,16 @@ class Reading:
     healthy: bool
 
 
-class Kept:
+class CachedReading:
     """The last reading, read again after KEPT_S. Threads may share it."""
 
-    def __init__(self, read: Callable[[], Reading], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[[], LedgerReading], clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: tuple[float, Reading] | None = None
+        self._last: tuple[float, LedgerReading] | None = None
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> LedgerReading:
         """Return a reading that is at most KEPT_S old. Raises TransientError while the ledger does not answer."""
         with self._lock:
             if self._last is None or self._clock() - self._last[0] > KEPT_S:
@@ -64,7 +64,7 @@ class Kept:
 class LedgerMetrics(Collector):
     """The ledger's metrics, each with the label `cluster`."""
 
-    def __init__(self, cluster: str, read: Callable[[], Reading]) -> None:
+    def __init__(self, cluster: str, read: Callable[[], LedgerReading]) -> None:
         self._labelled = ClusterLabel(cluster, _Unlabelled(read))
 
     def collect(self) -> Iterator[Metric]:
@@ -77,7 +77,7 @@ class LedgerMetrics(Collector):
 
 
 class _Unlabelled(Collector):
-    def __init__(self, read: Callable[[], Reading]) -> None:
+    def __init__(self, read: Callable[[], LedgerReading]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
@@ -90,7 +90,7 @@ class _Unlabelled(Collector):
         yield from exposed(reading)
 
 
-def exposed(reading: Reading) -> Iterator[Metric]:
+def exposed(reading: LedgerReading) -> Iterator[Metric]:
     """Return the metrics of a reading. Pure."""
     summary, figures = reading.summary, reading.figures
     yield _gauge("healthy", "Whether everything periodic comes to an end.", int(reading.healthy))

@@ -54,7 +54,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class MessageRequest:
     """A message to write for a channel. It is due at once."""
 
     channel: str
@@ -62,30 +62,30 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NoticePlan:
     """The new messages of an incident; whether it is over; and when to look again, None for after its next change."""
 
-    messages: tuple[Planned, ...] = ()
+    messages: tuple[MessageRequest, ...] = ()
     closed: bool = False
     look_again_at: datetime | None = None
 
 
-def plan(incident: Incident, channels: Collection[str], critical: bool, policy: Policy, now: datetime) -> Plan:
+def plan(incident: Incident, channels: Collection[str], critical: bool, policy: Policy, now: datetime) -> NoticePlan:
     """Return what must happen to an incident now."""
     if incident.alarm == TEST:
-        return Plan(tuple(Planned(channel, MessageKind.TEST) for channel in channels), closed=True)
+        return NoticePlan(tuple(MessageRequest(channel, MessageKind.TEST) for channel in channels), closed=True)
     quiet_until = _quiet_until(incident, now, critical, policy)
     raised = _raises(incident, channels, critical, policy) if quiet_until is None else ()
     if incident.cleared_at is None:
-        return Plan(raised, look_again_at=quiet_until)
+        return NoticePlan(raised, look_again_at=quiet_until)
     settled_at = incident.cleared_at + timedelta(seconds=policy.settle_s)
     if now < settled_at:
-        return Plan(raised, look_again_at=min(filter(None, (quiet_until, settled_at))))
+        return NoticePlan(raised, look_again_at=min(filter(None, (quiet_until, settled_at))))
     if quiet_until is not None and _is_worth_telling(incident, critical, policy):
-        return Plan(look_again_at=quiet_until)
+        return NoticePlan(look_again_at=quiet_until)
     told = [*sorted(incident.told), *(planned.channel for planned in raised)]
-    resolved = tuple(Planned(channel, MessageKind.RESOLVED) for channel in told)
-    return Plan((*raised, *resolved), closed=True)
+    resolved = tuple(MessageRequest(channel, MessageKind.RESOLVED) for channel in told)
+    return NoticePlan((*raised, *resolved), closed=True)
 
 
 def _quiet_until(incident: Incident, moment: datetime, critical: bool, policy: Policy) -> datetime | None:
@@ -95,10 +95,12 @@ def _quiet_until(incident: Incident, moment: datetime, critical: bool, policy: P
     return max(filter(None, (silent_until, policy.quiet_until(moment, critical))), default=None)
 
 
-def _raises(incident: Incident, channels: Collection[str], critical: bool, policy: Policy) -> tuple[Planned, ...]:
+def _raises(
+    incident: Incident, channels: Collection[str], critical: bool, policy: Policy
+) -> tuple[MessageRequest, ...]:
     if not _is_worth_telling(incident, critical, policy):
         return ()
-    return tuple(Planned(channel, MessageKind.RAISED) for channel in channels if channel not in incident.told)
+    return tuple(MessageRequest(channel, MessageKind.RAISED) for channel in channels if channel not in incident.told)
 
 
 def _is_worth_telling(incident: Incident, critical: bool, policy: Policy) -> bool:

@@ -46,7 +46,7 @@ class UnsafeHomeError(TransientError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FolderFacts:
     """A folder, file or link on the way to a home, as lstat shows it."""
 
     path: str
@@ -71,7 +71,7 @@ class Home:
     first_of_number: str
     path: str
     real_path: str
-    places: dict[str, Place]
+    places: dict[str, FolderFacts]
     missing: frozenset[str] = field(default=frozenset())
     unseen: frozenset[str] = field(default=frozenset())
 
@@ -112,10 +112,10 @@ def _paths(said: Sequence[str], word: str) -> Iterator[str]:
     return (line.removeprefix(word) for line in said if line.startswith(word))
 
 
-def _places(said: Sequence[str]) -> Iterator[Place]:
+def _places(said: Sequence[str]) -> Iterator[FolderFacts]:
     for line in said:
         if found := re.fullmatch(r"at (\d+) (\S+) (\d+) ([0-9a-f]+) (.*)", line):
-            yield Place(found[5], int(found[1]), found[2], int(found[3]), int(found[4], 16))
+            yield FolderFacts(found[5], int(found[1]), found[2], int(found[3]), int(found[4], 16))
 
 
 def fault(user: str, home: Home) -> str | None:
@@ -133,7 +133,7 @@ def fault(user: str, home: Home) -> str | None:
     return next(filter(None, faults), None) or _fault_of_home(home)
 
 
-def _fault_on_the_way(user: str, home: Home, place: Place) -> str | None:
+def _fault_on_the_way(user: str, home: Home, place: FolderFacts) -> str | None:
     if place.uid not in (ROOT, home.uid) and (stat.S_ISLNK(place.mode) or CUSTOMER.fullmatch(place.owner)):
         return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
     others_write = place.mode & stat.S_IWOTH or (place.mode & stat.S_IWGRP and place.gid != ROOT)

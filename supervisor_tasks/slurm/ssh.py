@@ -36,7 +36,7 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh_command import (
     BROKEN,
     CUT_LATER_S,
-    Kept,
+    CommandOutput,
     OutputListener,
     command_line,
     cut_after,
@@ -172,7 +172,7 @@ class Ssh:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError when the command did not run
         (retry) and SshCutError when it may have run.
         """
-        kept = Kept()
+        kept = CommandOutput()
         status = self.stream(user, argv, stdin, timeout_s, kept)
         return CommandAnswer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
 

@@ -40,7 +40,7 @@ class OutputListener(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class CommandOutput:
     """A listener that keeps all output."""
 
     out: bytearray = field(default_factory=bytearray)

@@ -35,14 +35,16 @@ UNCLASSIFIED_ERROR = (
     "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
 )
 
-Plan = dict[PendingAction, list[Sent]]
+ResubmissionPlan = dict[PendingAction, list[Sent]]
 
 
 def resubmit_pending(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
     """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
     requests = site.ledger.facts.get(TRANSACTION_REQUESTS) or {}
     prescribed = _cures(site, waiting, state, requests)
-    plan: Plan = {kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in PendingAction}
+    plan: ResubmissionPlan = {
+        kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in PendingAction
+    }
     wallet = site.chain.wallet
     wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[PendingAction.REPLACE]], state.head)
     for entry in plan[PendingAction.REPLACE]:
@@ -115,7 +117,7 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
     )
 
 
-def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: Plan) -> None:
+def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
     wallet = site.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
@@ -130,7 +132,7 @@ def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: Plan) -> Non
     wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
 
 
-def _give_nonces_up(site: WorkerContext, plan: Plan, state: AccountState) -> None:
+def _give_nonces_up(site: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
     """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
     wallet, ledger = site.chain.wallet, site.ledger
     mined = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, Planned
+from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from tests.commands import Result, supervisor
@@ -42,7 +42,10 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
     run = benchmarks.under_way()
     assert number is not None
     assert run is not None
-    planned = [Planned(benchmark="hpl", script="xhpl"), Planned(benchmark="osu", script="osu_latency")]
+    planned = [
+        PlannedBenchmark(benchmark="hpl", script="xhpl"),
+        PlannedBenchmark(benchmark="osu", script="osu_latency"),
+    ]
     benchmarks.begin(run, planned, "benchmark-0x-here-", NODES)
     hpl, osu = benchmarks.measurements(run)
     about = {"labels": {LABEL: gflops, "cpu": "<script>"}, "notes": ["on one node"], "output": b"\x1b[31mWR\xff"}

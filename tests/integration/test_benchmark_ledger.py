@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import Connection, Engine
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate, Planned, RunState
+from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate, PlannedBenchmark, RunState
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
@@ -15,9 +15,9 @@ from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
 from tests.ledgers import emptied, migrated
 
-MACHINE = Planned(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
-HPL = Planned(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
-OSU = Planned(benchmark="osu", script="#!/bin/sh\nosu_latency\n")
+MACHINE = PlannedBenchmark(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
+HPL = PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
+OSU = PlannedBenchmark(benchmark="osu", script="#!/bin/sh\nosu_latency\n")
 ALIKE = (GridMachine(0, 8, 16_000), GridMachine(0, 8, 16_000))
 HARDWARE = {"nodes": [asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)]}
 

@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import Mined, Sent, TransactionStore
-from supervisor_tasks.monitoring.metrics import LedgerMetrics, Reading
+from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
 from tests.ledgers import bring_to_queued, claim, emptied, job_id, migrated
 
 CHAIN_ID = 7
@@ -118,8 +118,8 @@ def test_exposition__of_jobs_in_several_states__has_what_happened(ledger: Ledger
     assert waits in ledger.jobs([waits])
 
 
-def reading(engine: Engine) -> Reading:
-    return Reading(Overview(engine, "here").snapshot(), read_figures(engine, "here"), healthy=True)
+def reading(engine: Engine) -> LedgerReading:
+    return LedgerReading(Overview(engine, "here").snapshot(), read_figures(engine, "here"), healthy=True)
 
 
 def test_count__settled_twice_because_of_a_reorganisation__is_one_job(ledger: Ledger) -> None:

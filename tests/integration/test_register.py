@@ -13,7 +13,7 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.state_folder import private_processes
-from supervisor_tasks.benchmarking.model import BenchmarkState, Planned
+from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.settings import Need, load
 from supervisor_tasks.indexer.scan import scan
@@ -399,7 +399,10 @@ def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
     run = runs.under_way()
     assert run is not None
     runs.begin(
-        run, [Planned(benchmark="hpl", script="xhpl")], "benchmark-", {"nodes": [asdict(one) for one in machines]}
+        run,
+        [PlannedBenchmark(benchmark="hpl", script="xhpl")],
+        "benchmark-",
+        {"nodes": [asdict(one) for one in machines]},
     )
     (hpl,) = runs.measurements(run)
     assert runs.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
-from supervisor_tasks.benchmarking.model import Planned, job_name, name_beginning
+from supervisor_tasks.benchmarking.model import PlannedBenchmark, job_name, name_beginning
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.jobs.model import Address
@@ -276,7 +276,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
-    benchmarks.begin(run, [Planned(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
+    benchmarks.begin(run, [PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
     (under_way,) = benchmarks.measurements(run)
     benchmarks.start_submission(under_way, FORMER)
     old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]

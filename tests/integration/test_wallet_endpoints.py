@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.chain_alarms import AWAY_S
-from supervisor_tasks.monitoring.metrics import LedgerMetrics, Reading
+from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
 from tests.integration.fronts import Call, in_front_of, really
@@ -369,7 +369,7 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
 def _shown(fleet: Fleet) -> list[float]:
     """The gauges of the endpoints, in their order."""
     summary = Overview(fleet.engine, "here").snapshot()
-    metrics = LedgerMetrics("here", lambda: Reading(summary, Figures(), True)).collect()
+    metrics = LedgerMetrics("here", lambda: LedgerReading(summary, Figures(), True)).collect()
     (family,) = (found for found in metrics if found.name == "supervisor_rpc_endpoint_alive")
     assert [sample.labels["endpoint"].rpartition("#")[2] for sample in family.samples] == ["1", "2"]
     assert not [sample for sample in family.samples if "s3cret" in str(sample.labels)]

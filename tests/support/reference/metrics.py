@@ -11,7 +11,7 @@ from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, W
 from supervisor_tasks.monitoring import instruments
 from supervisor_tasks.monitoring.dependencies import Dependencies
 from supervisor_tasks.monitoring.instruments import BuildInfo
-from supervisor_tasks.monitoring.metrics import Reading, exposed
+from supervisor_tasks.monitoring.metrics import LedgerReading, exposed
 from supervisor_tasks.monitoring.probes import ProcessMetrics
 from supervisor_tasks.monitoring.progress import Progress
 from tests.support.reference.markdown import head, item, paragraph
@@ -36,7 +36,7 @@ def page() -> str:
     lines += ["## Of the ledger", "", *paragraph(LEDGER), ""]
     up = "Whether the ledger's database answers."
     lines += list(item(f"`supervisor_ledger_up` (gauge): {up}"))
-    lines += _items(exposed(Reading(_snapshot(), _figures(), True)))
+    lines += _items(exposed(LedgerReading(_snapshot(), _figures(), True)))
     lines += ["", "## Of each process", "", *paragraph(PROCESS), ""]
     lines += _items(ProcessMetrics(Progress(), Dependencies()).collect())
     lines += _items(BuildInfo("worker").collect())

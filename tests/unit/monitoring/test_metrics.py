@@ -13,7 +13,7 @@ from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
-from supervisor_tasks.monitoring.metrics import EFFECT_STATES, KEPT_S, Kept, LedgerMetrics, Reading
+from supervisor_tasks.monitoring.metrics import EFFECT_STATES, KEPT_S, CachedReading, LedgerMetrics, LedgerReading
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -74,7 +74,7 @@ FIGURES = Figures(Moments(100.0, 200.0, 300.0, 400.0), {"scan": 500.0}, Balance(
 
 def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(LedgerMetrics("main", lambda: Reading(summary, figures, healthy)))
+    registry.register(LedgerMetrics("main", lambda: LedgerReading(summary, figures, healthy)))
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
@@ -161,7 +161,7 @@ def test_wallet_jobs__before_the_first_transaction__is_not_a_number() -> None:
 
 
 def test_exposition__ledger_away__says_only_that() -> None:
-    def away() -> Reading:
+    def away() -> LedgerReading:
         raise TransientError("away")
 
     registry = CollectorRegistry()
@@ -171,8 +171,8 @@ def test_exposition__ledger_away__says_only_that() -> None:
 
 
 def test_kept__scrapes_in_a_row__read_the_ledger_once_in_five_seconds() -> None:
-    now_s, readings = [100.0], [Reading(EMPTY, Figures(), True), Reading(FULL, FIGURES, True)]
-    kept = Kept(lambda: readings.pop(0), lambda: now_s[0])
+    now_s, readings = [100.0], [LedgerReading(EMPTY, Figures(), True), LedgerReading(FULL, FIGURES, True)]
+    kept = CachedReading(lambda: readings.pop(0), lambda: now_s[0])
     first = kept()
     now_s[0] += KEPT_S
     assert kept() is first

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, time, timedelta
 import pytest
 
 from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
-from supervisor_tasks.notifications.rules import Plan, Planned, Policy, QuietHours, plan
+from supervisor_tasks.notifications.rules import MessageRequest, NoticePlan, Policy, QuietHours, plan
 
 SETTLE_S = 300.0
 NIGHT = QuietHours(time(22), time(7))
@@ -116,13 +116,13 @@ def test_plan__several_channels__one_message_each() -> None:
 def test_plan__channel_that_came_later__is_told_of_what_is_still_on_and_of_its_end() -> None:
     incident = Incident(1, "key", "wallet_empty", at("12:00"), told=frozenset({"webhook"}))
     made = plan(incident, BOTH, False, Policy(), at("13:00"))
-    assert made == Plan((Planned(BOTH[0], MessageKind.RAISED),))
+    assert made == NoticePlan((MessageRequest(BOTH[0], MessageKind.RAISED),))
 
 
 def test_plan__channel_that_is_gone__still_gets_the_resolution_of_what_it_was_told() -> None:
     incident = Incident(1, "key", "wallet_empty", at("12:00"), at("12:30"), told=frozenset({"slack"}))
     made = plan(incident, (), False, Policy(settle_s=0.0), at("13:00"))
-    assert made == Plan((Planned("slack", MessageKind.RESOLVED),), closed=True)
+    assert made == NoticePlan((MessageRequest("slack", MessageKind.RESOLVED),), closed=True)
 
 
 def test_plan__nobody_looked_while_the_alarm_came_and_went__both_are_told() -> None:
@@ -135,7 +135,7 @@ def test_plan__nobody_looked_while_the_alarm_came_and_went__both_are_told() -> N
 def test_plan__nobody_looked_until_the_quiet_hours__waits_for_their_end_and_then_tells_both() -> None:
     incident = Incident(1, "key", "wallet_empty", at("21:00"), at("21:01"))
     policy = Policy(NIGHT)
-    assert plan(incident, ("webhook",), False, policy, at("22:30")) == Plan(look_again_at=at("23 07:00"))
+    assert plan(incident, ("webhook",), False, policy, at("22:30")) == NoticePlan(look_again_at=at("23 07:00"))
     assert len(plan(incident, ("webhook",), False, policy, at("23 07:00")).messages) == 2
 
 
@@ -147,7 +147,7 @@ def test_plan__nobody_looked_for_a_day__an_alarm_of_two_nights_is_told() -> None
 
 def test_plan__test__is_told_to_each_channel_at_any_hour() -> None:
     made = plan(Incident(1, "key", TEST, at("23:00"), at("23:00")), BOTH, True, Policy(NIGHT), at("23:00"))
-    assert made == Plan(tuple(Planned(channel, MessageKind.TEST) for channel in BOTH), closed=True)
+    assert made == NoticePlan(tuple(MessageRequest(channel, MessageKind.TEST) for channel in BOTH), closed=True)
 
 
 @pytest.mark.parametrize(
