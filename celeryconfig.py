@@ -8,6 +8,7 @@ import sys
 
 from kombu.entity import Queue as BrokerQueue
 
+from supervisor_tasks.config import logging as _logs
 from supervisor_tasks.config.embedded_servers import broker_tls as _broker_tls
 from supervisor_tasks.config.embedded_servers import broker_url as _broker_url
 from supervisor_tasks.config.process_guard import guard_process as _guard_process
@@ -27,6 +28,9 @@ _cluster = _settings.cluster_name
 if "flower" in sys.argv:
     from flower.options import default_options as _options
 
+    # Flower serves all clusters of the broker, so its lines name none.
+    _logs.configure(_settings.effective_log_level, _settings.secret_values())
+    _logs.log_crashes()
     with _or_exit():
         _guard_flower(_options, _settings.flower_basic_auth)
         _serve_flower(_settings)

@@ -13,7 +13,7 @@ from supervisor_tasks.config import settings, ssh_keys
 from supervisor_tasks.config.settings import Need
 from supervisor_tasks.worker import needs_of_command
 
-CELERY = (sys.executable, "-m", "celery", "-A", "supervisor_tasks")
+CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "supervisor_tasks")
 # A worker alone talks only to the broker; without these it is ready a second earlier. Flower knows it by its heartbeat.
 LONE_WORKER = ("--without-gossip", "--without-mingle")
 

@@ -28,7 +28,8 @@ def main() -> None:
     """Read the settings, listen, and serve until SIGTERM."""
     settings = load_or_exit(Need.SSH_PUBLIC)
     guard_process()
-    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
+    logs.log_crashes()
     warn_of_mistyped()
     asyncio.run(_serve(settings))
     log.info("ended")

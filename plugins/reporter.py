@@ -28,10 +28,11 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 from plugins import spool
 from plugins.channel import add_options, open_channel, supervisor_of
 from plugins.crash_points import around
+from plugins.json_log import EventLog, configure
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
-log = logging.getLogger("reporter")
+log = EventLog("reporter")
 
 NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
 CALLERS = 8
@@ -85,7 +86,7 @@ class Reporter:
         except (OSError, WatchfilesRustInternalError) as error:
             if str(error) != self._watch_failure:
                 every_s = LOOK_ANYWAY_MS / 1000
-                log.error("no inotify watch, the spool is looked at every %.1f s: %s", every_s, error)
+                log.error("inotify_unavailable", look_every_s=every_s, error=str(error))
             self._watch_failure = str(error)
 
     def _changes(self) -> Iterator[object]:
@@ -115,7 +116,7 @@ class Reporter:
             work()
         except OSError as error:
             if str(error) != self._spool_failure:
-                log.error("the spool cannot be worked with: %s", error)
+                log.error("spool_failed", error=str(error))
             self._spool_failure = str(error)
         else:
             self._spool_failure = ""
@@ -129,7 +130,7 @@ class Reporter:
                 wait_s = 0.1
             else:
                 waiting = len(spool.pending(self._folder))
-                log.warning("%d events wait, next try in %.1f s: %s", waiting, wait_s, self._last_failure)
+                log.warning("delivery_postponed", events=waiting, again_s=wait_s, error=self._last_failure)
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._look_after()
@@ -212,9 +213,9 @@ class Reporter:
     def _reject(self, file: Path, reason: str) -> None:
         dropped_names = spool.reject(file)
         self.figures["rejected"] += 1
-        log.error("rejected %s: %r", file.name, reason)
+        log.error("event_rejected", file=file.name, slurm_id=spool.slurm_id_of(file), reason=reason)
         for dropped in dropped_names:
-            log.error("rejected/ is full: %s is gone", dropped)
+            log.error("rejected_event_dropped", file=str(dropped))
 
     # --- heartbeats -------------------------------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class Reporter:
         except grpc.RpcError as error:
             why = error.code().name
             if why != self._unheard:
-                log.warning("the supervisor does not hear that this is at work: %s: %r", why, error.details())
+                log.warning("heartbeat_failed", code=why, error=error.details())
             self._unheard = why
         if not mark.exists():
             mark.touch()
@@ -252,7 +253,7 @@ class Reporter:
             return True
         new = record.lines[self._lost_told :]
         for line in new:
-            log.error("lost: %r", line)
+            log.error("event_lost", **_whose(line), line=line)
         self._lost_told = len(record.lines)
         self._hinted.difference_update(spool.LostRecord(new).hints)
         left = sorted(set(record.hints) - self._hinted, key=lambda hint: (self._hints_failed[hint], hint.slurm_id))
@@ -287,8 +288,8 @@ class Reporter:
             spool.keep_reserve(self._folder)
             for abandoned in spool.take_abandoned(self._folder):
                 self.figures["adopted"] += abandoned.adopted
-                what = "taken over" if abandoned.adopted else "not whole, removed"
-                log.error("the hook that wrote %s was killed: %s", abandoned.name, what)
+                outcome = "taken over" if abandoned.adopted else "not whole, removed"
+                log.error("hook_killed", file=abandoned.name, outcome=outcome)
         if now_s - self._figures_at_s >= FIGURES_EVERY_S:
             self._figures_at_s = now_s
             self._tell_figures()
@@ -296,8 +297,13 @@ class Reporter:
     def _tell_figures(self) -> None:
         waiting = spool.pending(self._folder)
         aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # 0 if the folder does not exist
-        told = " ".join(f"{name}={count}" for name, count in self.figures.items())
-        log.info("figures: waiting=%d %s kept_rejected=%d", len(waiting), told, aside)
+        log.info("reporter_figures", waiting=len(waiting), **self.figures, kept_rejected=aside)
+
+
+def _whose(line: str) -> dict[str, object]:
+    """Return the ids of the job that a line of `lost` is about; nothing if the line is not whole."""
+    hint = next(iter(spool.LostRecord((line,)).hints), None)
+    return {} if hint is None else {"job_id": hint.job_id, "slurm_id": hint.slurm_id}
 
 
 def main() -> None:
@@ -306,7 +312,7 @@ def main() -> None:
     parser.add_argument("--spool", type=Path, required=True, help="where the hooks write")
     add_options(parser)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure()
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     try:
         channel = open_channel(supervisor_of(options))

@@ -1,6 +1,11 @@
 """The supervisor's Celery app: `celery -A supervisor_tasks worker|beat|flower`."""
 
+import os
 from typing import Any
+
+# gRPC's library in C writes text of its own about connections between the lines of the log; callers get these as errors. It
+# reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def __getattr__(name: str) -> Any:

@@ -55,7 +55,7 @@ SENSIBLE_GRACE_S = 60.0  # with less, a sweep mistakes a restart of slurmctld fo
 
 def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     """Build a worker for the queues that it serves, with only the parts that they need."""
-    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
     wake_ups = TaskDispatcher(app)
     ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)

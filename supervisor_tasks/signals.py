@@ -1,6 +1,14 @@
 """What Celery's processes do when they start, are ready and end. Each of them imports this module."""
 
-from celery.signals import beat_init, setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
+from celery.signals import (
+    beat_init,
+    celeryd_init,
+    setup_logging,
+    worker_init,
+    worker_ready,
+    worker_shutdown,
+    worker_shutting_down,
+)
 
 from supervisor_tasks.monitoring.probes import end_in_peace, serve_beat, serve_worker
 from supervisor_tasks.worker import (
@@ -11,6 +19,7 @@ from supervisor_tasks.worker import (
     start_watchdog,
 )
 
+celeryd_init.connect(set_up_logging, weak=False)  # before Celery warns of the user that it runs as
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(on_worker_init, weak=False)
 worker_init.connect(serve_worker, weak=False)

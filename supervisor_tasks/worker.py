@@ -58,7 +58,8 @@ def current_context() -> "WorkerContext":
 def set_up_logging(**_: object) -> None:
     """Configure the logs of Celery's processes like those of our other processes."""
     settings = load_or_exit()
-    logs.configure(settings.effective_log_level, secrets=settings.secret_values())
+    logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
+    logs.log_crashes()
     warn_of_mistyped()
 
 

@@ -4,7 +4,8 @@
  *   supervisor-started   PrologSlurmctld: a job has got its nodes
  *   supervisor-ended     JobCompType=jobcomp/script: a job has ended
  *
- * Settings: spool.conf beside the program itself. What goes wrong is said on standard error and in syslog. A start that cannot
+ * Settings: spool.conf beside the program itself. What goes wrong is said on standard error and in syslog, as a line of JSON (on a
+ * terminal as text). A start that cannot
  * be written must not keep the job from starting (SLURM would requeue it), so the status is 0; an end then gives 1, which
  * slurmctld logs and nothing more.
  */
@@ -19,6 +20,7 @@
 #include <string.h>
 #include <sys/uio.h>
 #include <syslog.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SYSLOG_S = 3 }; /* a syslog that hangs delays no job either */
@@ -31,15 +33,45 @@ static void give_up(int number)
     _exit(last_status);
 }
 
-__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
+/* The job that the lines are about, once it is known */
+static const char *job_id = "";
+static unsigned long slurm_id;
+
+/* A text as the inside of a JSON string; what is not printable ASCII, as strangers may write it, becomes \u00XX */
+static void escape(char *to, size_t room, const char *text)
 {
-    char line[SPOOL_WHY + PATH_MAX];
+    for (; *text != '\0' && room > 7; text++) {
+        unsigned char byte = (unsigned char)*text;
+        int length = snprintf(to, room, byte < ' ' || byte > '~' ? "\\u%04x" : byte == '"' || byte == '\\' ? "\\%c" : "%c", byte);
+        to += length;
+        room -= (size_t)length;
+    }
+    *to = '\0';
+}
+
+/* One line about what went wrong. `event` is its fixed name (docs/reference/log-events.md). */
+__attribute__((format(printf, 2, 3))) static void complain(const char *event, const char *format, ...)
+{
+    static char text[SPOOL_WHY + 2 * PATH_MAX], escaped[6 * sizeof text], line[sizeof escaped + 300];
+    char moment[32] = "", job[150] = "";
     va_list words;
     va_start(words, format);
-    vsnprintf(line, sizeof line, format, words);
+    vsnprintf(text, sizeof text, format, words);
     va_end(words);
-    struct iovec parts[] = {{"supervisor-hook: ", 17}, {line, strlen(line)}, {"\n", 1}};
-    (void)!writev(STDERR_FILENO, parts, 3);
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc) != NULL)
+        strftime(moment, sizeof moment, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    if (slurm_id != 0)
+        snprintf(job, sizeof job, "\"job_id\": \"%s\", \"slurm_id\": %lu, ", job_id, slurm_id);
+    escape(escaped, sizeof escaped, text);
+    snprintf(line, sizeof line,
+        "{\"event\": \"%s\", %s\"error\": \"%s\", \"level\": \"error\", \"logger\": \"supervisor-hook\", \"timestamp\": \"%s\"}",
+        event, job, escaped, moment);
+    bool readable = isatty(STDERR_FILENO);
+    const char *shown = readable ? text : line;
+    struct iovec parts[] = {{"supervisor-hook: ", 17}, {(char *)shown, strlen(shown)}, {"\n", 1}};
+    (void)!writev(STDERR_FILENO, readable ? parts : parts + 1, readable ? 3 : 2);
     alarm(SYSLOG_S);
     syslog(LOG_DAEMON | LOG_ERR, "%s", line);
     alarm(0);
@@ -98,15 +130,17 @@ static const char *whose(const char *log, const char *name)
 
 static bool read_job(struct spool_event *event, const char *log, const char *name, const char *id)
 {
-    const char *job_id = whose(log, name), *slurm_id = plain(id);
-    if (job_id == NULL)
+    const char *owner = whose(log, name), *digits = plain(id);
+    if (owner == NULL)
         return false; /* another user's job */
     char *end;
-    unsigned long number = strtoul(slurm_id, &end, 10);
+    unsigned long number = strtoul(digits, &end, 10);
     if (number == 0 || *end != '\0') {
-        complain("%s: found \"%s\"; expected a SLURM job id", id, slurm_id);
+        complain("slurm_id_unusable", "%s: found \"%s\"; expected a SLURM job id", id, digits);
         return false;
     }
+    job_id = owner;
+    slurm_id = number;
     spool_started(event, job_id, number);
     return true;
 }
@@ -161,7 +195,7 @@ int main(int argc, char **argv)
     bool ended = is_called(argc, argv, "ended");
     last_status = ended ? 1 : 0;
     if (!ended && !is_called(argc, argv, "started")) {
-        complain("called as \"%s\"; expected supervisor-started or supervisor-ended", argv[0]);
+        complain("hook_misnamed", "called as \"%s\"; expected supervisor-started or supervisor-ended", argv[0]);
         return getenv("SLURM_JOB_ID") == NULL ? 2 : 0;
     }
     if (!(ended ? read_end(&event) : read_start(&event)))
@@ -172,8 +206,8 @@ int main(int argc, char **argv)
     if (spool_in_time(&spool, write_it, &writing, true, why))
         last_status = 0;
     else
-        complain("the %s of job %s (SLURM's %lu) is not in %s: %s", event.kind, event.job_id, event.slurm_id, spool.folder, why);
+        complain("event_not_spooled", "the %s of job %s (SLURM's %lu) is not in %s: %s", event.kind, event.job_id, event.slurm_id, spool.folder, why);
     if (mistake[0] != '\0')
-        complain("%s", mistake);
+        complain("spool_conf_wrong", "%s", mistake);
     return last_status;
 }

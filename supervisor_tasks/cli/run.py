@@ -11,7 +11,7 @@ from typing import NoReturn
 from supervisor_tasks.config.first_process import hold_signals
 
 START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
-CELERY = ("celery", "-A", "supervisor_tasks")
+CELERY = ("celery", "--quiet", "-A", "supervisor_tasks")  # --quiet: no banner between the lines of the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import structlog
@@ -12,8 +14,11 @@ from supervisor_tasks.config.redaction import Hide, hiding
 MANY_LINES = ("exception", "stack")  # structlog's names for tracebacks
 
 
-def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
-    """Configure the logs: readable text if standard error is a terminal, otherwise JSON; secrets are redacted."""
+def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "") -> None:
+    """Configure the logs: readable text if standard error is a terminal, otherwise JSON; secrets are redacted.
+
+    Each line has the cluster, if the process serves one. Python's warnings become lines too.
+    """
     hide = hiding(secrets)
     terminal = sys.stderr.isatty()
 
@@ -23,8 +28,12 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
             for key, value in event.items()
         }
 
+    def add_cluster(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {"cluster": cluster, **event} if cluster else event
+
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_cluster,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -46,6 +55,7 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.captureWarnings(True)
     for quiet in (
         "paramiko",
         "urllib3",
@@ -65,6 +75,24 @@ def configure(level: str = "info", secrets: Sequence[str] = ()) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def log_crashes() -> None:
+    """Have this process log an exception that ends it, or one of its threads, as a line like all others."""
+
+    def crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None or issubclass(kind, KeyboardInterrupt):
+            return
+        structlog.get_logger().critical("process_crashed", exc_info=(kind, error, trace))
+
+    def thread_crashed(given: threading.ExceptHookArgs) -> None:
+        if given.exc_value is not None and not issubclass(given.exc_type, SystemExit):
+            thread = "" if given.thread is None else given.thread.name
+            error = (given.exc_type, given.exc_value, given.exc_traceback)
+            structlog.get_logger().critical("thread_crashed", thread=thread, exc_info=error)
+
+    sys.excepthook = crashed
+    threading.excepthook = thread_crashed
 
 
 def cleaned(value: Any, hide: Hide) -> Any:

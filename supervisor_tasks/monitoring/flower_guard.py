@@ -6,9 +6,12 @@ after that and before it listens: by then its options are final.
 
 from typing import Any
 
+import structlog
 from pydantic import SecretStr
 
 from supervisor_tasks.errors import PermanentError
+
+log = structlog.get_logger()
 
 HERE = "127.0.0.1"
 LOOPBACK = (HERE, "::1", "localhost")
@@ -34,3 +37,4 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
             f"--address: found {options.address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
             " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
         )
+    log.info("flower_started", address=options.address, port=options.port, password=bool(guarded))

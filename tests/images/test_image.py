@@ -194,5 +194,7 @@ def test_reporter__in_a_container__watches_its_spool_and_ends_in_order(
     reporter = containers.start(
         "reporter", image, "reporter", *options, environment={}, options=["--volume", f"{spool}:/spool"]
     )
-    wait_until(lambda: "figures: waiting=0" in containers.logs(reporter), "the reporter to look", 60.0)
+    wait_until(
+        lambda: '"event": "reporter_figures", "waiting": 0' in containers.logs(reporter), "the reporter to look", 60.0
+    )
     assert containers.end(reporter, ENDS_WITHIN_S) != KILLED

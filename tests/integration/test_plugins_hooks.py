@@ -1,9 +1,11 @@
 """The hooks in C, run as slurmctld runs them: what they write, and what they do when they cannot."""
 
+import json
 import os
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -134,7 +136,9 @@ def test_settings__mistake__is_told_and_the_rest_holds(programs: Path, spool: Pa
         settings.write("max_events=none\n# a comment\n\n")
     done = run(programs / "supervisor-ended")
     assert done.returncode == 0
-    assert 'found "max_events=none"' in done.stderr
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["event"], line["slurm_id"]) == ("spool_conf_wrong", 7)
+    assert 'found "max_events=none"' in line["error"]
     assert len(events(spool)) == 1
 
 
@@ -152,7 +156,9 @@ def test_settings__mistake_and_a_syslog_that_hangs__lose_no_event(hook: str, pro
         settings.write("max_events=none\n")
     done = run(programs / hook, under=strace(f"connect:delay_enter={HANGS_S * 1_000_000}"))
     assert done.returncode == 0
-    assert 'found "max_events=none"' in done.stderr
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["event"], line["slurm_id"]) == ("spool_conf_wrong", 7)
+    assert 'found "max_events=none"' in line["error"]
     assert len(events(spool)) == 1
 
 
@@ -199,7 +205,32 @@ def test_spool_is_missing__is_told(hook: str, status: int, programs: Path, spool
     spool.rmdir()
     done = run(programs / hook)
     assert done.returncode == status
-    assert "open the spool: No such file or directory" in done.stderr
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert "open the spool: No such file or directory" in line.pop("error")
+    assert datetime.now(UTC) - datetime.fromisoformat(line.pop("timestamp")) < timedelta(seconds=deadline(60))
+    about = {"job_id": JOB_ID, "slurm_id": 7, "level": "error", "logger": "supervisor-hook"}
+    assert line == {"event": "event_not_spooled", **about}
+
+
+def test_settings__strangers_bytes__stay_in_one_line_of_json(programs: Path, spool: Path) -> None:
+    with (programs / "spool.conf").open("ab") as settings:
+        settings.write(b'max_events="\x01\xff\x1b[31m\\\n')
+    done = run(programs / "supervisor-ended")
+    assert done.stderr.isascii()
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert 'found "max_events="\x01\xff\x1b[31m\\"' in line["error"]
+
+
+def test_hook__on_a_terminal__is_readable(programs: Path, spool: Path) -> None:
+    spool.rmdir()
+    main, terminal = os.openpty()
+    try:
+        subprocess.run([programs / "supervisor-ended"], env=ENVIRONMENT, stderr=terminal, timeout=deadline(60))
+        shown = os.read(main, 10_000).decode()
+    finally:
+        os.close(main)
+        os.close(terminal)
+    assert shown.startswith(f"supervisor-hook: the end of job {JOB_ID} (SLURM's 7) is not in {spool}: open the spool")
 
 
 @pytest.mark.quiet_machine

@@ -1,5 +1,6 @@
 """The reporter: whatever it finds and whoever answers, each event is delivered in its job's order, or told to be lost."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +19,7 @@ from devgrid import REPOSITORY
 from devgrid.cluster import slurm_hooks
 from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.processes import Processes, free_port, tail, wait_until
+from devgrid.processes import Processes, free_port, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from plugins.reporter import HEARD_AS
@@ -90,10 +92,10 @@ def test_reporter__never_taken_by_the_supervisor__goes_to_rejected_with_one_log_
         write(spool, 2, "start")
         wait_until(lambda: not events(spool), "the next one to be delivered", 60.0)
     assert not file.exists()
-    lines = [line for line in tail(processes.logs / "reporter.log").splitlines() if "ERROR rejected" in line]
-    assert len(lines) == 1
-    assert "no such job" in lines[0]
-    assert "\nERROR forged" not in (processes.logs / "reporter.log").read_text()
+    (line,) = said(processes, "event_rejected")
+    assert "no such job" in line["reason"]
+    assert "\nERROR forged" in line["reason"]
+    assert line["slurm_id"] == 1
 
 
 def test_reporter__file_that_no_hook_wrote__goes_to_rejected(processes: Processes, spool: Path) -> None:
@@ -120,7 +122,7 @@ def test_reporter__folder_of_the_rejected_is_gone__is_made_anew_and_nobody_waits
         wait_until(lambda: not events(spool), "the file to be rejected", 60.0)
         assert supervisor.told(3) == [END]
     assert [file.name for file in (spool / "rejected").iterdir()] == ["1-2-end"]
-    assert "the spool cannot be worked with" not in log_of(processes)
+    assert said(processes, "spool_failed") == []
 
 
 def test_reporter__rejected_cannot_be_put_aside__keeps_nobody_waiting(processes: Processes, spool: Path) -> None:
@@ -129,7 +131,7 @@ def test_reporter__rejected_cannot_be_put_aside__keeps_nobody_waiting(processes:
         (spool / "rejected").rmdir()
         (spool / "rejected").touch()
         (spool / "1-1-end").write_text("what is this")
-        wait_until(lambda: "next try in 2.0 s" in log_of(processes), "the longest wait to be reached", 60.0)
+        wait_until(lambda: bool(longest_waits(processes)), "the longest wait to be reached", 60.0)
         write(spool, 2, "end")
         wait_until(lambda: HEARD_AS in supervisor.health_asked, "it to be heard", 60.0)
         assert supervisor.told(2) == [END]
@@ -141,8 +143,8 @@ def test_reporter__folder_of_the_rejected_is_gone__still_tells_its_figures(proce
         running = start_reporter(processes, spool, port)
         (spool / "rejected").rmdir()
         processes.kill(running, signal.SIGTERM)
-    assert "kept_rejected=0" in tail(processes.logs / "reporter.log", 1)
-    assert " ERROR " not in log_of(processes)
+    assert said(processes, "reporter_figures")[-1]["kept_rejected"] == 0
+    assert errors(processes) == []
 
 
 def test_reporter__killed_before_the_answer__delivers_again_after_its_restart(
@@ -182,8 +184,7 @@ def test_reporter__supervisor_back_after_an_outage__hears_within_the_longest_wai
     port = free_port()
     write(spool, 1, "start")
     start_reporter(processes, spool, port)
-    log = processes.logs / "reporter.log"
-    wait_until(lambda: log.read_text().count("next try in 2.0 s") >= 2, "the longest wait to be reached", 60.0)
+    wait_until(lambda: len(longest_waits(processes)) >= 2, "the longest wait to be reached", 60.0)
     with serving(port) as (supervisor, _):
         back_s = time.monotonic()
         wait_until(lambda: bool(supervisor.calls), "the call", 60.0)
@@ -242,6 +243,24 @@ def test_reporter__idle__ends_at_once_when_asked(processes: Processes, spool: Pa
 
 def log_of(processes: Processes) -> str:
     return (processes.logs / "reporter.log").read_text()
+
+
+def lines(processes: Processes) -> list[dict[str, Any]]:
+    """The reporter's log; the last line may be half written."""
+    whole, _, _ = log_of(processes).rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def said(processes: Processes, event: str) -> list[dict[str, Any]]:
+    return [line for line in lines(processes) if line["event"] == event]
+
+
+def errors(processes: Processes) -> list[dict[str, Any]]:
+    return [line for line in lines(processes) if line["level"] == "error"]
+
+
+def longest_waits(processes: Processes) -> list[dict[str, Any]]:
+    return [line for line in said(processes, "delivery_postponed") if line["again_s"] == LONGEST_WAIT_S]
 
 
 @pytest.mark.parametrize("code", ["UNIMPLEMENTED", "DEADLINE_EXCEEDED", "UNKNOWN", "PERMISSION_DENIED"])
@@ -344,7 +363,7 @@ def test_reporter__spoiled_files__block_nobody(processes: Processes, spool: Path
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         assert [call.id for _, call in supervisor.calls] == [7]
     assert len(list((spool / "rejected").iterdir())) == 6
-    assert log_of(processes).count("ERROR rejected") == 6
+    assert len(said(processes, "event_rejected")) == 6
 
 
 def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly(
@@ -364,8 +383,9 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
         assert supervisor.told(1)[-1] == END
         assert (supervisor.told(2)[-1], supervisor.told(3)[-1]) == (START, START)
         processes.stop(processes.find("reporter"))
-    assert log_of(processes).count("ERROR lost:") == 3
-    assert "lost=3" in tail(processes.logs / "reporter.log", 1)
+    lost = said(processes, "event_lost")
+    assert [(line["job_id"], line["slurm_id"]) for line in lost] == [(name_of(job), job) for job in (2, 3, 3)]
+    assert said(processes, "reporter_figures")[-1]["lost"] == 3
 
 
 def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(processes: Processes, spool: Path) -> None:
@@ -411,7 +431,9 @@ def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Pro
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
-    assert "0000000000000000001-1-end was killed: taken over" in log_of(processes)
+    (line,) = said(processes, "hook_killed")
+    assert line["file"].endswith("0000000000000000001-1-end")
+    assert line["outcome"] == "taken over"
 
 
 def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes, spool: Path) -> None:
@@ -419,7 +441,7 @@ def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes,
         start_reporter(processes, spool, port)
         wait_until((spool / "rejected").is_dir, "the reporter to begin", 60.0)
         shutil.rmtree(spool)
-        wait_until(lambda: "the spool cannot be worked with" in log_of(processes), "the reporter to notice", 60.0)
+        wait_until(lambda: bool(said(processes, "spool_failed")), "the reporter to notice", 60.0)
         (spool / "rejected").mkdir(parents=True)
         write(spool, 1, "end")
         wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
@@ -437,8 +459,8 @@ def test_reporter__kernel_has_nothing_to_watch_with__looks_round_and_says_so_onc
             wait_until(lambda: not events(spool), "the event to be delivered", 20.0)
             assert supervisor.told(job) == [END]
         processes.kill(processes.find("reporter"), signal.SIGTERM)
-    assert log_of(processes).count(" ERROR ") == 1
-    assert "inotify" in log_of(processes)
+    (line,) = errors(processes)
+    assert line["event"] == "inotify_unavailable"
 
 
 def test_reporter__no_spool__says_so_in_one_line(processes: Processes, spool: Path) -> None:

@@ -13,10 +13,13 @@ from tests.support.reference.source import modules
 
 ABOUT = """Each line of the logs has a fixed event name, a level, and values by name: JSON in production, readable on a
 terminal. The names of values that only some lines have are listed too; `...` stands for values that the code adds as a
-mapping. `exception` is the level error with a traceback, and `once` a warning that is left out when it repeats. The
-reporter and the authorized-keys command (`plugins/`), which have no dependencies, log text instead."""
+mapping. `exception` is the level error with a traceback, and `once` a warning that is left out when it repeats. Each line
+of a process that serves one cluster has `cluster`, and one about a job has `job_id`, `slurm_id` and `tx_hash` where they
+are known. The lines of libraries have the library's own words as the event; `logger` names it. The authorized-keys
+command and the SPANK plugin write text into the logs of sshd and slurmd."""
 LEVELS = ("debug", "info", "once", "warning", "error", "exception", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+HOOK_EVENT = re.compile(r'complain\("([a-z_]+)"')
 LOGGERS = re.compile(r"(.*\.)?_?log")
 
 
@@ -51,7 +54,18 @@ def gathered(repository: Path) -> Mapping[str, Logged]:
                 events[name].levels.add(level)
                 events[name].modules.add(module)
                 events[name].values |= dict.fromkeys(keyword.arg or "..." for keyword in call.keywords)
+    for name, file in of_hooks(repository):
+        events[name].levels.add("error")
+        events[name].modules.add(file)
+        events[name].values |= dict.fromkeys(("job_id", "slurm_id", "error"))
     return events
+
+
+def of_hooks(repository: Path) -> Iterator[tuple[str, str]]:
+    """The events of the hooks that are written in C, and the file of each."""
+    for file in sorted((repository / "plugins").rglob("*.c")):
+        for name in HOOK_EVENT.findall(file.read_text()):
+            yield name, str(file.relative_to(repository))
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, list[str]]]:

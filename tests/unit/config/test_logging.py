@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -142,3 +143,50 @@ def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.Stri
             transport.start_client(timeout=10)
         transport.join(10)
     assert entries(file) == []
+
+
+# --- the cluster, warnings and crashes ------------------------------------------------------------------------------------
+
+
+def test_configure__with_a_cluster__each_line_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure(cluster="west")
+    structlog.get_logger("ours").info("effect_completed", job_id="0x1")
+    logging.getLogger("a.library").warning("its words")
+    assert [entry["cluster"] for entry in entries(stream)] == ["west", "west"]
+
+
+def test_configure__line_about_another_cluster__keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure(cluster="west")
+    structlog.get_logger("ours").info("wallet_taken", cluster="east")
+    assert [entry["cluster"] for entry in entries(stream)] == ["east"]
+
+
+CRASHES = """
+import threading, warnings
+from supervisor_tasks.config import logging as logs
+logs.configure(secrets=["correct-horse-battery"], cluster="west")
+logs.log_crashes()
+warnings.warn("root should not run this")
+def fails():
+    raise RuntimeError("correct-horse-battery")
+thread = threading.Thread(target=fails, name="batch")
+thread.start()
+thread.join()
+fails()
+"""
+
+
+def test_log_crashes__warning_thread_and_process__are_lines_without_secrets() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [entry["event"] for entry in told[1:]] == ["thread_crashed", "process_crashed"]
+    assert "root should not run this" in told[0]["event"]
+    assert told[1]["thread"] == "batch"
+    assert "RuntimeError: [redacted]" in told[2]["exception"]
+    assert {entry["cluster"] for entry in told} == {"west"}
+    assert SECRET not in done.stderr
