@@ -16,6 +16,7 @@ from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.config.settings import or_exit as _or_exit
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
+from supervisor_tasks.monitoring.flower_guard import log_start as _log_flower
 from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
 from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
 from supervisor_tasks.worker import needs_of_command as _needs_of_command
@@ -37,6 +38,8 @@ if "flower" in sys.argv:
 _keep_questions_only()
 with _or_exit():
     broker_url = _broker_url(_settings)
+if "flower" in sys.argv:
+    _log_flower(_options)
 broker_use_ssl = _broker_tls(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {

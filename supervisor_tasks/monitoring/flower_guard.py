@@ -37,4 +37,9 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
             f"--address: found {options.address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
             " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
         )
-    log.info("flower_started", address=options.address, port=options.port, password=bool(guarded))
+
+
+def log_start(options: Any) -> None:
+    """Log where Flower will listen."""
+    guarded = bool(options.basic_auth or options.auth)
+    log.info("flower_started", address=options.address, port=options.port, password=guarded)
