@@ -61,7 +61,7 @@ def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]
     assert "under way" in call(servers, "run", "--yes", status=1).stderr
     shown = json.loads(call(servers, "show", "-o", "json").stdout)
     assert (shown["run"]["state"], shown["run"]["why"]) == ("ASKED", "new nodes")
-    assert "is to end" in call(servers, "cancel", "--yes").stdout
+    assert "will end" in call(servers, "cancel", "--yes").stdout
     run = benchmarks.under_way()
     assert run is not None
     assert run.cancel_reason == "the operator cancelled it"
