@@ -1,4 +1,7 @@
-"""`supervisor run PROCESS`: starts one of the supervisor's processes, in a container or a systemd unit."""
+"""`supervisor run PROCESS`: starts one of the supervisor's processes, in a container or a systemd unit.
+
+Without a process, or with flags in its place, it runs the whole fleet of one cluster (run_fleet.py).
+"""
 
 import argparse
 import os
@@ -42,16 +45,21 @@ PROCESSES = {
 
 
 ABOUT = "Become PROCESS; OPTIONS are its own. It gets signals itself, and no shell or other process stays in between."
+WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as child processes, their logs merged.
+Each setting can be a flag: --slurm.partition main is SLURM_PARTITION=main. --embedded: Postgres and Redis run inside."""
 EXAMPLE = "Example: supervisor run worker -Q main.chain"
+HELP = ("-h", "--help")
 
 
 def main(words: Sequence[str]) -> NoReturn:
-    """Run the command: this process becomes the one that is named."""
+    """Run the command: this process becomes the one that is named, or runs the fleet."""
+    if not words or (words[0].startswith("-") and words[0] not in HELP):
+        sys.exit(_fleet(words))
     about = "\n".join(f"  {name:10}{process.about}" for name, process in PROCESSES.items())
     parser = argparse.ArgumentParser(
         "supervisor run",
         description=ABOUT,
-        epilog=f"processes:\n{about}\n\n{EXAMPLE}",
+        epilog=f"processes:\n{about}\n\n{WHOLE}\n\n{EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -59,6 +67,19 @@ def main(words: Sequence[str]) -> NoReturn:
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="Given to the process.")
     given = parser.parse_args(words)
     become(given.process, given.options)
+
+
+def _fleet(words: Sequence[str]) -> int:
+    from supervisor_tasks.cli.fleet_flags import FlagError, read_flags
+    from supervisor_tasks.cli.run_fleet import run_fleet
+    from supervisor_tasks.config.variables import switches, variables
+
+    try:
+        flags = read_flags(words, variables(), switches())
+    except FlagError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return run_fleet(flags)
 
 
 def become(process: str, options: Sequence[str]) -> NoReturn:

@@ -17,13 +17,23 @@ log = structlog.get_logger()
 ALIKE = 0.8
 
 
+def variables() -> set[str]:
+    """Return the names of all variables that are read."""
+    known = {name.upper() for name in Settings.model_fields} | {f"{name.upper()}_FILE" for name in IN_FILES}
+    return known | {variable for variable, _ in OTHER_FORMS.values()}
+
+
+def switches() -> set[str]:
+    """Return the variables that are true or false."""
+    return {name.upper() for name, field in Settings.model_fields.items() if field.annotation is bool}
+
+
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:
     """Return the variables that begin like a setting and are none, each with the nearest setting's name.
 
     It takes only names, because a value can be a secret.
     """
-    known = {name.upper() for name in Settings.model_fields} | {f"{name.upper()}_FILE" for name in IN_FILES}
-    known |= {variable for variable, _ in OTHER_FORMS.values()}
+    known = variables()
     beginnings = {name.partition("_")[0] for name in known}
     found = {}
     for name in sorted(set(environment) - known):

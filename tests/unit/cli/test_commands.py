@@ -27,6 +27,8 @@ WITHOUT_COMMANDS = {
         "app",
         "bill",
         "context",
+        "fleet_flags",
+        "run_fleet",
         "exit_codes",
         "health",
         "job_actions",

@@ -1,0 +1,250 @@
+"""`supervisor run --flag value ...`: the whole fleet of one cluster as child processes, their logs merged into one.
+
+For a small site: one unit of systemd that once started the Go program starts this. A child that ends is started again.
+It gets only the keys that it works with. The children end with this process, however it ends.
+"""
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from supervisor_tasks.cli.fleet_flags import Flags
+from supervisor_tasks.cli.run import command, environment
+from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.settings import KEYS, Need, kept, wants_certificates
+from supervisor_tasks.config.ssh_keys import public_half
+
+FLEET: Mapping[str, tuple[Need, ...]] = {
+    "worker": (Need.WALLET, Need.SSH, Need.NOTIFY),
+    "beat": (),
+    "callbacks": (Need.SSH_PUBLIC,),
+    "flower": (),
+    "metrics": (),
+}
+"""The processes, with what each works with."""
+SERVERS = {"DATABASE_URL": "postgresql+psycopg://...", "BROKER_URL": "redis://..."}
+PR_SET_PDEATHSIG = 1  # prctl(2)
+WRONG_SETTINGS = 2  # a child's status when its settings do not let it work: starting it again does not help
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+LASTED_S = 60.0  # a child that ran for so long was started well
+MOST_RESTARTS = 10  # of one child in a row; then the fleet ends, and its own supervisor decides
+STOP_AFTER_S = 90.0  # a worker ends what it has begun
+OF_A_SIGNAL = 128
+
+
+def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return a process's environment: without the keys that it does not work with, and with an address for probes."""
+    certificates = wants_certificates(given)
+    others = {name.upper() for name in set(KEYS) - kept(FLEET.get(process, ()), certificates=certificates)}
+    others |= {f"{name}_FILE" for name in others}
+    own = {name: value for name, value in given.items() if name not in others}
+    if process == "callbacks" and not certificates:
+        own = _public_key(given) | own
+    return environment(process, own) | _health_address(process, own)
+
+
+def _public_key(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the public half of the SSH key, which sshd asks the gRPC process for. Wrong keys the worker complains of."""
+    private, file = given.get("SLURM_SSH_PRIVATE_KEY", ""), given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
+    try:
+        return {"SLURM_SSH_PUBLIC_KEY": public_half(private or Path(file).read_text())} if private or file else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return HEALTH_ADDRESS: each process has a port of its own, counted from the one that is given."""
+    host, colon, port = given.get("HEALTH_ADDRESS", "").rpartition(":")
+    if not colon or not port.isdecimal() or process not in FLEET:
+        return {}
+    return {"HEALTH_ADDRESS": f"{host}:{int(port) + list(FLEET).index(process)}"}
+
+
+def missing_servers(flags: Flags, given: Mapping[str, str]) -> list[str]:
+    """Return a line for each server that is neither configured nor allowed to run inside the fleet."""
+    if flags.embedded:
+        return []
+    missing = [name for name in SERVERS if not (given.get(name) or given.get(f"{name}_FILE"))]
+    return [f"{name}: found nothing; expected {SERVERS[name]}, or the flag --embedded" for name in missing]
+
+
+@dataclass(slots=True)
+class Child:
+    """A process of the fleet. While it does not run, `start_at_s` says when it is started again."""
+
+    name: str
+    process: "subprocess.Popen[bytes] | None" = None
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    restarts: int = 0
+    rest: bytes = field(default=b"", repr=False)  # of a line that has not ended yet
+
+    def ended(self, now_s: float) -> None:
+        """Decide when to start it again after it has ended."""
+        self.process = None
+        self.restarts = 1 if now_s - self.started_s >= LASTED_S else self.restarts + 1
+        self.start_at_s = now_s + min(FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), LONGEST_PAUSE_S)
+
+
+class FleetRunner:
+    """Starts the children, passes their lines on, starts again what ends, and ends all of them."""
+
+    def __init__(self, given: Mapping[str, str], out: IO[bytes]) -> None:
+        self._given = given
+        self._out = out
+        self._children = [Child(name) for name in FLEET]
+        self._selector = selectors.DefaultSelector()
+        self._asked = 0  # the signal that asked this process to end
+
+    def run(self) -> int:
+        """Work until a signal asks for the end, or a child cannot work. Returns this process's status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+        self._wake_on_signals()
+        status = self._migrate()
+        while not status and not self._asked:
+            self._start_due()
+            self._pass_lines_on(self._pause_s())
+            status = self._reap()
+        self._stop()
+        return status or (OF_A_SIGNAL + self._asked if self._asked == signal.SIGINT else 0)
+
+    def _ask(self, number: int, _: object) -> None:
+        self._asked = number
+
+    def _wake_on_signals(self) -> None:
+        """Let a signal end the wait for lines."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        self._selector.register(reader, selectors.EVENT_READ, None)
+
+    def _migrate(self) -> int:
+        """Bring the ledger's tables up to date before any process uses them."""
+        child = Child("migrate")
+        self._start(child)
+        while child.process is not None and child.process.poll() is None:
+            self._pass_lines_on(FIRST_PAUSE_S)
+            if self._asked:
+                child.process.terminate()
+        self._pass_lines_on(0.0)
+        return 0 if child.process is None else child.process.returncode
+
+    def _start_due(self) -> None:
+        now_s = time.monotonic()
+        for child in self._children:
+            if child.process is None and child.start_at_s <= now_s:
+                self._start(child)
+
+    def _start(self, child: Child) -> None:
+        child.started_s = time.monotonic()
+        child.process = subprocess.Popen(
+            command(child.name, []),
+            env=environment_of(child.name, self._given),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which ends the children in peace
+            preexec_fn=partial(_end_with, os.getpid()),  # no other thread runs here
+        )
+        assert child.process.stdout is not None  # noqa: S101  PIPE
+        os.set_blocking(child.process.stdout.fileno(), False)
+        self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
+
+    def _pause_s(self) -> float:
+        """Seconds until a child must be started; at most FIRST_PAUSE_S, as no event reports a child's end."""
+        now_s = time.monotonic()
+        waits = [child.start_at_s - now_s for child in self._children if child.process is None]
+        return max(min([FIRST_PAUSE_S, *waits]), 0.0)
+
+    def _pass_lines_on(self, wait_s: float) -> None:
+        for key, _ in self._selector.select(wait_s):
+            if key.data is None:
+                os.read(key.fd, 1024)  # the bytes of signals
+                continue
+            read = os.read(key.fd, 65536)
+            self._write(key.data, read)
+            if not read:
+                self._selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+
+    def _write(self, child: Child, read: bytes) -> None:
+        """Write whole lines. A line of JSON names its process itself; before another one stands the child's name."""
+        *lines, child.rest = (child.rest + read).split(b"\n")
+        if not read and child.rest:
+            lines, child.rest = [child.rest], b""
+        for line in lines:
+            name = b"" if line.startswith(b"{") else f"{child.name}: ".encode()
+            self._out.write(name + line + b"\n")
+        self._out.flush()
+
+    def _reap(self) -> int:
+        """See which children have ended. Returns the status with which this process must end, or 0."""
+        now_s = time.monotonic()
+        for child in self._children:
+            if child.process is None or child.process.poll() is None:
+                continue
+            status = child.process.returncode
+            child.ended(now_s)
+            if status == WRONG_SETTINGS:
+                self._tell(f"{child.name} ended with status {status}: its settings do not let it work; the fleet ends")
+                return WRONG_SETTINGS
+            if child.restarts > MOST_RESTARTS:
+                self._tell(
+                    f"{child.name} ended {child.restarts} times in a row, now with status {status}; the fleet ends"
+                )
+                return 1
+            self._tell(f"{child.name} ended with status {status}; it starts again in {child.start_at_s - now_s:.0f} s")
+        return 0
+
+    def _tell(self, line: str) -> None:
+        self._out.write(f"supervisor run: {line}\n".encode())
+        self._out.flush()
+
+    def _stop(self) -> None:
+        """End the children. A worker ends what it has begun; what still runs after STOP_AFTER_S is killed."""
+        running = [child.process for child in self._children if child.process is not None]
+        for process in running:
+            process.terminate()
+        until_s = time.monotonic() + STOP_AFTER_S
+        while any(process.poll() is None for process in running) and time.monotonic() < until_s:
+            self._pass_lines_on(FIRST_PAUSE_S / 10)
+        for process in running:
+            process.kill()
+            process.wait()
+        self._pass_lines_on(0.0)
+
+
+def _end_with(parent: int) -> None:
+    """In a child before its program: have the kernel end it when the parent is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def run_fleet(flags: Flags) -> int:
+    """Run the fleet with these flags over the environment. Returns this process's status."""
+    given = {**os.environ, **flags.settings}
+    lines = missing_servers(flags, given)
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr)
+        return WRONG_SETTINGS
+    seen = sorted(name for name in flags.settings if name.lower() in KEYS)
+    if seen:
+        print(
+            f"supervisor run: found {', '.join(seen)} on the command line, which every user of this host can read;"
+            f" expected the variable, or {seen[0]}_FILE",
+            file=sys.stderr,
+        )
+    guard_process()
+    return FleetRunner(given, sys.stdout.buffer).run()

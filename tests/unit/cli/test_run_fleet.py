@@ -1,0 +1,63 @@
+"""Which process of `supervisor run` gets what."""
+
+import pytest
+
+from supervisor_tasks.cli.fleet_flags import Flags
+from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, LONGEST_PAUSE_S, Child, environment_of, missing_servers
+
+GIVEN = {
+    "ETH_PRIVATE_KEY": "k",
+    "SLURM_SSH_PRIVATE_KEY_FILE": "/f",
+    "CALLBACK_KEY": "c",
+    "NOTIFY_SLACK_URL": "n",
+    "DATABASE_URL": "d",
+    "PATH": "/bin",
+}
+
+
+@pytest.mark.parametrize(
+    ("process", "keys"),
+    [
+        ("worker", {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY_FILE", "NOTIFY_SLACK_URL"}),
+        ("beat", set()),
+        ("callbacks", {"CALLBACK_KEY"}),
+        ("flower", set()),
+        ("metrics", set()),
+        ("migrate", set()),
+    ],
+)
+def test_environment_of__process__has_the_keys_that_it_works_with(process: str, keys: set[str]) -> None:
+    found = environment_of(process, GIVEN)
+    assert found.keys() - {"HEALTH_ADDRESS"} == keys | {"DATABASE_URL", "PATH"}
+
+
+def test_environment_of__health_address__counts_from_the_one_that_is_given() -> None:
+    given = {"HEALTH_ADDRESS": "127.0.0.1:7000"}
+    found = [environment_of(process, given)["HEALTH_ADDRESS"] for process in FLEET]
+    assert found == [f"127.0.0.1:{7000 + place}" for place in range(len(FLEET))]
+
+
+@pytest.mark.parametrize(
+    ("given", "embedded", "missing"),
+    [
+        ({}, False, ["DATABASE_URL", "BROKER_URL"]),
+        ({}, True, []),
+        ({"DATABASE_URL_FILE": "/f", "BROKER_URL": "redis://r"}, False, []),
+        ({"BROKER_URL": "redis://r"}, False, ["DATABASE_URL"]),
+    ],
+)
+def test_missing_servers__neither_configured_nor_embedded__is_a_line_each(
+    given: dict[str, str], embedded: bool, missing: list[str]
+) -> None:
+    assert [line.partition(":")[0] for line in missing_servers(Flags(embedded=embedded), given)] == missing
+
+
+def test_child__ends_again_and_again__waits_longer_up_to_a_bound() -> None:
+    child, waits = Child("worker"), []
+    for _ in range(7):
+        child.ended(1.0)
+        waits.append(child.start_at_s - 1.0)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    child.started_s = 1.0
+    child.ended(1.0 + LASTED_S)
+    assert (child.restarts, child.start_at_s) == (1, 2.0 + LASTED_S)
