@@ -117,6 +117,21 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
     assert holders["flower_basic_auth"] == {"grid-flower"}
 
 
+@pytest.mark.parametrize(("values", "secret"), [("everything-on", "flower-reads"), ("three-clusters", None)])
+def test_flower__its_database__is_that_of_a_role_of_its_own_if_it_has_one(values: str, secret: str | None) -> None:
+    found = dict(pods(values))
+    named_by = {name: _secret_with(pod, "database_url") for name, pod in found.items()}
+    of_others = {secret for name, secret in named_by.items() if name != "grid-flower" and secret}
+    assert named_by["grid-flower"] == (secret or of_others.pop())
+
+
+def _secret_with(pod: Any, key: str) -> str | None:
+    for source in pod["volumes"][0]["projected"]["sources"]:
+        if any(item["path"] == key for item in source["secret"]["items"]):
+            return str(source["secret"]["name"])
+    return None
+
+
 def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
     deployments = named("three-clusters", "Deployment")
     for cluster in ("north", "south", "test"):
