@@ -41,8 +41,8 @@ _LOOK = text(
         EXISTS (SELECT FROM callbacks WHERE cluster = :cluster AND read_at IS NULL) AS unread,
         EXISTS (SELECT FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')) AS unmined,
         EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' AND state <> 'REFUSED') AS under_way,
-        EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
-            AND updated_at > now() - :lately_s * interval '1 second') AS ended_lately,
+        COALESCE((SELECT updated_at FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
+            ORDER BY updated_at DESC LIMIT 1) > now() - :lately_s * interval '1 second', false) AS ended_lately,
         EXISTS (SELECT FROM benchmark_runs WHERE cluster = :cluster AND state IN ('ASKED', 'RUNNING')) AS measuring,
         EXISTS (SELECT FROM accounts WHERE cluster = :cluster AND done_at IS NULL AND due_at <= now()) AS accounts,
         EXISTS (SELECT FROM facts WHERE cluster = :cluster AND name = :wanted) OR COALESCE((
