@@ -16,7 +16,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, tried, wait_for_state
 from tests.support.grids import served_grid
-from tests.support.requeueing import begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
+from tests.support.requeueing import SETTLED_AFTER_S, begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
 from tests.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
@@ -103,7 +103,9 @@ def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(grid: 
     ended = (ChainStatus.OUT_OF_CREDITS, ChainStatus.FINISHED, ChainStatus.CANCELLED, ChainStatus.FAILED)
 
     def is_over() -> bool:
-        if record_of(grid, slurm_id).state == "PENDING" and "Begin" in shown(grid, slurm_id, "Reason"):
+        record = record_of(grid, slurm_id)
+        settled = time.time() >= record.submit_s + SETTLED_AFTER_S  # the node has ended the run before: as begin_again
+        if record.state == "PENDING" and settled and "Begin" in shown(grid, slurm_id, "Reason"):
             slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
         return grid.chain.job(job_id).status in ended
 
