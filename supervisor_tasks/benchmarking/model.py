@@ -150,13 +150,23 @@ def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[R
     """Return the step to do now, and its benchmark if it has one; None means that the run waits."""
     if run.state is RunState.ASKED:
         return (RunStep.FINISH if run.cancel_reason is not None else RunStep.BEGIN), None
-    dirty = [one for one in measurements if not one.stage.open and not one.cleaned and _was_called(one)]
-    due = next((one for one in dirty if one.due_in_s <= 0), None)
-    if due is not None:
-        return RunStep.CLEAN, due
-    one = next((one for one in measurements if one.stage.open), None)
-    if one is None:
-        return None if dirty else (RunStep.FINISH, None)
+    dirty = [one for one in measurements if _is_dirty(one)]
+    for one in dirty:
+        if one.due_in_s <= 0:
+            return RunStep.CLEAN, one
+    for one in measurements:
+        if one.stage.open:
+            return _step_of(run, one)
+    return None if dirty else (RunStep.FINISH, None)
+
+
+def _is_dirty(one: Measurement) -> bool:
+    """Whether the files of a measurement that has ended may still be on the cluster."""
+    return not one.stage.open and not one.cleaned and _was_called(one)
+
+
+def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
+    """Return the step of a measurement that has not ended; None means that it waits."""
     if one.stage is BenchmarkState.WAITING:
         return (RunStep.SKIP if run.cancel_reason is not None else RunStep.SUBMIT), one
     if one.due_in_s > 0:

@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.model import EffectKind, Job, JobId, pending_reports
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
+from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Write
 
 log = structlog.get_logger()
@@ -81,23 +81,32 @@ def _send(
     """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
     node has no estimate for a step, only that effect is postponed.
     """
-    wallet = site.chain.wallet
+    plans = dict(plans)
     firsts = {effect: write for effect, plan in plans.items() if (write := _first(plan, missing))}
-    estimates = dict(zip(firsts, wallet.estimate(list(firsts.values())), strict=True)) if firsts else {}
-    gas = {firsts[effect].intent: estimate for effect, estimate in estimates.items() if isinstance(estimate, int)}
-    refused = [(effect, error) for effect, error in estimates.items() if isinstance(error, RevertedError)]
-    for effect, error in estimates.items():
-        if isinstance(error, TooMuchGasError | NoEstimateError):
-            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(error))
-            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error))
-    plans = {effect: plan for effect, plan in plans.items() if isinstance(estimates.get(effect, 0), int)}
+    gas, refused = dict[str, int](), list[tuple[OpenEffect, RevertedError]]()
+    estimates = site.chain.wallet.estimate(list(firsts.values())) if firsts else []
+    for (effect, write), estimate in zip(firsts.items(), estimates, strict=True):
+        if isinstance(estimate, int):
+            gas[write.intent] = estimate
+            continue
+        del plans[effect]
+        if isinstance(estimate, RevertedError):
+            refused.append((effect, estimate))
+        else:
+            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(estimate))
+            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
+    _write_steps(site, plans, missing, gas)
+    _wait(site, plans, missing, reverted)
+    return refused
+
+
+def _write_steps(site: WorkerContext, plans: Plans, missing: set[str], gas: dict[str, int]) -> None:
+    """Send the steps that are missing, and have their receipts collected."""
     writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
-    if writes and wallet.send(writes):
+    if writes and site.chain.wallet.send(writes):
         log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
     if plans:
         site.chain.wake_tracker()
-    _wait(site, plans, missing, reverted)
-    return refused
 
 
 def _wait(site: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:

@@ -302,21 +302,22 @@ def _unexpected_jobs(view: Snapshot) -> Iterator[Discrepancy]:
     for job in view.jobs.values():
         by_id.setdefault(job.slurm_id, []).append(job)
     for row in view.slurm.values():
-        if not is_active(row):
-            continue
-        of_id = by_id.get(row.slurm_id, [])
-        ended = [job for job in of_id if _runs_after_its_end(row, job)]
-        known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
-        if ended and not known:
-            last = max(ended, key=lambda job: job.slurm_submit_s or 0)
-            yield Discrepancy(
-                DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),)
-            )
-        elif known:  # SLURM may run it for any of these jobs: it ends only if all are finished
-            if all(job.is_final for job in known):
-                yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, view)
-        elif has_our_mark(row, view.comment):
-            yield from _jobs_with_our_comment(row, view)
+        if is_active(row):
+            yield from _unexpected_row(row, by_id.get(row.slurm_id, []), view)
+
+
+def _unexpected_row(row: SqueueRow, of_id: Sequence[JobSummary], view: Snapshot) -> Iterator[Discrepancy]:
+    """A live SLURM job, and the ledger's jobs `of_id` that have its id."""
+    ended = [job for job in of_id if _runs_after_its_end(row, job)]
+    known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
+    if known:  # SLURM may run it for any of these jobs: it ends only if all are finished
+        if all(job.is_final for job in known):
+            yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, view)
+    elif ended:
+        last = max(ended, key=lambda job: job.slurm_submit_s or 0)
+        yield Discrepancy(DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
+    elif has_our_mark(row, view.comment):
+        yield from _jobs_with_our_comment(row, view)
 
 
 def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:

@@ -250,6 +250,9 @@ class JobRecord:
         return describe_exit(self.exit_status) if self.state == "FAILED" else f"SLURM: {self.state}"
 
 
+_NOT_TAKEN_NOW = "SLURM does not take the job now: {}"
+
+
 def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (SLURM did not
     take the job) or OutcomeUnknownError (SLURM may have the job). Only known texts count as a decision, because sbatch
@@ -265,23 +268,38 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
         raise OutcomeUnknownError(unknown)
     complaints = answer.stderr.lower()
-    _, asked, verdict = complaints.rpartition(_VERDICT)
-    if asked and _has(complaints, _TOKEN_USED):
+    _, has_verdict, verdict = complaints.rpartition(_VERDICT)
+    if has_verdict:
+        _raise_for_verdict(complaints, verdict, said, unknown)
+    else:
+        _raise_without_verdict(complaints, said)
+    if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
         raise OutcomeUnknownError(unknown)
-    if asked and _has(complaints, _TOKEN_REFUSED):
+    raise AnswerNotUnderstoodError(unknown)
+
+
+def _raise_for_verdict(complaints: str, verdict: str, said: str, unknown: str) -> None:
+    """Raise the error for slurmctld's answer, if its meaning is known."""
+    if _has(complaints, _TOKEN_USED):
+        raise OutcomeUnknownError(unknown)
+    if _has(complaints, _TOKEN_REFUSED):
         advice = "".join(advice for words, advice in _TOKEN_ADVICE.items() if words in complaints)
         raise SlurmUnavailableError(
             f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {said}"
         )
-    refused = _has(verdict, _REFUSED) if asked else _has(complaints, _REFUSED_BY_SBATCH)
-    not_asked = not asked and _has(complaints, _STACK_NOT_LOADED)
-    if not_asked or _has(verdict, _NOT_NOW) or (refused and _has(complaints, _NOT_NOW)):
-        raise SlurmUnavailableError(f"SLURM does not take the job now: {said}")
-    if refused:
+    is_refused = _has(verdict, _REFUSED)
+    if _has(verdict, _NOT_NOW) or (is_refused and _has(complaints, _NOT_NOW)):
+        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(said))
+    if is_refused:
         raise SlurmRejectedError(said)
-    if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
-        raise OutcomeUnknownError(unknown)
-    raise AnswerNotUnderstoodError(unknown)
+
+
+def _raise_without_verdict(complaints: str, said: str) -> None:
+    """Raise the error for what sbatch complained of before it asked slurmctld, if its meaning is known."""
+    if _has(complaints, _STACK_NOT_LOADED) or _has(complaints, _NOT_NOW):
+        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(said))
+    if _has(complaints, _REFUSED_BY_SBATCH):
+        raise SlurmRejectedError(said)
 
 
 def _possible(slurm_id: SlurmId, max_id: int) -> SlurmId:

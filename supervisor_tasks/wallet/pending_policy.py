@@ -98,19 +98,40 @@ def decide_all(
 def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
     """What to do about one transaction; `left_wei` is the part of the balance that is left for it."""
     if pending.nonce < mined_nonces:
-        certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
-        return PendingDecision(PendingAction.FOREIGN if certain else PendingAction.CONTEST, pending.fees)
-    again = PendingAction.SEND if stale(pending.accepted, pending.sent_age_s) else PendingAction.WAIT
+        return _mined_by_another(pending)
     if not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces):
         return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.CAPPED, pending.fees)
     if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
-        now = fees(market, rules.bounds.of(pending.gas))
-        falls = pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei)
-        return PendingDecision(PendingAction.REPLACE, now) if falls else PendingDecision(again, pending.fees)
+        return _under_the_nodes_cap(pending, market, rules, left_wei)
     if not _needs_more(pending, mined_nonces, market, rules):
-        return PendingDecision(again, pending.fees)
+        return _as_it_is(pending)
+    return _dearer(pending, market, rules, left_wei)
+
+
+def _mined_by_another(pending: Pending) -> PendingDecision:
+    """Another transaction has this nonce; one answer of a node is not enough to know that for certain."""
+    certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
+    return PendingDecision(PendingAction.FOREIGN if certain else PendingAction.CONTEST, pending.fees)
+
+
+def _as_it_is(pending: Pending) -> PendingDecision:
+    """Send the same bytes again if no node has shown them for a while."""
+    is_stale = stale(pending.accepted, pending.sent_age_s)
+    return PendingDecision(PendingAction.SEND if is_stale else PendingAction.WAIT, pending.fees)
+
+
+def _under_the_nodes_cap(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
+    """Sign again when today's price is much lower: the node takes no transaction above its cap."""
+    now = fees(market, rules.bounds.of(pending.gas))
+    if pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei):
+        return PendingDecision(PendingAction.REPLACE, now)
+    return _as_it_is(pending)
+
+
+def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
+    """Sign again at a price at which nodes replace the old bytes, if the bounds and the balance allow it."""
     underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
     if not pending.mine or more is None:
