@@ -349,7 +349,7 @@ def _lost_ends(folder: Path) -> set[int]:
     """By SLURM id: what the spool's `lost` says, or the reporter's log said of it before it was cleared."""
     said = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
     lines = "".join(file.read_text(errors="replace") for file in said if file.exists())
-    return {int(number) for number in re.findall(r"(?m)(?:^|lost: ')\d+ end 0x[0-9a-f]{64} (\d+) ", lines)}
+    return {int(number) for number in re.findall(r'(?m)(?:^|"line": ?")\d+ end 0x[0-9a-f]{64} (\d+) ', lines)}
 
 
 def _marks(folder: Path) -> dict[str, set[int]]:
