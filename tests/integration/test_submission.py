@@ -157,7 +157,8 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
         carry_out(site, *(world.effect_id(job) for job in left))
         return not left
 
-    wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
+    # Each job without an answer is looked for twice, by commands of its own, two at a time.
+    wait_until(all_queued, "all jobs to be queued", PATIENCE_S + 2.0 * number, 0.1)
     answered = [job for job in jobs if known[job].state is State.QUEUED]
     assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
     in_slurm = by_script(world, jobs, slurm_ids(world) - others)
