@@ -10,5 +10,8 @@ __all__ = ["Result", "supervisor"]
 
 
 def supervisor(*words: str, env: Mapping[str, str | None], typed: str = "") -> Result:
-    """Run `supervisor` with these words, and these variables in its environment."""
-    return CliRunner().invoke(app, words, env=env, input=typed, prog_name="supervisor")
+    """Run `supervisor` with these words, and these variables in its environment, on a wide screen unless COLUMNS says so.
+
+    Without it, the width of the terminal counts where the tests were started, if there is one.
+    """
+    return CliRunner().invoke(app, words, env={"COLUMNS": "200", **env}, input=typed, prog_name="supervisor")

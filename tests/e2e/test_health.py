@@ -209,11 +209,9 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
     search.send_keys(job_id)
 
     def names_shown(page: webdriver.Chrome) -> set[str]:
-        rows = page.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")
-        about = [row.text for row in rows if job_id in row.text]
-        return {
-            name for name in ("fetch", "submit", "report", "poll_jobs") for text in about if f"tasks.{name}" in text
-        }
+        """The task's name is a row's first word."""
+        rows = [row.text for row in page.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
+        return {text.split()[0] for text in rows if job_id[:10] in text}
 
     wait.until(lambda page: {"fetch", "submit", "poll_jobs"} <= names_shown(page))
     assert browser.save_screenshot(str(tmp_path / "flower.png"))
