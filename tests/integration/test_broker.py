@@ -115,8 +115,11 @@ def said(processes: Processes, name: str) -> list[str]:
 
 
 def loud(processes: Processes, name: str) -> list[str]:
-    """What an operator would have to read of a process: all that is no information."""
-    return [entry["event"].partition(".")[0] for entry in entries(processes, name) if entry["level"] != "info"]
+    """What an operator would have to read of a process: all that is no information. Celery's warning at the start that
+    root runs it is left out.
+    """
+    read = [entry["event"] for entry in entries(processes, name) if entry["level"] != "info"]
+    return [event.partition(".")[0] for event in read if "with superuser privileges" not in event]
 
 
 def pass_s(engine: Engine, seconds: float) -> None:

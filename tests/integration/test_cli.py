@@ -349,7 +349,7 @@ def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
     run(*settle, "RUNNING", "--minutes", "1", status=2)
     run(*settle, "FINISHED", "--minutes", "-1", status=2)
     never = run("job", "settle", job_id(2), "--reason", "x", "--yes", "--status", "FAILED", "--minutes", "1", status=1)
-    assert "no SLURM id is known" in never.stderr
+    assert "without a known SLURM id" in never.stderr
     assert job_of(ledger, 1).state is State.QUEUED
     run(*settle, "FINISHED", "--minutes", "11", "--force")
     ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FINISHED, (9, 0))))
