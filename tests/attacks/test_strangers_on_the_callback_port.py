@@ -48,13 +48,13 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def strict(site: WorkerContext, key_file: Path) -> Port:
     """A port that wants a proof."""
-    return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required")
+    return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required", CLUSTER_NAME="strict")
 
 
 @pytest.fixture(scope="module")
 def lenient(site: WorkerContext, key_file: Path) -> Port:
     """A port of a site that has a key, and plugins of the field besides."""
-    return site.start("lenient", CALLBACK_KEY_FILE=str(key_file))
+    return site.start("lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient")
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +89,13 @@ def signs(site: WorkerContext, name: str) -> int:
     return site.number_of("SELECT count(*) FROM periodic_runs WHERE name = :name", name=name)
 
 
-def after_the_next_sign_of_its_own(site: WorkerContext) -> None:
-    """What was heard before is in the ledger now, if it is to be there."""
-    site.do("DELETE FROM periodic_runs WHERE name = :name", name=CALLBACKS)
-    wait_until(lambda: signs(site, CALLBACKS) == 1, "the next sign of life", 60.0, 0.1)
-    site.do("DELETE FROM periodic_runs WHERE name = :name", name=CALLBACKS)
-    wait_until(lambda: signs(site, CALLBACKS) == 1, "the sign of life after that", 60.0, 0.1)
+def after_the_next_sign_of_its_own(site: WorkerContext, cluster: str) -> None:
+    """What the port of that cluster heard before is in the ledger now, if it is to be there. Other ports tell their own."""
+    own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
+    about = {"name": CALLBACKS, "cluster": cluster}
+    for which in ("the next sign of life", "the sign of life after that"):
+        site.do(f"DELETE {own}", **about)
+        wait_until(lambda: site.number_of(f"SELECT count(*) {own}", **about) == 1, which, 60.0, 0.1)
 
 
 def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_and_no_flood_of_the_log(
@@ -106,7 +107,7 @@ def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_an
         with pytest.raises(grpc.RpcError) as caught:
             services.SshAPIStub(channel).FetchAuthorizedKeys(messages.FetchAuthorizedKeysRequest(), timeout=10)
         assert caught.value.code() is UNPROVEN
-    after_the_next_sign_of_its_own(site)
+    after_the_next_sign_of_its_own(site, "strict")
     assert (site.rows(), signs(site, REPORTER)) == (0, 0)
     assert 1 <= strict.log.count("stranger_refused") < 20
 
@@ -189,7 +190,7 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, stri
         wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
         site.do("DELETE FROM periodic_runs")
         ask(question, metadata=entries, timeout=10)
-    after_the_next_sign_of_its_own(site)
+    after_the_next_sign_of_its_own(site, "strict")
     assert signs(site, REPORTER) == 0
 
 
@@ -199,7 +200,7 @@ def test_a_stranger__at_a_site_with_a_key__is_no_reporter_and_his_words_are_not_
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, any_name())
         assert check(channel, REPORTER_ASKS) is OK
-    after_the_next_sign_of_its_own(site)
+    after_the_next_sign_of_its_own(site, "lenient")
     assert signs(site, REPORTER) == 0
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
 
