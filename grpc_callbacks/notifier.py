@@ -36,7 +36,7 @@ class PollNotifier:
         self._backpressure = Backpressure(self._celery, most_waiting, "callbacks")
         self._requested = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="poll notifier", daemon=True)
         self._thread.start()
 
     def notify(self) -> None:
@@ -44,7 +44,7 @@ class PollNotifier:
         self._requested.set()
 
     def close(self) -> None:
-        """Send a last message, and stop: the thread may not have sent one for the last ring."""
+        """Send a last message, and stop: the thread may not have sent one for the last callback."""
         self._closing.set()
         self._requested.set()
         self._thread.join(2 * PATIENCE_S)

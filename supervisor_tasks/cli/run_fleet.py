@@ -130,7 +130,7 @@ class FleetRunner:
         self._selector.register(reader, selectors.EVENT_READ, None)
 
     def _migrate(self) -> int:
-        """Bring the ledger's tables up to date before any process uses them."""
+        """Bring the ledger's tables up to date before any process uses them. Returns its status, or 0 when asked to end."""
         child = Child("migrate")
         self._start(child)
         while child.process is not None and child.process.poll() is None:
@@ -138,7 +138,7 @@ class FleetRunner:
             if self._asked:
                 child.process.terminate()
         self._pass_lines_on(0.0)
-        return 0 if child.process is None else child.process.returncode
+        return 0 if child.process is None or self._asked else child.process.returncode
 
     def _start_due(self) -> None:
         now_s = time.monotonic()
@@ -179,7 +179,7 @@ class FleetRunner:
                 key.fileobj.close()  # type: ignore[union-attr]
 
     def _write(self, child: Child, read: bytes) -> None:
-        """Write whole lines. A line of JSON names its process itself; before another one stands the child's name."""
+        """Write whole lines. A line of JSON stays as it is, for programs; other lines begin with the child's name."""
         *lines, child.rest = (child.rest + read).split(b"\n")
         if not read and child.rest:
             lines, child.rest = [child.rest], b""

@@ -204,7 +204,7 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
     browser.get(f"{flower}/tasks")
     wait = WebDriverWait(
         browser, deadline(60), ignored_exceptions=(StaleElementReferenceException,)
-    )  # the page draws its table anew
+    )  # the page replaces its rows
     search = wait.until(lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]"))
     search.send_keys(job_id)
 

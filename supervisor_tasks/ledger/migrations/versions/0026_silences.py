@@ -1,4 +1,4 @@
-"""Alarms of which an operator wants no messages until a time."""
+"""Silences: until a time, an operator wants no messages about an alarm."""
 
 import sqlalchemy as sa
 from alembic import op
