@@ -135,10 +135,17 @@ local NOT_ASKED_FOR = {
     "min_mem_per_node", "min_nodes", "network", "nice", "ntasks_per_core", "ntasks_per_gpu", "ntasks_per_node",
     "ntasks_per_socket", "ntasks_per_tres", "pn_min_tmp_disk", "prefer", "priority", "qos", "reboot", "req_nodes", "req_switch",
     "reservation", "shared", "site_factor", "sockets_per_node", "thread_spec", "threads_per_core", "time_min", "tres_bind",
-    "tres_freq", "tres_per_node", "tres_per_socket", "tres_per_task", "wait4switch", "wckey",
+    "tres_freq", "tres_per_node", "tres_per_socket", "wait4switch", "wckey",
 }
 -- Numbers that are 0 when they are left out.
 local ZERO = { "begin_time", "boards_per_node", "contiguous", "end_time", "immediate", "ntasks_per_board", "sockets_per_board" }
+
+-- Whether a job asks for each task's paid CPUs and for nothing else. sbatch writes --cpus-per-task into tres_per_task too, since
+-- SLURM 22.11: `cpu:4`, or `cpu=4` in later versions.
+local function has_paid_tasks(job)
+    local asked = job.tres_per_task
+    return asked == nil or asked == "" or tonumber(asked:match("^cpu[:=](%d+)$")) == job.cpus_per_task
+end
 
 -- The first thing that was asked for and not paid for; nil when there is none.
 local function not_covered(job)
@@ -159,6 +166,8 @@ local function not_covered(job)
         return job.cron_job and "cron_job" or "min_cpus"
     elseif job.pn_min_cpus ~= job.cpus_per_task and not NOT_GIVEN[job.pn_min_cpus] then
         return "pn_min_cpus"
+    elseif not has_paid_tasks(job) then
+        return "tres_per_task"
     elseif job.requeue ~= 0 then
         return "requeue"
     end

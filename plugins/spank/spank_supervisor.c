@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "../hook/spool.h"
 
+#include <errno.h>
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <slurm/spank.h>
@@ -27,7 +28,7 @@ static bool write_start(void *context, char *why)
     struct spool_event event;
     job_info_msg_t *answer = NULL;
     if (slurm_load_job(&answer, starting->slurm_id, SHOW_ALL) != SLURM_SUCCESS || answer->record_count < 1) {
-        snprintf(why, SPOOL_WHY, "slurmctld does not tell the job's name: %s", slurm_strerror(slurm_get_errno()));
+        snprintf(why, SPOOL_WHY, "slurmctld does not tell the job's name: %s", slurm_strerror(errno));
         return false;
     }
     const char *name = answer->job_array[0].name;

@@ -115,6 +115,12 @@ def test_script__computes_the_same_code_whatever_its_length(script: Script, leng
         ("{begin_time = 5}", "token does not cover begin_time"),
         ("{requeue = 1}", "token does not cover requeue"),
         ("{cron_job = true}", "token does not cover cron_job"),
+        ("{tres_per_task = 'cpu:5'}", "token does not cover tres_per_task"),
+        ("{tres_per_task = 'cpu=8'}", "token does not cover tres_per_task"),
+        ("{tres_per_task = 'cpu:4,gres:gpu:1'}", "token does not cover tres_per_task"),
+        ("{tres_per_task = 'gres:gpu:1'}", "token does not cover tres_per_task"),
+        ("{tres_per_task = 'gres/gpu:4'}", "token does not cover tres_per_task"),
+        ("{tres_per_task = 'cpu'}", "token does not cover tres_per_task"),
         ("{script = '#!/bin/sh\\n'}", "token does not cover script"),
         ("{comment = 'supervisor host:1'}", "no token"),
         ("{user_name = 'alice', comment = 'x'}", "taken: x"),
@@ -122,6 +128,12 @@ def test_script__computes_the_same_code_whatever_its_length(script: Script, leng
 )
 def test_script__refuses_what_was_not_paid_for(script: Script, changed: str, said: str) -> None:
     assert script.run(submit(changed=changed)) == [said]
+
+
+@pytest.mark.parametrize("tres", ["cpu:4", "cpu=4"])
+def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(script: Script, tres: str) -> None:
+    """sbatch of SLURM 22.11 to 24.11 writes --cpus-per-task into tres_per_task too; 22.05 leaves it out."""
+    assert script.run(submit(changed=f"{{tres_per_task = '{tres}'}}")) == ["taken: supervisor host.example.com:3000"]
 
 
 def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> None:
