@@ -100,11 +100,11 @@ attacks: setup ## every attack of docs/security.md on the real parts, also those
 	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
 golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists
-	@$(BIN)/python -m tests.unit.benchmark_cases
-	@$(BIN)/python -m tests.unit.cli.golden_cases
+	@$(BIN)/python -m tests.support.benchmark_cases
+	@$(BIN)/python -m tests.support.golden_cases
 
 env-example: setup ## write docker/.env.example from the settings
-	@$(BIN)/python -m tests.unit.env_example
+	@$(BIN)/python -m tests.support.env_example
 
 screenshots: setup ## take the pictures of Flower's pages in docs/images
 	@SCREENSHOTS=write $(BIN)/pytest tests/e2e/test_flower.py

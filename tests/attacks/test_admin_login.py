@@ -14,10 +14,10 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import PATIENCE_S, as_customer, row_of, running
+from tests.support.ends import PATIENCE_S, as_customer, row_of, running
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import shown
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
 WRITES_DOWN = """#!/bin/sh

@@ -9,8 +9,8 @@ import pytest
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import EffectKind
-from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.carrying import carry_out
+from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 GIVEN = ("grid", "normal")
 

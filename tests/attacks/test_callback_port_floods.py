@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from tests.attacks.ports import (
+from tests.support.ports import (
     PREFACE,
     Crowd,
     Port,

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.events import SubmitStarted
 from supervisor_tasks.jobs.model import JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.submitting import PATHS, SubmissionEnv
+from tests.support.submitting import PATHS, SubmissionEnv
 
 SAID = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"

@@ -16,9 +16,9 @@ from supervisor_tasks.jobs.events import CancelRequested, SubmitNotExecuted, Sub
 from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import look_at, poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.carrying import carry_out
-from tests.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.carrying import carry_out
 from tests.support.marks import in_chaos
+from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
 
 LIAR = Address("0x" + "4" * 40)
 LONG = "#!/bin/bash\nsleep 600\n"

@@ -9,7 +9,7 @@ import pytest
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.watching import rows, wait_for_end
+from tests.support.watching import rows, wait_for_end
 
 HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
 TOO_LATE = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) sleep 12;; esac\n'

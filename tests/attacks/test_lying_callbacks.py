@@ -16,11 +16,11 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.attacks.ports import report
-from tests.ends import PATIENCE_S, row_of, running, wait_for_state
+from tests.support.ends import PATIENCE_S, row_of, running, wait_for_state
 from tests.support.grids import served_grid
+from tests.support.ports import report
 from tests.support.requeueing import seconds_of_runs
-from tests.watching import journal, rows, slurm_of, wait_for_end
+from tests.support.watching import journal, rows, slurm_of, wait_for_end
 
 FORGOTTEN_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough{number} ]; do sleep 0.1; done\n"

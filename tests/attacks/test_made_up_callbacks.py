@@ -15,7 +15,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from tests.attacks.ports import Port, WorkerContext, answer_to, any_name, report, started_site
+from tests.support.ports import Port, WorkerContext, answer_to, any_name, report, started_site
 
 MADE_UP = 1_500
 CALLERS = 8

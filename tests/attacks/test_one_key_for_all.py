@@ -25,7 +25,7 @@ from supervisor_tasks.slurm.certificates import (
     authority_key,
 )
 from supervisor_tasks.slurm.ssh import Keys, Ssh, SshUnavailableError, load_key
-from tests.submitting import CUSTOMER, SubmissionEnv, new_key
+from tests.support.submitting import CUSTOMER, SubmissionEnv, new_key
 
 OTHER = Address("0x" + "7" * 40)
 

@@ -14,10 +14,20 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, tried, wait_for_state
+from tests.support.ends import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    record_of,
+    row_of,
+    running,
+    scontrol,
+    tried,
+    wait_for_state,
+)
 from tests.support.grids import served_grid
 from tests.support.requeueing import SETTLED_AFTER_S, begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
-from tests.watching import journal, ledger, slurm_of, wait_for_end
+from tests.support.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
 

@@ -17,7 +17,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
 FLOWERS_PASSWORD = "operator:correct-horse-battery"

@@ -11,7 +11,7 @@ from devgrid.cluster.linux_users import SAFE_SHELL
 from devgrid.cluster.sshd import Sshd
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
-from tests.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, lets_in
+from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, lets_in
 
 # Whatever shell reads one of them says so.
 START_UP_FILES = (

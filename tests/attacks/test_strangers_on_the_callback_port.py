@@ -26,7 +26,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from supervisor_tasks.ledger.tick_names import CALLBACKS
-from tests.attacks.ports import Port, WorkerContext, answer_to, any_name, report, started_site
+from tests.support.ports import Port, WorkerContext, answer_to, any_name, report, started_site
 
 OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"

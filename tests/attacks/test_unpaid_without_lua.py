@@ -8,9 +8,9 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.ends import own_job, running
+from tests.support.ends import own_job, running
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import rows, slurm_of
+from tests.support.watching import rows, slurm_of
 
 KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be there
 

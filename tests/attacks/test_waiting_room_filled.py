@@ -11,9 +11,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import as_customer, id_of, scontrol
+from tests.support.ends import as_customer, id_of, scontrol
 from tests.support.grids import served_grid
-from tests.watching import rows, slurm_of, wait_for, wait_for_end
+from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
 
 PLACES = 4
 ALL = 4 * PLACES

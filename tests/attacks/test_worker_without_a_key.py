@@ -10,9 +10,9 @@ from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import PATIENCE_S
+from tests.support.ends import PATIENCE_S
 from tests.support.marks import in_chaos
-from tests.watching import journal, ledger, parked, rows, slurm_ids, wait_for_end
+from tests.support.watching import journal, ledger, parked, rows, slurm_ids, wait_for_end
 
 KEY = "SLURM_SUBMIT_KEY"
 NONE, OTHER = "the worker has no key: give it the key of", "the worker has another key: give it the key of"

@@ -15,7 +15,7 @@ from devgrid.processes import wait_until
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.evidence import EXPECTED, MARKS
-from tests.watching import ledger, rows, slurm_of, wait_for
+from tests.support.watching import ledger, rows, slurm_of, wait_for
 
 EVER_S = 600
 PATIENCE_S = 180.0  # a worker that was killed takes a minute to be back on a machine that is busy with others

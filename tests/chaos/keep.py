@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from devgrid.grid import Grid
 from tests.chaos.evidence import EXPECTED
-from tests.watching import rows
+from tests.support.watching import rows
 
 TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "sweeps")
 

@@ -31,7 +31,7 @@ from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import Discrepancy, audit
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.liars import lies, tell
-from tests.watching import rows
+from tests.support.watching import rows
 
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
 BLOCK_TIME_S = 0.25

@@ -20,7 +20,7 @@ from tests.chaos.audit import CHECKS, audit, violations
 from tests.chaos.evidence import Evidence, OnChainJob, gather
 from tests.chaos.unsaved import UnsavedEnd
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import ledger, rows, wait_for, wait_for_end
+from tests.support.watching import ledger, rows, wait_for, wait_for_end
 
 
 @pytest.fixture(scope="module")

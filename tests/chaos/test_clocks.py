@@ -16,7 +16,7 @@ from tests.chaos.audit import audit, violations
 from tests.chaos.clocks import set_site_clocks, shifted
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import journal, ledger, rows, slurm_of, wait_for
+from tests.support.watching import journal, ledger, rows, slurm_of, wait_for
 
 pytestmark = pytest.mark.chaos  # minutes
 

@@ -17,7 +17,7 @@ from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.chaos.liars import tell
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import parked, rows, wait_for_end
+from tests.support.watching import parked, rows, wait_for_end
 
 LASTS_S = 4.0
 FULL = faults.BY_NAME["postgres' disk full"]

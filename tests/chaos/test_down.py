@@ -21,7 +21,7 @@ from tests.chaos.audit import HOOKS_HEARD, audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.marks import in_chaos
-from tests.watching import parked, rows, slurm_of, wait_for_end
+from tests.support.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 50
 OURS = ("worker", "beat", "callbacks")

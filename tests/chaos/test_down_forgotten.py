@@ -20,7 +20,7 @@ from supervisor_tasks.ledger.heartbeats import AWAY_S
 from tests.chaos import jobs
 from tests.chaos.test_down import OURS
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import parked, rows, slurm_of, wait_for_end
+from tests.support.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 8
 FAILS, FINISHES = 0, 1  # of the jobs, those that end while we are down

@@ -14,7 +14,7 @@ from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 LASTS_S = 2.0
 LONG_S = 10.0

@@ -11,8 +11,8 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import assert_ended
-from tests.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for
+from tests.support.ends import assert_ended
+from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for
 
 pytestmark = pytest.mark.chaos  # test_crashes.py, which `make test` runs, has a death at each point of the program
 

@@ -15,7 +15,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.liars import ANSWERS, lies, tell
 from tests.support.marks import in_chaos
-from tests.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
+from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 
 LIES = 3_000
 MANY_LIES = 10_000

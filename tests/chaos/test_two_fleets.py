@@ -22,7 +22,7 @@ from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import rows, wait_for, wait_for_end
+from tests.support.watching import rows, wait_for, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes; unit and integration tests have the rules of foreign claims
 

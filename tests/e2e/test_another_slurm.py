@@ -20,11 +20,11 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.commands import supervisor
-from tests.ends import scontrol
-from tests.submitting import lets_in
+from tests.support.commands import supervisor
+from tests.support.ends import scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import journal, ledger, rows, slurm_of, wait_for_end
+from tests.support.submitting import lets_in
+from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes, as slurmctld is restarted each time; tests/integration has the rules
 

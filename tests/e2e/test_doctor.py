@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.commands import supervisor
+from tests.support.commands import supervisor
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 WITHIN_S = "30"  # tests share the machine with others; all that answers is asked within a second or two
 BAD = ("yellow", "red")

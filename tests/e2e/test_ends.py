@@ -13,7 +13,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import (
+from tests.support.ends import (
     PATIENCE_S,
     as_customer,
     assert_ended,
@@ -26,7 +26,7 @@ from tests.ends import (
     wait_for_state,
 )
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import journal, parked, rows, slurm_of, wait_for_end
+from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 URGENT = (
@@ -262,7 +262,7 @@ def looks_at(grid: Grid, job_id: str) -> int:
 def execute(grid: Grid, statement: str, **parameters: object) -> None:
     from sqlalchemy import text
 
-    from tests.watching import ledger
+    from tests.support.watching import ledger
 
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(statement), parameters)

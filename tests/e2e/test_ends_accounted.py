@@ -11,9 +11,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
+from tests.support.ends import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import journal, parked, rows, slurm_of, wait_for_end
+from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 MIN_JOB_AGE_S = 2

@@ -19,9 +19,9 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobS
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.liars import ANSWERS, lies, tell
 from tests.chaos.slurm_records import SlurmJob, completed
-from tests.ends import as_customer, id_of, record_of, row_of, running, scontrol
+from tests.support.ends import as_customer, id_of, record_of, row_of, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import journal, parked, rows, slurm_of, wait_for_end
+from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute

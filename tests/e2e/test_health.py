@@ -28,7 +28,7 @@ from devgrid.processes import Running, free_port, wait_until
 from supervisor_tasks.monitoring.dependencies import EVERY_S
 from supervisor_tasks.monitoring.progress import STANDS_AFTER_S
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower")
 SERVICE = {"redis": "broker", "postgres": "database", "anvil": "chain", "sshd": "login node"}

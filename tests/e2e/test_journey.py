@@ -10,7 +10,7 @@ from devgrid.processes import wait_until
 from devgrid.services.grid_logger import logged_lines
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.watching import journal, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+from tests.support.watching import journal, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
@@ -204,7 +204,7 @@ def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:
 def execute(grid: Grid, statement: str, **parameters: str) -> None:
     from sqlalchemy import text
 
-    from tests.watching import ledger
+    from tests.support.watching import ledger
 
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(statement), parameters)

@@ -9,7 +9,7 @@ import pytest
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.watching import rows, wait_for_end
+from tests.support.watching import rows, wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter")
 OF_ONE_CLUSTER = ("worker", "beat", "callbacks")

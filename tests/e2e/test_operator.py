@@ -16,10 +16,10 @@ from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.commands import Result
-from tests.commands import supervisor as command
+from tests.support.commands import Result
+from tests.support.commands import supervisor as command
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import rows, slurm_of, wait_for, wait_for_end
+from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
 if [ -e '{broken}' ]; then

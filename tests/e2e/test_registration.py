@@ -10,9 +10,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.commands import supervisor
+from tests.support.commands import supervisor
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import slurm_of, wait_for_end
+from tests.support.watching import slurm_of, wait_for_end
 
 DEARER_WEI = 12 * 10**17
 

@@ -9,7 +9,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
+from tests.support.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
 
 CONFIRMATIONS = 60  # a minute of this chain
 

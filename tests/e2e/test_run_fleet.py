@@ -15,7 +15,7 @@ from devgrid.processes import Running, free_port, wait_until
 from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import wait_for_end
+from tests.support.watching import wait_for_end
 
 PATIENCE_S = 90.0
 AS_FLAGS = ("SLURM_PARTITION", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "METASCHEDULER_ENDPOINT_RPC", "TLS_ENABLE")

@@ -18,7 +18,7 @@ from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import rows, wait_for_end
+from tests.support.watching import rows, wait_for_end
 
 CHEAP = ChainPrices(gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13)
 SECOND = ClusterOptions(name="second", nodes=1, gpus_per_node=1, prices=CHEAP)

@@ -12,9 +12,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.ends import assert_ended, running, scontrol
+from tests.support.ends import assert_ended, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.watching import ledger, parked, rows, wait_for_end
+from tests.support.watching import ledger, parked, rows, wait_for_end
 
 MIN_JOB_AGE_S = 90
 GATE = "until [ -e ~/gate ]; do sleep 0.1; done"

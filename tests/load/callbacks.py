@@ -6,7 +6,7 @@ from devgrid.grid import Grid
 from tests.load.figures import Figure, tell
 from tests.load.light_caller import Calls, Outcome, in_a_process
 from tests.load.usage import cpu_s_of
-from tests.watching import ledger, rows
+from tests.support.watching import ledger, rows
 
 CALLERS = 32
 CALLS = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from benchmarks.registry import SUITE
 from benchmarks.sections import MOST_BYTES
 from tests.load.figures import Figure
-from tests.unit.benchmark_plans import DATA, NONCE, printed
+from tests.support.benchmark_plans import DATA, NONCE, printed
 
 REPEATS = 5
 

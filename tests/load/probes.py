@@ -10,8 +10,8 @@ from contextlib import closing
 
 from devgrid import REPOSITORY
 from devgrid.processes import answers, free_port, wait_until
-from tests.ledgers import migrated
 from tests.load.figures import Figure
+from tests.support.ledgers import migrated
 
 PAGES = ("livez", "readyz")
 REQUESTS = 500

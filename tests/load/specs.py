@@ -14,7 +14,7 @@ from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.load.figures import Figure
-from tests.submitting import lets_in, new_key
+from tests.support.submitting import lets_in, new_key
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
 MARK = "4f1d0c9ab3"  # with which it was recorded

@@ -17,15 +17,19 @@ import pytest_timeout
 
 from devgrid.machine import deadline, slowness
 
-STARTS_SLURM = {("devgrid.grid", "Grid"), ("devgrid.cluster.slurm", "Slurm"), ("tests.submitting", "SubmissionEnv")}
+STARTS_SLURM = {
+    ("devgrid.grid", "Grid"),
+    ("devgrid.cluster.slurm", "Slurm"),
+    ("tests.support.submitting", "SubmissionEnv"),
+}
 # Files that take long begin first, or the last worker would have one to itself. Unit tests fill the gaps at the end.
 LONGEST_FIRST = (
     "tests/chaos/test_crashes.py",
     "tests/e2e/test_sweep.py",
-    "tests/integration/test_submission.py",
-    "tests/integration/test_benchmark_limits.py",
-    "tests/integration/test_benchmark_runs.py",
-    "tests/integration/test_accounts.py",
+    "tests/integration/jobs/test_submission.py",
+    "tests/integration/benchmarking/test_benchmark_limits.py",
+    "tests/integration/benchmarking/test_benchmark_runs.py",
+    "tests/integration/accounts/test_accounts.py",
     "tests/chaos",
     "tests/e2e",
     "tests/attacks",

@@ -13,10 +13,10 @@ from supervisor_tasks.config import settings
 from supervisor_tasks.config.settings import ALSO_KEPT, IN_FILES, REQUIRED, Need, Settings, SettingsError, load
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.worker import NEED_OF_QUEUE
+from tests.support.env_example import default_text, headings
 from tests.support.reference.markdown import head, item
 from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import meanings, modules
-from tests.unit.env_example import default_text, headings
 
 ABOUT = """Settings are environment variables. A setting that can be read from a file has `NAME_FILE` for the file's path.
 How to choose them: [configure a site](../how-to/configure.md). `supervisor config show` lists the values of a process."""

@@ -10,7 +10,7 @@ from benchmarks.registry import SUITE
 from benchmarks.result import Reading, UnreadableOutputError
 from benchmarks.sections import MOST_BYTES
 from supervisor_tasks.provider.offer import label_texts
-from tests.unit.benchmark_plans import DATA, NONCE, printed
+from tests.support.benchmark_plans import DATA, NONCE, printed
 
 SECTIONS = {
     "machine": ("os", "arch", "cpuinfo", "lscpu", "gpu"),

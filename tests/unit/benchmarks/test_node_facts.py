@@ -10,7 +10,7 @@ from benchmarks.microarch import microarchitecture
 from benchmarks.node_facts import parse, render
 from benchmarks.result import UnreadableOutputError
 from supervisor_tasks.provider.offer import label_texts
-from tests.unit.benchmark_plans import DATA, NONCE, a_plan, printed, run_here
+from tests.support.benchmark_plans import DATA, NONCE, a_plan, printed, run_here
 
 CPUINFO = (DATA / "cpuinfo-x86_64-amd-linux-6.18.txt").read_text()
 

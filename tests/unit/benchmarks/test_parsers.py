@@ -9,7 +9,7 @@ import pytest
 from benchmarks.registry import SUITE
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
 from benchmarks.sections import MOST_BYTES, taken_apart
-from tests.unit.benchmark_plans import DATA, NONCE, printed
+from tests.support.benchmark_plans import DATA, NONCE, printed
 
 
 def sample(name: str) -> str:

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from benchmarks.plan import Plan, PlannedNode, Ucx
 from benchmarks.rank_layout import problem_size, process_grid
-from tests.unit.benchmark_cases import PLANS
-from tests.unit.benchmark_plans import a_plan
+from tests.support.benchmark_cases import PLANS
+from tests.support.benchmark_plans import a_plan
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.plan import Mode, PlannedNode, Ucx
 from benchmarks.registry import SUITE
-from tests.unit.benchmark_cases import GOLDEN, GPU_NODES, PLANS, rendered, text
-from tests.unit.benchmark_plans import DATA, a_plan, run_here
+from tests.support.benchmark_cases import GOLDEN, GPU_NODES, PLANS, rendered, text
+from tests.support.benchmark_plans import DATA, a_plan, run_here
 
 TOPOLOGIES = sorted(DATA.glob("nvidia-smi-topo-*.txt"))
 

@@ -7,7 +7,7 @@ import pytest
 from supervisor_tasks.cli.bill import Bill, minutes_of, registered_prices
 from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.provider.offer import Offer
-from tests.unit.cli.golden_cases import JOB, PRICES
+from tests.support.golden_cases import JOB, PRICES
 
 A_MINUTE = 8_500_000_000_000_000_000 + 8 * 950_000_000_000_000_000 + 16_000 * 80_000_000_000_000
 

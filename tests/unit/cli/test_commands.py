@@ -16,8 +16,8 @@ from supervisor_tasks import cli
 from supervisor_tasks.cli import run
 from supervisor_tasks.cli.app import MODULES, app
 from supervisor_tasks.cli.exit_codes import MEANINGS, ExitCode
-from tests.commands import supervisor
-from tests.unit.cli.golden_cases import printed
+from tests.support.commands import supervisor
+from tests.support.golden_cases import printed
 
 PACKAGE = Path(cli.__file__).parent
 WITHOUT_COMMANDS = {

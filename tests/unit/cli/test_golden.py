@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.cli.golden_cases import GOLDEN, LISTS, SHOWN, WIDTHS, printed
+from tests.support.golden_cases import GOLDEN, LISTS, SHOWN, WIDTHS, printed
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -5,7 +5,7 @@ from typing import get_args
 
 from supervisor_tasks.cli.timeline import TELLERS, exit_text, lines_of, outcome_text
 from supervisor_tasks.jobs.events import Event
-from tests.unit.cli.golden_cases import NOW, entry, story
+from tests.support.golden_cases import NOW, entry, story
 
 
 def texts(*entries: dict[str, object], **options: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import age
 from supervisor_tasks.cli.views import Column, View, cells, plain, span, unique_length
-from tests.unit.cli.golden_cases import NOW
+from tests.support.golden_cases import NOW
 
 VIEW = View("things", "id", (Column("ID", "id", "id"), Column("NOTE", "note"), Column("MORE", "more", wide=True)))
 

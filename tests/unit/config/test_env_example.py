@@ -5,7 +5,7 @@ import re
 import pytest
 
 from supervisor_tasks.config.settings import SECRETS, Settings, load
-from tests.unit import env_example
+from tests.support import env_example
 
 LINES = env_example.FILE.read_text().splitlines()
 SHOWN = dict(re.findall(r"^(?:# )?([A-Z][A-Z0-9_]*)=(.*)$", "\n".join(LINES), re.MULTILINE))

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor_tasks.config.settings import SECRETS, Settings
 from supervisor_tasks.config.variables import mistyped
-from tests.commands import Result, supervisor
+from tests.support.commands import Result, supervisor
 
 RPC = "https://node.example.org/v1/ABCDEFGH12345678"
 

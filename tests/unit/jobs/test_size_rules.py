@@ -10,7 +10,7 @@ from supervisor_tasks.jobs.size_rules import as_asked, excesses, may_be_rounded,
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.size import Size, gpu_count, is_whole_memory, memory_per_cpu_limit, request_of, tres_amounts
 from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.slurm_samples import MARK, squeue_sample
+from tests.support.slurm_samples import MARK, squeue_sample
 
 DEFINITION = Definition(gpus=1, mem_per_cpu_mb=100, cpus_per_task=3, ntasks=1, batch_location_hash="x")
 PAID = Paid(DEFINITION, limit_min=2, partition="main")

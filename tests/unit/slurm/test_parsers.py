@@ -29,7 +29,7 @@ from supervisor_tasks.slurm.parsers import (
 )
 from supervisor_tasks.slurm.sacct import accounted_jobs
 from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.slurm_samples import squeue_sample
+from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the samples were recorded

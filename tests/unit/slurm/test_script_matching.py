@@ -17,7 +17,7 @@ from supervisor_tasks.slurm.script_matching import (
     written_at,
 )
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
-from tests.slurm_samples import squeue_sample
+from tests.support.slurm_samples import squeue_sample
 from tests.unit.slurm.test_squeue import DATA
 
 MARK = "4f1d0c9ab3"

@@ -10,7 +10,7 @@ from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, squeue_all, squeue_by_id, squeue_format
-from tests.slurm_samples import squeue_sample
+from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 MARK = "4f1d0c9ab3"  # with which the sample was recorded

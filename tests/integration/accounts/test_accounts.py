@@ -1,0 +1,359 @@
+"""Customers' accounts in a real slapd: made once, whatever happens, and never with a number twice."""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ldap3 import SUBTREE, Connection, Server, Tls
+from sqlalchemy import create_engine, text
+
+from devgrid.chain.model import JobDefinition
+from devgrid.cluster.ldap import ADMIN, FIRST_UID, GROUP, GROUPS, PEOPLE, Ldap
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
+from devgrid.tls import make_certificates
+from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
+from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
+from supervisor_tasks.jobs.model import Address
+from tests.support.watching import rows
+
+FORM = AccountForm(
+    people_dn=PEOPLE,
+    group_dn=GROUP,
+    member_attribute=Member.DN,
+    object_classes=("inetOrgPerson", "posixAccount"),
+    gid_number=None,
+    own_groups_dn=GROUPS,
+    own_group_classes=("posixGroup",),
+    home_directory="/home/{address}",
+    login_shell="/bin/sh",
+    attributes={},
+    first_uid_number=FIRST_UID,
+)
+
+
+@pytest.fixture(scope="module")
+def ldap() -> Iterator[Ldap]:
+    with private_processes() as processes:
+        yield Ldap.start(processes, make_certificates(processes.folder / "tls"))
+
+
+def directory_of(ldap: Ldap, **changes: Any) -> Directory:
+    known = Directory(
+        url=ldap.url,
+        bind_dn=ADMIN,
+        bind_password=ldap.password,
+        ca_path=ldap.certificates.ca,
+        verified=True,
+        form=FORM,
+    )
+    return replace(known, **changes)
+
+
+def customer() -> Address:
+    return Address("0x" + secrets.token_hex(20))
+
+
+def ensure(directory: Directory, *customers: Address) -> None:
+    with directory.open() as session:
+        for one in customers:
+            session.ensure(one)
+
+
+def found(url: str, password: str, ca: Path, base: str, search: str) -> list[dict[str, Any]]:
+    """What a search brings, by a connection that is none of ours."""
+    server = Server(url, tls=Tls(ca_certs_file=str(ca)))
+    with Connection(server, ADMIN, password) as connection:
+        entries = connection.extend.standard.paged_search(base, search, SUBTREE, attributes=["*"], paged_size=50)
+        return [dict(entry["attributes"]) for entry in entries]
+
+
+def entries(ldap: Ldap, search: str, base: str = PEOPLE) -> list[dict[str, Any]]:
+    return found(ldap.url, ldap.password, ldap.certificates.ca, base, search)
+
+
+def members(ldap: Ldap) -> list[str]:
+    (group,) = entries(ldap, "(cn=cluster-users)", GROUP)
+    return [str(member) for member in group["member"]]
+
+
+def test_ensure__new_customer__entry_and_membership_as_configured(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert {name: entry[name] for name in ("uid", "cn", "displayName", "homeDirectory", "loginShell")} == {
+        "uid": [one],
+        "cn": [one],
+        "displayName": one,
+        "homeDirectory": f"/home/{one}",
+        "loginShell": "/bin/sh",
+    }
+    assert entry["uidNumber"] >= FIRST_UID
+    assert set(entry["objectClass"]) == {"inetOrgPerson", "posixAccount"}
+    assert members(ldap).count(f"uid={one},{PEOPLE}") == 1
+    (group,) = entries(ldap, f"(cn={one})", GROUPS)
+    assert entry["gidNumber"] == group["gidNumber"] == entry["uidNumber"]
+    assert group["objectClass"] == ["posixGroup"]
+
+
+def test_ensure__one_group_for_all__as_the_field_has_it(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap, form=replace(FORM, gid_number=1600)), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gidNumber"] == 1600
+    assert not entries(ldap, f"(cn={one})", GROUPS)
+    ensure(directory_of(ldap), one)  # a site that changes its mind leaves the accounts that it has as they are
+    assert entries(ldap, f"(uid={one})") == [entry]
+    assert not entries(ldap, f"(cn={one})", GROUPS)
+
+
+def test_ensure__sites_own_attributes__are_added_and_count_more_than_the_usual(ldap: Ldap) -> None:
+    one = customer()
+    sites = {"gecos": ("customer {address}",), "LoginShell": ("/bin/dash",), "mail": ("a@b.c", "{address}@b.c")}
+    ensure(directory_of(ldap, form=replace(FORM, attributes=sites)), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gecos"] == f"customer {one}"
+    assert entry["loginShell"] == "/bin/dash"
+    assert entry["mail"] == ["a@b.c", f"{one}@b.c"]
+
+
+GROUP_FORMS = {
+    Member.DN: ("groupOfNames", {"member": ADMIN}),
+    Member.UNIQUE_DN: ("groupOfUniqueNames", {"uniqueMember": ADMIN}),
+    Member.UID: ("posixGroup", {"gidNumber": 1601}),
+}
+
+
+@pytest.mark.parametrize("attribute", list(Member))
+def test_ensure__group_of_any_class__the_customer_is_a_member_once(ldap: Ldap, attribute: Member) -> None:
+    group_class, needed = GROUP_FORMS[attribute]
+    group, one = f"cn=users-by-{attribute.value},{GROUPS}", customer()
+    form = replace(FORM, group_dn=group, member_attribute=attribute)
+    with directory_of(ldap).open() as session:
+        session.connection.add(group, [group_class], needed)  # type: ignore[no-untyped-call]
+    ensure(directory_of(ldap, form=form), one)
+    ensure(directory_of(ldap, form=form), one)
+    (found_group,) = entries(ldap, f"({attribute.value}=*)", group)
+    expected = one if attribute is Member.UID else f"uid={one},{PEOPLE}"
+    assert [str(member) for member in found_group[attribute.value]].count(expected) == 1
+
+
+def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(ldap: Ldap) -> None:
+    highest = max(entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)"))
+    with directory_of(ldap).open() as session:
+        session.connection.add(f"cn=staff,{GROUPS}", ["posixGroup"], {"gidNumber": highest + 1})  # type: ignore[no-untyped-call]
+        one = customer()
+        session.ensure(one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    assert entry["gidNumber"] == entry["uidNumber"] > highest + 1
+
+
+def test_ensure__died_before_the_account_had_its_group__gets_it(ldap: Ldap) -> None:
+    one = customer()
+    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+        ensure(directory_of(ldap, form=replace(FORM, own_groups_dn="ou=missing,dc=hpc,dc=deepsquare,dc=run")), one)
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    (group,) = entries(ldap, f"(cn={one})", GROUPS)
+    assert group["gidNumber"] == entry["gidNumber"]
+
+
+def test_ensure__twice__is_once(ldap: Ldap) -> None:
+    one = customer()
+    ensure(directory_of(ldap), one)
+    before = entries(ldap, f"(uid={one})")
+    ensure(directory_of(ldap), one, one)
+    assert entries(ldap, f"(uid={one})") == before
+    assert members(ldap).count(f"uid={one},{PEOPLE}") == 1
+
+
+def test_ensure__entry_without_membership__becomes_a_member(ldap: Ldap) -> None:
+    """As after a death between the two."""
+    one = customer()
+    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+        ensure(directory_of(ldap, form=replace(FORM, group_dn=f"cn=nobody,{PEOPLE}")), one)
+    assert len(entries(ldap, f"(uid={one})")) == 1
+    ensure(directory_of(ldap), one)
+    assert f"uid={one},{PEOPLE}" in members(ldap)
+
+
+def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_unique(ldap: Ldap) -> None:
+    ensure(directory_of(ldap), *(customer() for _ in range(120)))
+    ensure(directory_of(ldap), *(customer() for _ in range(3)))
+    numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
+    assert len(numbers) == len(set(numbers)) > 120
+
+
+def test_ensure__two_who_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
+    """As two clusters of one site do, each with a ledger of its own."""
+    first, second = directory_of(ldap), directory_of(ldap)
+    earlier = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")}
+    with first.open() as one, second.open() as other:
+        for _ in range(5):  # each remembers the highest number that it has seen
+            one.ensure(customer())
+            other.ensure(customer())
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda directory: ensure(directory, *(customer() for _ in range(8))), [first, second, first]))
+    numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
+    assert len(numbers) == len(set(numbers))
+    made = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")} - earlier
+    assert len(made) == 2 * 5 + 3 * 8
+    assert {f"uid={one},{PEOPLE}" for one in made} <= set(members(ldap))
+
+
+def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap: Ldap) -> None:
+    one, two = customer(), customer()
+    ensure(directory_of(ldap), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    with directory_of(ldap).open() as session:
+        session.connection.add(  # type: ignore[no-untyped-call]
+            FORM.dn(two), list(FORM.object_classes), FORM.of_account(two, entry["uidNumber"])
+        )
+    ensure(directory_of(ldap), two)
+    (other,) = entries(ldap, f"(uid={two})")
+    assert other["uidNumber"] != entry["uidNumber"]
+    assert entries(ldap, f"(uid={one})") == [entry]
+
+
+@pytest.mark.parametrize(
+    "name", ["0x12", "0x" + "G" * 40, "x,dc=run", "0x" + "A" * 40, "0x" + "1" * 40 + "\n", "*)(uid=*"]
+)
+def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        ensure(directory_of(ldap), Address(name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bind_password": "wrong"}, "invalidCredentials"),
+        ({"form": replace(FORM, people_dn="ou=nowhere,dc=run")}, "(noSuchObject|unwillingToPerform)"),
+        ({"form": replace(FORM, object_classes=("nsPerson",))}, "(invalidAttributeSyntax|objectClass)"),
+        ({"ca_path": None}, "certificate"),
+    ],
+    ids=["password", "people", "classes", "authority"],
+)
+def test_ensure__wrong_settings__says_what_and_is_no_outage(ldap: Ldap, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DirectoryRefusedError, match=said):
+        ensure(directory_of(ldap, **changes), customer())
+
+
+def test_ensure__certificate_not_verified_where_the_operator_says_so(ldap: Ldap) -> None:
+    ensure(directory_of(ldap, ca_path=None, verified=False), customer())
+
+
+def test_ensure__slapd_stopped__is_an_outage_and_goes_on_after_it(ldap: Ldap) -> None:
+    ldap.processes.stop(ldap.processes.find("slapd"))
+    one = customer()
+    with pytest.raises(DirectoryUnavailableError):
+        ensure(directory_of(ldap), one)
+    ldap.start_server()
+    ensure(directory_of(ldap), one)
+    assert len(entries(ldap, f"(uid={one})")) == 1
+
+
+# --- the fleet ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(GridOptions(block_time_s=0.25, ldap=True))
+    try:
+        running.fleet.start(flower=False)
+        running.fleet.start_worker("second-worker")
+        wait_until(lambda: listening(running), "the fleet to listen", 60.0, 0.1)
+        yield running
+    finally:
+        running.stop()
+
+
+def accounts(grid: Grid, search: str = "(uidNumber=*)") -> list[dict[str, Any]]:
+    environment = grid.environment
+    ca = Path(environment["LDAP_CA_PATH"])
+    return found(environment["LDAP_URL"], environment["LDAP_BIND_PASSWORD"], ca, PEOPLE, search)
+
+
+def change(grid: Grid, statement: str) -> None:
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def request_jobs(grid: Grid, number: int) -> list[str]:
+    """That many customers ask for a job each that no provider here has room for."""
+    customers = [grid.chain.new_account() for _ in range(number)]
+    wanted = JobDefinition(gpus=10**6, batch_location_hash="f" * 64)
+    for one in customers:
+        grid.chain.admin.mint_credits(one.address, 10**18)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: grid.chain.customers.request_job(one, wanted, 10**18), customers))
+    return [one.address for one in customers]
+
+
+def listening(grid: Grid) -> bool:
+    """The first look of a new ledger begins at the present block."""
+    return bool(rows(grid, "SELECT 1 FROM cursors WHERE stream = 'customers'"))
+
+
+def test_fleet__customers_ask_while_the_directory_is_away__all_get_accounts_with_numbers_of_their_own(
+    grid: Grid,
+) -> None:
+    slapd = grid.processes.find("slapd")
+    grid.processes.kill(slapd)
+    customers = request_jobs(grid, 8)
+    left = "SELECT customer FROM accounts WHERE done_at IS NULL AND attempts > 0"
+    wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
+    change(grid, "UPDATE accounts SET requested_at = now() - interval '10 min' WHERE done_at IS NULL")
+    alarm = "SELECT details FROM alarms WHERE name = 'ldap_unavailable'"
+    wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
+    grid.processes.start_again("slapd")
+    wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
+    numbers = [entry["uidNumber"] for entry in accounts(grid)]
+    assert len(numbers) == len(set(numbers))
+    wait_until(lambda: not rows(grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the ledger to know", 30.0, 0.1)
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
+
+
+def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
+    change(
+        grid,
+        "INSERT INTO accounts (cluster, customer, attempts, last_error, due_at)"
+        " SELECT cluster, 'somebody', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
+    )
+    alarm = "SELECT raised_at, details FROM alarms WHERE name = 'ldap_request_rejected'"
+    request_jobs(grid, 1)  # whatever has the directory asked, the table is looked at then
+    wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
+    before = rows(grid, alarm)
+    assert before[0].details["error"] == "refused: no"
+    (one,) = request_jobs(grid, 1)
+    wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
+    done = "SELECT 1 FROM accounts WHERE customer = :one AND done_at IS NOT NULL"
+    wait_until(lambda: bool(rows(grid, done, one=one)), "the ledger to know", 60.0, 0.1)
+    assert rows(grid, alarm) == before
+    change(grid, "DELETE FROM accounts WHERE customer = 'somebody'")
+    request_jobs(grid, 1)
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
+
+
+@pytest.mark.chaos
+def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
+    """The group is gone: an operator is called. Once it is back and the time has come, the alarm is off."""
+    server = Server(grid.environment["LDAP_URL"], tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]))
+    with Connection(server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]) as connection:
+        connection.delete(GROUP)  # type: ignore[no-untyped-call]
+        (one,) = request_jobs(grid, 1)
+        alarm = "SELECT details FROM alarms WHERE name = 'ldap_request_rejected'"
+        wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
+        details = rows(grid, alarm)[0].details
+        assert details["customer"] == one
+        assert f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)" in details["error"]
+        connection.add(GROUP, ["groupOfNames"], {"member": ADMIN})  # type: ignore[no-untyped-call]
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 90.0, 0.2)
+    assert len(accounts(grid, f"(uid={one})")) == 1

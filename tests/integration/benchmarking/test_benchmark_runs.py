@@ -1,0 +1,526 @@
+"""Benchmark runs on real parts: Postgres, sshd and SLURM. The benchmarks themselves are small."""
+
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from benchmarks.plan import Plan
+from benchmarks.registry import SUITE
+from devgrid.cluster.linux_users import admin
+from devgrid.cluster.sshd import Sshd
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.model import NICE, BenchmarkState
+from supervisor_tasks.benchmarking.runner import LOGIN_TRIED
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore
+from supervisor_tasks.ledger.conditions import Duration
+from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
+from supervisor_tasks.ledger.periodic_runs import TICK_S as WRITTEN_EVERY_S
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from tests.support.benchmarking import (
+    PATIENCE_S,
+    PROVIDER_ADDRESS,
+    RUNNER,
+    TICK_S,
+    body_of,
+    finite,
+    in_slurm,
+    measuring,
+    results,
+    start_worker,
+    tick,
+    until_done,
+    until_stage,
+)
+from tests.support.commands import supervisor
+from tests.support.ledgers import emptied
+from tests.support.marks import in_chaos
+from tests.support.submitting import CUSTOMER, SubmissionEnv
+
+ANOTHER = "another"  # Linux user
+UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running("MessageTimeout=2") as running:
+        running.slurm.users.add(RUNNER)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(world: SubmissionEnv) -> None:
+    emptied(world.engine)
+
+
+def a_site(world: SubmissionEnv, *names: str) -> WorkerContext:
+    cluster = world.cluster()
+    return measuring(world.site(cluster), cluster, names)
+
+
+def home(world: SubmissionEnv) -> list[Path]:
+    return list(world.slurm.users.home(RUNNER).iterdir())
+
+
+def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_others(world: SubmissionEnv) -> None:
+    site = a_site(world, "good", "fails", "garbage", "silent", "nan", "zero", "gone", "missing", "chatty", "words")
+    number = site.ledger.benchmarks.ask("a test")
+    run = until_done(site)
+    assert (run["id"], run["state"], run["cancel_reason"]) == (number, "DONE", None)
+    assert [node["name"] for node in run["hardware"]["nodes"]] == ["node1", "node2"]
+    found = results(site)
+    assert {name: row["stage"] for name, row in found.items()} == {
+        **dict.fromkeys(("good", "chatty", "words"), BenchmarkState.MEASURED),
+        **dict.fromkeys(("fails", "garbage", "silent", "nan", "zero", "gone"), BenchmarkState.FAILED),
+        "missing": BenchmarkState.LEFT_OUT,
+    }
+    assert found["fails"]["reason"] == "exit code 3"
+    assert "signal 9" in found["gone"]["reason"]
+    assert "no line with a value" in found["garbage"]["reason"]
+    assert found["nan"]["reason"] == "nan.number is nan"
+    assert found["missing"]["reason"] == "no osu_latency on the node"
+    assert found["words"]["notes"] == ["said by uname"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5, "chatty.number": 3.0, "words.word": "Linux"}
+    assert all(finite(row["labels"]) for row in found.values())
+    assert number is not None
+    assert site.ledger.benchmarks.output(number, "fails") == (body_of("fails"), b"this is not to be\n")
+    assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
+    assert home(world) == []
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.BENCHMARK_FAILED
+    assert set(alarm.details["benchmarks"]) == {"fails", "garbage", "silent", "nan", "zero", "gone"}
+    assert alarm.details["benchmarks"]["fails"] == "exit code 3"
+    after = a_site(world, "good")
+    after.ledger.benchmarks.ask("a test")
+    until_done(after)
+    assert after.ledger.alarms.all() == []
+
+
+def test_job__is_the_runners_and_behind_the_customers(world: SubmissionEnv) -> None:
+    site = a_site(world, "endless")
+    site = replace(site, benchmark_side=replace(site.benchmarking, sbatch_flags=("--account=grid",)))
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    slurm_id, name = job["slurm_id"], job["job_name"]
+    assert name.startswith(f"benchmark-{PROVIDER_ADDRESS}-here-")
+    assert world.field(slurm_id, "UserName") == RUNNER
+    assert world.field(slurm_id, "Name") == name
+    assert world.field(slurm_id, "Comment").split()[0] == "benchmark"
+    assert world.field(slurm_id, "Nice") == str(NICE)
+    assert world.field(slurm_id, "TimeLimit") == "1:00"
+    assert world.field(slurm_id, "Partition") == "main"
+    assert world.field(slurm_id, "Account") == "grid"
+    site.ledger.benchmarks.cancel("seen enough")
+    run = until_done(site)
+    assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
+    assert (results(site)["endless"]["stage"], results(site)["endless"]["reason"]) == ("CANCELLED", "seen enough")
+    assert in_slurm(world, name) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {}
+    assert home(world) == []
+
+
+def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world: SubmissionEnv) -> None:
+    site = a_site(world, "good", "endless", "words")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "endless", "SUBMITTED")
+    site.ledger.benchmarks.cancel("enough")
+    until_done(site)
+    assert {name: row["stage"] for name, row in results(site).items()} == {
+        "good": "MEASURED",
+        "endless": "CANCELLED",
+        "words": "CANCELLED",
+    }
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+    assert in_slurm(world, results(site)["words"]["job_name"]) == []
+
+
+def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_planned(world: SubmissionEnv) -> None:
+    site = a_site(world, "good")
+
+    def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
+        raise ValueError("3 entries of UCX affinity")
+
+    impossible = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    number = site.ledger.benchmarks.ask("a test")
+    site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
+    assert "held" in tick(site)
+    assert site.ledger.alarms.all() == []
+    assert Duration(site.ledger.facts, "benchmark_stalled").subject() == str(number)
+    site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
+    assert "cannot be planned" in tick(impossible)
+    assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STALLED]
+    assert until_done(site)["state"] == "DONE"
+    assert site.ledger.alarms.all() == []
+
+
+def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measured(world: SubmissionEnv) -> None:
+    site = a_site(world, "good", "endless")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    run = until_done(replace(site, benchmark_side=replace(site.benchmarking, disabled=True)))
+    assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "BENCHMARK_DISABLE is set")
+    assert in_slurm(world, results(site)["endless"]["job_name"]) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_partition_without_a_working_node__is_waited_for(world: SubmissionEnv) -> None:
+    site = a_site(world, "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test")
+    assert "none of the partition's 2 nodes works" in tick(site)
+    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
+    assert until_done(site)["state"] == "DONE"
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_job_that_is_held__has_failed_and_is_cancelled(world: SubmissionEnv) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
+    held = world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    assert held.returncode == 0, held.stderr
+    until_done(site)
+    assert results(site)["endless"]["stage"] == "FAILED"
+    assert "JobHeld" in results(site)["endless"]["reason"]
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("place", [in_chaos("before-sbatch"), "after-sbatch"])
+def test_worker_killed__the_job_is_found_again_and_runs_once(world: SubmissionEnv, place: str) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    order = world.processes.folder / "crash"
+    order.write_text(f"{place} 1")
+    worker = start_worker(world, ["slow", "good"], order)
+    assert worker.wait(deadline(60)) == -signal.SIGKILL
+    assert results(site)["slow"]["stage"] == "SUBMITTING"
+    name = results(site)["slow"]["job_name"]
+    run = until_done(site)
+    assert run["state"] == "DONE"
+    assert in_slurm(world, name) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+
+
+@pytest.mark.chaos
+def test_worker_killed_while_the_job_runs__another_one_reads_it(world: SubmissionEnv) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    worker = start_worker(world, ["slow"], world.processes.folder / "no-crash")
+    try:
+        wait_until(lambda: results(site)["slow"]["stage"] == "SUBMITTED", "the submission", 60.0, 0.05)
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait(deadline(10))
+    until_done(site)
+    assert in_slurm(world, results(site)["slow"]["job_name"]) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_slurmctld_away_in_the_middle__is_waited_for(world: SubmissionEnv) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    processes = world.slurm.processes
+    processes.stop(processes.find("slurmctld"))
+    wait_until(lambda: tick(site) != "", "a look at SLURM", 60.0, 0.2)
+    assert results(site)["slow"]["stage"] == "SUBMITTED"
+    world.slurm.start_controller()
+    run = until_done(site)
+    assert run["state"] == "DONE"
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert [in_slurm(world, row["job_name"]) for row in results(site).values()] == [["COMPLETED"]] * 2
+
+
+def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: SubmissionEnv) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    renamed = world.slurm.run("scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another")
+    assert renamed.returncode == 0, renamed.stderr
+    until_done(site)
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def moved_back(world: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0) -> None:
+    """As if that much time had passed: the next look is due, it was handed over and ended that many minutes earlier."""
+    change = """
+        UPDATE benchmark_results SET due_at = now() - interval '1 second',
+            called_at = called_at - :called * interval '1 minute', ended_at = ended_at - :ended * interval '1 minute'
+        WHERE benchmark = :benchmark
+    """
+    with world.engine.begin() as connection:
+        connection.execute(text(change), {"called": called, "ended": ended, "benchmark": benchmark})
+
+
+def until_done_without_waiting(world: SubmissionEnv, site: WorkerContext, benchmark: str) -> None:
+    """What was handed over long ago is looked at once a minute; here at every tick."""
+
+    def done() -> bool:
+        moved_back(world, benchmark)
+        tick(site)
+        return site.ledger.benchmarks.under_way() is None
+
+    wait_until(done, "the run to end", PATIENCE_S, TICK_S)
+
+
+def alarms(site: WorkerContext) -> list[AlarmName]:
+    return [alarm.name for alarm in site.ledger.alarms.all()]
+
+
+def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(world: SubmissionEnv) -> None:
+    site = a_site(world, "both", "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "both", "SUBMITTED", slurm_state="PENDING")
+    world.slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    try:
+        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+        moved_back(world, "both", called=14)
+        tick(site)
+        assert results(site)["both"]["stage"] == "SUBMITTED"
+        moved_back(world, "both", called=2)
+        assert until_done(site)["state"] == "DONE"
+    finally:
+        world.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    found = results(site)["both"]
+    assert found["stage"] == "FAILED"
+    assert found["reason"].startswith("it needs 2 nodes, 1 work; SLURM: PENDING")
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(world: SubmissionEnv) -> None:
+    site = a_site(world, "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        until_stage(site, "good", "SUBMITTED", slurm_state="PENDING")
+        moved_back(world, "good", called=61)
+        tick(site)
+        assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
+        moved_back(world, "good")
+        tick(site)
+        assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
+    finally:
+        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    until_done_without_waiting(world, site, "good")
+    assert alarms(site) == []
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+@pytest.fixture
+def kept_files(world: SubmissionEnv) -> Iterator[Path]:
+    """The runner's home while nobody but root can remove what root owns there."""
+    folder = world.slurm.users.home(RUNNER)
+    before = folder.stat()
+    os.chown(folder, 0, 0)
+    folder.chmod(0o1777)
+    yield folder
+    os.chown(folder, before.st_uid, before.st_gid)
+    folder.chmod(before.st_mode)
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def until_kept(site: WorkerContext, folder: Path) -> None:
+    """The benchmark `slow` runs, and its output cannot be removed."""
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    file = folder / f"{results(site)['slow']['job_name']}.log"
+    wait_until(file.exists, "the job's output", 60.0, 0.1)
+    os.chown(file, 0, 0)
+
+
+def test_output_that_cannot_be_removed__does_not_keep_the_others_and_is_given_up(
+    world: SubmissionEnv, kept_files: Path
+) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    until_kept(site, kept_files)
+    until_stage(site, "good", "MEASURED")
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert site.ledger.benchmarks.under_way() is not None
+    moved_back(world, "slow", ended=16)
+    assert until_done(site)["state"] == "DONE"
+    notes = results(site)["slow"]["notes"]
+    assert [note.partition(":")[0] for note in notes] == ["its output stays on the login node"]
+    assert "not permitted" in notes[0]
+    assert results(site)["good"]["notes"] == []
+
+
+@pytest.mark.chaos
+def test_output_that_cannot_be_removed__does_not_keep_a_run_from_being_cancelled(
+    world: SubmissionEnv, kept_files: Path
+) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    until_kept(site, kept_files)
+    until_stage(site, "slow", "MEASURED")
+    site.ledger.benchmarks.cancel("enough")
+    assert until_done(site)["state"] == "CANCELLED"
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def without_rights(world: SubmissionEnv, *names: str) -> WorkerContext:
+    """A site whose admin user may not cancel the jobs of others."""
+    cluster = replace(world.cluster(), admin=CUSTOMER)
+    return measuring(world.site(cluster), cluster, names)
+
+
+def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(world: SubmissionEnv) -> None:
+    site = without_rights(world, "endless", "good")
+    site.ledger.benchmarks.ask("a test")
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
+    world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    assert until_done(site)["state"] == "DONE"
+    assert results(site)["endless"]["stage"] == "FAILED"
+    assert "JobHeld" in results(site)["endless"]["reason"]
+    assert "could not be cancelled" in results(site)["endless"]["reason"]
+    assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+    world.slurm.run("scancel", str(job["slurm_id"]))
+
+
+def test_running_job_that_may_not_be_cancelled__is_awaited(world: SubmissionEnv) -> None:
+    site = without_rights(world, "endless", "good")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    site.ledger.benchmarks.cancel("enough")
+    tick(site)
+    found = results(site)["endless"]
+    assert (found["stage"], "could not be cancelled" in found["reason"]) == ("SUBMITTED", True)
+    assert in_slurm(world, job["job_name"]) == ["RUNNING"]
+    world.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
+    until_done_without_waiting(world, site, "endless")
+    assert {name: row["stage"] for name, row in results(site).items()} == {"endless": "CANCELLED", "good": "CANCELLED"}
+    assert results(site)["endless"]["reason"] == "enough"
+
+
+def test_error_that_nobody_foresaw__is_shown_and_calls_the_operator(world: SubmissionEnv) -> None:
+    site = a_site(world, "good")
+
+    def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
+        raise KeyError("a mistake of ours")
+
+    wrong = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    site.ledger.benchmarks.ask("a test")
+    with pytest.raises(KeyError):
+        tick(wrong)
+    assert site.ledger.facts.get(BENCHMARK_ERROR) == "KeyError('a mistake of ours')"
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - interval '16 minutes'"))
+    with pytest.raises(KeyError):
+        tick(wrong)
+    assert alarms(site) == [AlarmName.BENCHMARK_STALLED]
+    assert until_done(site)["state"] == "DONE"
+    assert alarms(site) == []
+
+
+def test_cancel_once_the_job_has_completed__keeps_what_it_measured(world: SubmissionEnv) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    wait_until(lambda: in_slurm(world, job["job_name"]) == ["COMPLETED"], "the job to end", 60.0, 0.2)
+    site.ledger.benchmarks.cancel("enough")
+    assert until_done(site)["state"] == "CANCELLED"
+    assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == ("MEASURED", None)
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
+
+
+def test_user_changed_in_the_middle__the_job_is_found_and_the_next_one_is_the_new_users(world: SubmissionEnv) -> None:
+    site = a_site(world, "slow", "good")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    world.slurm.users.add(ANOTHER)
+    changed = measuring(site, site.slurm.cluster, ["slow", "good"], user=ANOTHER)
+    next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
+    until_done(changed)
+    assert in_slurm(world, job["job_name"]) == ["COMPLETED"]
+    assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
+    assert world.field(job["slurm_id"], "UserName") == RUNNER
+    assert world.field(next_one["slurm_id"], "UserName") == ANOTHER
+    assert home(world) == []
+
+
+@pytest.mark.chaos
+def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: SubmissionEnv) -> None:
+    site = a_site(world, "endless")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    site.ledger.benchmarks.cancel("enough")
+    world.slurm.users.add(ANOTHER)
+    until_done(measuring(site, site.slurm.cluster, ["endless"], user=ANOTHER))
+    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+
+
+def test_user_who_is_not_let_in__is_tried_ever_less_often_and_the_operator_is_called(world: SubmissionEnv) -> None:
+    allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
+    command = ["/bin/sh", "-c", allows_others, "%u"]
+    refusing = Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")
+    cluster = world.cluster(sshd=refusing)
+    site = measuring(world.site(cluster), cluster, ["good"])
+    number = site.ledger.benchmarks.ask("a test")
+    until_stage(site, "good", "WAITING")
+    wait_until(lambda: f"as {RUNNER}" in tick(site), "a refused login", PATIENCE_S, TICK_S)
+    ends_s, refused = time.monotonic() + 10.0, 0
+    while time.monotonic() < ends_s:
+        refused += bool(tick(site))
+        time.sleep(TICK_S)
+    assert 1 <= refused <= 5
+    assert alarms(site) == []
+    # A try that follows another within that time is not written down, and would look an hour old below.
+    wait_until(lambda: (site.ledger.ticks.age_s(LOGIN_TRIED) or 0.0) > WRITTEN_EVERY_S, "the last try to be over", 10.0)
+    an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
+    with world.engine.begin() as connection:
+        connection.execute(text(an_hour_passes), {"name": "condition.benchmark_user_refused"})
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
+        )
+    assert f"as {RUNNER}" in tick(site)
+    assert tick(site) == ""
+    assert results(site)["good"]["stage"] == "WAITING"
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.BENCHMARK_USER_REFUSED
+    assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)
+    assert "Authentication failed" in alarm.details["reason"]
+    with world.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
+        )
+    after = a_site(world, "good")
+    assert until_done(after)["state"] == "DONE"
+    assert after.ledger.alarms.all() == []
+
+
+def test_plan__shows_what_a_run_would_submit_and_submits_nothing(world: SubmissionEnv) -> None:
+    environment = world.environment | {
+        "SLURM_SSH_ADDRESS": world.sshd.address,
+        "SLURM_SSH_ADMIN_USER": admin(),
+        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(world.key.read_bytes()).decode(),
+        "SLURM_SSH_KNOWN_HOSTS": str(world.sshd.known_hosts),
+        "BENCHMARK_SBATCH_FLAGS": "--account=grid",
+    }
+    before = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    printed = supervisor("benchmark", "plan", env=environment)
+    assert printed.exit_code == 0, printed.output
+    for words in ("node2", "--- hpl: sbatch --account=grid --nodes=2", "#!/bin/bash\n# HPL: N "):
+        assert words in printed.stdout
+    document = json.loads(supervisor("benchmark", "plan", "-o", "json", env=environment).stdout)
+    assert [node["name"] for node in document["nodes"]] == ["node1", "node2"]
+    assert [job["benchmark"] for job in document["jobs"]] == list(SUITE)
+    refused = supervisor("benchmark", "plan", env=environment | UCX_OF_THREE)
+    assert (refused.exit_code, "cannot be planned: 3 entries of UCX affinity" in refused.stderr) == (1, True)
+    assert world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout == before
+    assert BenchmarkStore(world.engine, "here").runs(1) == []

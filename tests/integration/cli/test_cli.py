@@ -1,0 +1,918 @@
+"""The operator's command, on a real ledger."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import Engine, make_url, text
+
+from devgrid import REPOSITORY
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.cli import health
+from supervisor_tasks.cli.context import CliContext, operator
+from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.jobs.events import ChainStatusObserved, SlurmCompleted, SlurmRunningObserved, Submitted
+from supervisor_tasks.jobs.exclusive_run import park
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.facts import REWIND, TRANSACTION_REQUESTS, Facts
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources, record_heartbeats
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.migrations import newest_revision, upgrade
+from supervisor_tasks.ledger.operator_log import OperatorLog
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED, Sweeps
+from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.retention import HELD
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.monitoring.health import periodic_work
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from tests.support.commands import Result, supervisor
+from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+
+HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as both:
+        yield both
+
+
+@pytest.fixture
+def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
+    engine, _ = servers
+    emptied(engine)
+    ledger = Ledger(engine, "here", lambda _: None)
+    ledger.ticks.record("claim")  # a fleet has worked for this cluster
+    yield ledger
+    ledger.holder.close()
+
+
+@pytest.fixture
+def run(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
+    _, environment = servers
+    environment = environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
+
+    def command(*words: str, status: int = 0) -> Result:
+        result = supervisor(*words, env=environment)
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+    return command
+
+
+def said(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def park_one(ledger: Ledger, kind: EffectKind = EffectKind.POLL_SLURM, reason: str = "no") -> OpenEffect:
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+    effect = ledger.effects.lease([kind])[0]
+    park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
+    return effect
+
+
+def job_of(ledger: Ledger, number: int) -> Any:
+    return ledger.jobs([job_id(number)])[job_id(number)]
+
+
+def open_kinds(ledger: Ledger, number: int) -> set[str]:
+    with ledger.engine.connect() as connection:
+        query = text("SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL AND parked_at IS NULL")
+        return set(connection.scalars(query, {"id": job_id(number)}))
+
+
+def tick_all(ledger: Ledger) -> None:
+    ledger.ticks.record(*(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS)
+
+
+def commands_with_json() -> Sequence[Sequence[str]]:
+    return [
+        ["status"],
+        ["job", "list"],
+        ["job", "show", "0x0"],
+        ["effect", "list"],
+        ["alarm", "list"],
+        ["alarm", "show", "effect_overdue"],
+        ["tx", "list"],
+        ["tx", "list", "--open"],
+        ["sweep", "list"],
+        ["cluster", "list"],
+        ["cluster", "show"],
+        ["log"],
+        ["earnings"],
+        ["earnings", "--per", "job"],
+    ]
+
+
+@pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
+def test_every_question__has_a_table_and_a_document(run: Run, ledger: Ledger, words: Sequence[str]) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    ledger.alarms.on(AlarmName.EFFECT_OVERDUE, last_error="no")
+    run("claims", "pause", "--yes")
+    for form in ("table", "wide"):
+        assert run(*words, "-o", form).stdout.strip()
+    document = said(run(*words, "-o", "json"))
+    assert document is not None
+    assert yaml.safe_load(run(*words, "-o", "yaml").stdout).__class__ is document.__class__
+    names = run(*words, "-o", "name").stdout.split()
+    assert len(names) == (len(document) if isinstance(document, list) else 1)
+
+
+@pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
+def test_every_question__text_of_strangers__is_shown_and_not_obeyed(
+    run: Run, ledger: Ledger, words: Sequence[str]
+) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger, reason=HOSTILE)
+    ledger.alarms.on(AlarmName.EFFECT_OVERDUE, last_error=HOSTILE)
+    for form in ("table", "wide", "json", "yaml"):
+        shown = run(*words, "-o", form).stdout
+        assert shown.replace("\n", "").isprintable()
+        assert "\nforged" not in shown
+    if words[0] in ("effect", "alarm") or words[:2] == ["job", "show"]:
+        assert "\\x1b[2J" in run(*words).stdout
+        assert "[red]" in run(*words).stdout
+
+
+def test_status__tells_of_jobs_effects_alarms_and_the_switch(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(2), claim(2)))
+    park_one(ledger)
+    run("claims", "pause", "--reason", "maintenance", "--yes")
+    document = said(run("status", "-o", "json"))
+    assert document["jobs"] == {"CLAIMED": 1, "QUEUED": 1}
+    assert {count["kind"]: (count["due"], count["parked"]) for count in document["effects"]} == {
+        "fetch": (1, 0),
+        "poll_slurm": (0, 1),
+    }
+    assert [alarm["name"] for alarm in document["alarms"]] == ["effect_parked"]
+    assert document["claiming_paused"] is True
+    assert "paused by an operator" in run("status").stdout
+
+
+def test_claims__paused_and_resumed__sets_the_switch(run: Run, ledger: Ledger) -> None:
+    assert "nothing to resume" in run("claims", "resume", "--yes", status=1).stderr
+    run("claims", "pause", "--yes")
+    assert ledger.switches.is_set(Switch.CLAIMING_PAUSED)
+    run("claims", "resume", "--yes")
+    assert not ledger.switches.is_set(Switch.CLAIMING_PAUSED)
+
+
+def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) -> None:
+    assert "nothing to resume" in run("retention", "resume", "--yes", status=1).stderr
+    run("retention", "pause", "--yes", status=2)  # without a reason
+    run("retention", "pause", "--reason", "audit of 2025", "--yes")
+    assert ledger.facts.get(HELD) == "audit of 2025"
+    said_then = run("retention", "resume", "--yes").stderr
+    assert "more than 400 days ago will be deleted" in said_then
+    assert "audit of 2025" in said_then
+    assert ledger.facts.get(HELD) is None
+
+
+def test_archive__jobs_that_ended__are_in_the_file_and_no_file_is_overwritten(
+    run: Run, ledger: Ledger, tmp_path: Path
+) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    words = ("archive", "--before", "2100-01-01", "--to", str(tmp_path / "all.jsonl.zst"))
+    assert run(*words).stdout == f"1 job in {tmp_path / 'all.jsonl.zst'}\n"
+    assert "never overwritten" in run(*words, status=1).stderr
+    assert "expected a day such as" in run("archive", "--before", "soon", "--to", "x", status=2).stderr
+
+
+def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(servers: tuple[Engine, dict[str, str]]) -> None:
+    url = make_url(servers[1]["DATABASE_URL"]).set(database=f"old_{os.getpid()}")
+    with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"CREATE DATABASE {url.database}"))
+    old = url.render_as_string(hide_password=False)
+    environment = servers[1] | {"DATABASE_URL": old}
+    upgrade(old, "0014")
+    first = supervisor("db", "upgrade", env=environment)
+    second = supervisor("db", "upgrade", env=environment)
+    with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    assert (first.exit_code, second.exit_code) == (0, 0), (first.output, second.output)
+    assert "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work" in first.stderr
+    assert "stop them" not in second.stderr
+
+
+def test_jobs__by_state__only_those(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(2), claim(2)))
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    assert [row["job_id"] for row in said(run("job", "list", "-o", "json"))] == [job_id(2)]
+    assert [row["job_id"] for row in said(run("job", "list", "--state", "settled", "-o", "json"))] == [job_id(1)]
+    assert "SEATTLED" in run("job", "list", "--state", "SEATTLED", status=2).stderr
+
+
+def test_job__tells_all_in_the_order_of_time(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    with ledger.engine.begin() as connection:
+        insert = (
+            "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+            " VALUES ('here', :job, 101, 7, 61, 0, 'test')"
+        )
+        connection.execute(text(insert), {"job": job_id(1)})
+    document = said(run("job", "show", job_id(1), "-o", "json"))
+    assert document["job"]["slurm_id"] == 101
+    assert document["job"]["chain_status"] == "SCHEDULED"
+    journal = [entry["what"] for entry in document["story"] if entry["source"] == "journal"]
+    assert journal == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
+    assert {entry["source"] for entry in document["story"]} == {"journal", "effect", "callback"}
+    assert [entry["at"] for entry in document["story"]] == sorted(entry["at"] for entry in document["story"])
+
+
+def test_job__unknown_ambiguous_or_no_id__is_told(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 0x1A)
+    bring_to_queued(ledger, 0x1B)
+    several = run("job", "show", "0x00", status=1).stderr
+    assert "found several jobs" in several
+    assert job_id(0x1A) in several
+    assert "found no job" in run("job", "show", "0xff", status=1).stderr
+    assert "expected one, by the beginning of its id" in run("job", "show", "0x%", status=1).stderr
+    assert said(run("job", "show", job_id(0x1A), "-o", "json"))["job"]["job_id"] == job_id(0x1A)
+
+
+def test_retry__one_effect__begins_anew(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    effect = park_one(ledger)
+    assert [row["effect"] for row in said(run("effect", "list", "--state", "parked", "-o", "json"))] == [effect.id]
+    assert [row["id"] for row in said(run("job", "retry", "--effect", str(effect.id), "--yes", "-o", "json"))] == [
+        effect.id
+    ]
+    assert [again.attempts for again in ledger.effects.lease([EffectKind.POLL_SLURM])] == [1]
+    assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
+
+
+def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    for _ in range(3):
+        with ledger.engine.begin() as connection:
+            connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+        effect = ledger.effects.lease([EffectKind.POLL_SLURM], most=1)[0]
+        park(ledger, effect, "no")
+    assert [row["job_id"] for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))] == [job_id(2)]
+    assert len(said(run("job", "retry", "--all", "--yes", "-o", "json"))) == 2
+    assert "found nothing parked" in run("job", "retry", job_id(2), "--yes", status=1).stderr
+    assert "expected one of" in run("job", "retry", status=2).stderr
+
+
+def test_cancel__in_slurm__slurm_ends_it_and_its_word_is_billed(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(1), SlurmRunningObserved()))
+    run("job", "cancel", "slurm:101", "--reason", "the node is taken out", "--yes")
+    assert "cancel" in open_kinds(ledger, 1)
+    assert "cancelled already" in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
+    ledger.record(JobChange(job_id(1), SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=125))))
+    outcome = Outcome(status=ChainStatus.CANCELLED, elapsed_s=125, reason="the node is taken out")
+    assert (job_of(ledger, 1).state, job_of(ledger, 1).outcome) == (State.ENDED, outcome)
+    assert {"report", "notify_customer"} <= open_kinds(ledger, 1)
+    assert "expected CLAIMED" in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
+    assert "cancels the job: the node is taken out" in run("job", "show", job_id(1)).stdout
+
+
+def test_cancel__before_its_submission__ends_and_costs_nothing(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
+
+    ledger.record(JobChange(job_id(1), claim(1)))
+    ledger.record(*(JobChange(job_id(2), event) for event in (claim(2), ScriptFetched("echo", ""), SubmitStarted(10))))
+    run("job", "cancel", job_id(1), "--reason", "broken site", "--yes")
+    assert job_of(ledger, 1).outcome == Outcome(status=ChainStatus.CANCELLED, reason="broken site")
+    assert "found SUBMITTING" in run("job", "cancel", job_id(2), "--reason", "x", "--yes", status=1).stderr
+
+
+def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    run("job", "settle", job_id(1), "--status", "failed", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    job = job_of(ledger, 1)
+    assert (job.state, job.settled_by_operator) == (State.ENDED, True)
+    assert job.outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=420, reason="node burnt down")
+    assert open_kinds(ledger, 1) == {"report", "cancel", "notify_customer"}
+    story = said(run("job", "show", job_id(1), "-o", "json"))["story"]
+    (word,) = [entry for entry in story if entry["what"] == "OperatorClosedJob"]
+    assert word["details"]["outcome"]["reason"] == "node burnt down"
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FAILED, (9, 0))))
+    assert open_kinds(ledger, 1) == {"cancel", "notify_customer"}
+
+
+def test_settle__slurm_took_it_after_all__is_cancelled(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
+
+    events = (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
+    ledger.record(*(JobChange(job_id(1), event) for event in events))
+    run("job", "settle", job_id(1), "--status", "CANCELLED", "--minutes", "0", "--reason", "stuck", "--yes")
+    ledger.record(JobChange(job_id(1), Submitted(SlurmId(9))))
+    assert job_of(ledger, 1).slurm_id == 9
+    assert "cancel" in open_kinds(ledger, 1)
+
+
+def test_settle__not_confirmed__changes_nothing(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    before = job_of(ledger, 1)
+    words = ("job", "settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x")
+    assert "--yes" in run(*words, status=4).stderr
+    assert job_of(ledger, 1) == before
+    run(*words, "--yes")
+    assert job_of(ledger, 1).state is State.ENDED
+
+
+def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(2), claim(2)))
+    settle = ("job", "settle", job_id(1), "--reason", "x", "--yes", "--status")
+    assert "expected at most 10" in run(*settle, "FINISHED", "--minutes", "11", status=1).stderr
+    run(*settle, "RUNNING", "--minutes", "1", status=2)
+    run(*settle, "FINISHED", "--minutes", "-1", status=2)
+    never = run("job", "settle", job_id(2), "--reason", "x", "--yes", "--status", "FAILED", "--minutes", "1", status=1)
+    assert "without a known SLURM id" in never.stderr
+    assert job_of(ledger, 1).state is State.QUEUED
+    run(*settle, "FINISHED", "--minutes", "11", "--force")
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FINISHED, (9, 0))))
+    assert "cannot be settled" in run(*settle, "FAILED", "--minutes", "0", "--force", status=1).stderr
+
+
+def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
+    ledger.record(JobChange(job_id(1), SlurmRunningObserved()), JobChange(job_id(1), SlurmCompleted(ended)))
+    with ledger.engine.begin() as connection:
+        insert = (
+            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
+            " priority_fee_wei, raw, hash, state)"
+            " VALUES ('here', 1, '0x1', 4, 'report FINISHED', :job, 'i', 1, 1, 1, '\\x00', '0xabc', 'SENT')"
+        )
+        connection.execute(text(insert), {"job": job_id(1)})
+    refused = run(
+        "job", "settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x", "--yes", status=1
+    )
+    assert "0xabc" in refused.stderr
+    (transaction,) = said(run("tx", "list", "--open", "-o", "json"))
+    assert (transaction["nonce"], transaction["purpose"]) == (4, "report FINISHED")
+    assert said(run("status", "-o", "json"))["wallet"] == {"address": "0x1", "chain_id": 1, "next_nonce": 5}
+
+
+def test_not_in_slurm__parked_submission__is_made_again(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
+
+    ledger.record(*(JobChange(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    words = ("job", "resubmit", job_id(1), "--reason", "slurmctld.log")
+    assert "0 parked submissions" in run(*words, "--yes", status=1).stderr
+    park_one(ledger, EffectKind.SUBMIT, "its log was written")
+    run(*words, status=4)
+    assert job_of(ledger, 1).state is State.SUBMITTING
+    run(*words, "--yes")
+    assert job_of(ledger, 1).state is State.READY
+    assert open_kinds(ledger, 1) == {"submit"}
+    assert "expected SUBMITTING" in run(*words, "--yes", status=1).stderr
+
+
+def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    witness = park_one(ledger)
+    refused = run("effect", "abandon", str(witness.id), "--reason", "x", "--yes", status=1)
+    assert "stands still" in refused.stderr
+    ledger.record(JobChange(job_id(1), SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1"))))
+    tell = park_one(ledger, EffectKind.NOTIFY_CUSTOMER)
+    run("effect", "abandon", str(tell.id), "--reason", "logger is gone", "--yes")
+    assert open_kinds(ledger, 1) == {"report"}
+    assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
+    whats = [entry["what"] for entry in said(run("job", "show", job_id(1), "-o", "json"))["story"]]
+    assert "OperatorAbandonedEffect" in whats
+
+
+def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    cancel = park_one(ledger, EffectKind.CANCEL)
+    refused = run("effect", "abandon", str(cancel.id), "--reason", "x", "--yes", status=1)
+    assert "SETTLED; expected QUEUED or RUNNING" in refused.stderr
+    assert [row["kind"] for row in said(run("effect", "list", "--state", "parked", "-o", "json"))] == ["cancel"]
+
+
+def test_forget__cancellation_of_what_slurm_may_not_have__is_done(run: Run, ledger: Ledger) -> None:
+    from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
+
+    ledger.record(*(JobChange(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    cancel = park_one(ledger, EffectKind.CANCEL)
+    run("effect", "abandon", str(cancel.id), "--reason", "x", "--yes")
+    assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
+
+
+def test_health__ticks__tell_who_does_not_progress(run: Run, ledger: Ledger) -> None:
+    assert "nothing periodic comes to an end" in run("health", status=1).stdout
+    tick_all(ledger)
+    assert run("health").stdout == "healthy\n"
+    with ledger.engine.begin() as connection:
+        query = "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'claim%'"
+        connection.execute(text(query))
+    (complaint,) = said(run("health", "--json", status=1))["complaints"]
+    assert "claim: last ended 3600 s ago" in complaint
+    assert "queue chain" in complaint
+
+
+def test_health__an_effect_that_nobody_takes__is_told(run: Run, ledger: Ledger) -> None:
+    tick_all(ledger)
+    ledger.record(JobChange(job_id(1), claim(1)))
+    run("health")
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '5 min'"))
+    assert "has been due for 300 s" in run("health", status=1).stdout
+
+
+def test_health__asks_without_what_takes_long_to_import(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> None:
+    """Each of these takes longer to import than the question takes."""
+    tick_all(ledger)
+    code = (
+        "import sys\nfrom supervisor_tasks.cli import main\n"
+        "try:\n    main(['health'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=servers[1], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "healthy\n")
+    assert not {"sqlalchemy", "pydantic", "celery", "structlog", "web3", "typer", "rich"} & set(done.stderr.split())
+
+
+def test_health__defaults__are_those_of_the_settings() -> None:
+    defaults = (Settings.model_fields["cluster_name"].default, Settings.model_fields["chain_poll_s"].default)
+    assert defaults == (health.CLUSTER_NAME, health.CHAIN_POLL_S)
+
+
+def test_health__url_in_a_file__is_read(servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path) -> None:
+    tick_all(ledger)
+    (tmp_path / "url").write_text(servers[1]["DATABASE_URL"] + "\n")
+    environment = {"CLUSTER_NAME": "here", "DATABASE_URL": None, "DATABASE_URL_FILE": str(tmp_path / "url")}
+    assert supervisor("health", env=environment).stdout == "healthy\n"
+    environment["DATABASE_URL_FILE"] = str(tmp_path / "none")
+    assert "DATABASE_URL_FILE: expected a file" in supervisor("health", env=environment).stderr
+
+
+def test_db_upgrade__waits_for_a_database__and_not_for_ever(servers: tuple[Engine, dict[str, str]]) -> None:
+    begun_s = time.monotonic()
+    gone = {"DATABASE_URL": "postgresql://user@127.0.0.1:1/none"}
+    result = supervisor("db", "upgrade", "--wait-s", "1.5", env=gone)
+    assert (result.exit_code, time.monotonic() - begun_s > 1.5) == (3, True)
+    assert "the ledger's database" in result.stderr
+    assert supervisor("db", "upgrade", "--wait-s", "600", env=servers[1]).exit_code == 0
+
+
+def test_no_database__is_told_in_a_line() -> None:
+    gone = {"DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none", "CLUSTER_NAME": "here"}
+    where = "here@127.0.0.1:1/none\n"
+    cases = {("status",): (3, where), ("effect", "list", "-o", "json"): (3, where), ("health",): (1, "")}
+    for words, (status, told_first) in cases.items():
+        result = supervisor(*words, env=gone)
+        assert result.exit_code == status
+        assert result.stderr.startswith(f"{told_first}Error: the ledger's database:")
+        assert "try again" in result.stderr
+        assert "sesame" not in result.output
+
+
+def test_database__without_tables_or_rights__says_which(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> None:
+    _, environment = servers
+    with ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in ("DROP DATABASE IF EXISTS bare", "CREATE DATABASE bare", "DROP ROLE IF EXISTS stranger"):
+            connection.execute(text(statement))
+        connection.execute(text("CREATE ROLE stranger LOGIN"))
+    url = environment["DATABASE_URL"]
+    bare_url = make_url(url).set(database="bare").render_as_string(hide_password=False)
+    bare = supervisor("job", "list", env=environment | {"DATABASE_URL": bare_url})
+    stranger = supervisor("job", "list", env=environment | {"DATABASE_URL": url.replace("//postgres@", "//stranger@")})
+    assert (bare.exit_code, stranger.exit_code) == (1, 1)
+    assert bare.stderr.partition("\n")[2] == (
+        'Error: found other tables than expected (relation "jobs" does not exist): `supervisor db upgrade` first\n'
+    )
+    assert (
+        stranger.stderr.partition("\n")[2]
+        == "Error: the ledger's database: permission denied for table periodic_runs\n"
+    )
+
+
+def test_help__without_any_setting__is_shown() -> None:
+    assert "--effect" in supervisor("job", "retry", "--help", env={}).output
+
+
+def test_metrics__as_a_process__answer_a_scrape(
+    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    bring_to_queued(ledger, 1)
+    park_one(ledger)
+    tick_all(ledger)
+    Registrations(ledger.facts).learn_standing(RegistrationStatus.WAITING)
+    begun = ledger.sweeps.begin("blind")
+    ledger.sweeps.keep(begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {})
+    _, environment = servers
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with urllib.request.urlopen(url, timeout=deadline(30)) as answer:  # noqa: S310
+                lines = answer.read().decode().splitlines()
+        finally:
+            process.terminate()
+    for line in (
+        'supervisor_ledger_up{cluster="here"} 1.0',
+        'supervisor_healthy{cluster="here"} 1.0',
+        'supervisor_claims_paused{cluster="here"} 0.0',
+        'supervisor_provider_standing{cluster="here",standing="waiting"} 1.0',
+        'supervisor_provider_standing{cluster="here",standing="approved"} 0.0',
+        'supervisor_jobs{cluster="here",state="QUEUED"} 1.0',
+        'supervisor_jobs{cluster="here",state="RUNNING"} 0.0',
+        'supervisor_jobs_claimed_total{cluster="here"} 1.0',
+        'supervisor_effects{cluster="here",kind="poll_slurm",state="parked"} 1.0',
+        'supervisor_alarm{alarm="effect_parked",cluster="here"} 1.0',
+        'supervisor_alarm{alarm="slurm_not_answering",cluster="here"} 0.0',
+    ):
+        assert line in lines
+    unseen = next(line for line in lines if line.startswith("supervisor_sweep_unseen_timestamp_seconds{"))
+    assert float(unseen.split()[-1]) == pytest.approx(begun.at.timestamp() - 90)
+    assert any(line.startswith("supervisor_build_info{") and 'process="metrics"' in line for line in lines)
+
+
+def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledger) -> None:
+    other = Ledger(ledger.engine, "there", lambda _: None)
+    other.record(JobChange(JobId(job_id(5)), claim(5)))
+    assert said(run("job", "list", "-o", "json")) == []
+    assert "found no job" in run("job", "show", job_id(5), status=1).stderr
+
+
+def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
+    sweeps, facts = Sweeps(ledger.engine, "here"), Facts(ledger.engine, "here")
+    assert "expected one" in run("sweep", "run", "--yes", "--wait-s", "0", status=1).stderr
+    with ThreadPoolExecutor(1) as pool:
+
+        def sweep_when_asked() -> None:
+            wait_until(lambda: facts.get(SWEEP_REQUESTED) is not None, "somebody to ask", 60.0)
+            sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
+
+        facts.clear(SWEEP_REQUESTED)  # what the first command asked for
+        swept = pool.submit(sweep_when_asked)
+        report = said(run("sweep", "run", "--yes", "-o", "json"))["report"]
+        swept.result()
+    assert report["lost_completions"] == 3
+    assert len(said(run("sweep", "list", "-o", "json"))) == 1
+    assert "\\x1b[2J" in run("sweep", "show").stdout
+    assert "ended" in run("status").stdout
+
+
+def test_forget_reporter__nobody_waits_for_it_any_more(run: Run, ledger: Ledger) -> None:
+    with ledger.engine.begin() as connection:
+        record_heartbeats(connection, "here", [CALLBACKS, REPORTER])
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'")
+        )
+    assert set(missing_sources(ledger.ticks.ages_s())) == {REPORTER}
+    run("reporter", "disable", status=4)
+    run("reporter", "disable", "--yes")
+    assert missing_sources(ledger.ticks.ages_s()) == {}
+
+
+def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, ledger: Ledger) -> None:
+    assert "expected one that is held" in run("job", "mark-lost", "--yes", status=1).stderr
+    held, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
+    ledger.sweeps.keep(ledger.sweeps.begin(""), {"held": {held: 101, other: 102}, "again_s": 900.0}, {})
+    run("job", "mark-lost", held, status=4)
+    assert job_of(ledger, 1).state is State.QUEUED
+    assert held in run("job", "mark-lost", held, "--yes").stdout
+    assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (ChainStatus.PANICKED, State.QUEUED)
+    run("job", "mark-lost", held, "--yes", status=1)
+
+
+def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(run: Run, ledger: Ledger) -> None:
+    assert "none is kept yet" in run("chain", "rewind", "--to-block", "0", "--yes", status=1).stderr
+    with ledger.engine.begin() as connection:
+        Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
+    assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
+    assert ledger.facts.read(REWIND) is None
+    run("chain", "rewind", "--to-block", "70", "--yes")
+    asked = ledger.facts.read(REWIND)
+    assert asked is not None
+    assert asked.value == 70
+
+
+def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_asked_for(
+    run: Run, ledger: Ledger
+) -> None:
+    mark = b"\x0a" * 8
+    ledger.others.keep([OthersClaim(mark, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
+    assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("job", "adopt", "00", "--yes", status=1).stderr
+    refused = run("job", "adopt", mark.hex(), "--yes", status=1)  # the chain of these settings is nowhere
+    assert "the chain cannot be looked at" in refused.stderr
+    assert "expected no sign of life" in refused.stderr
+    run("job", "adopt", mark.hex(), "--yes-it-is-dead", status=4)
+    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (set(), None)
+    run("job", "adopt", f"0x{mark.hex().upper()}", "--yes", "--yes-it-is-dead")
+    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({mark}, True)
+    run("job", "adopt", mark.hex(), "--yes", status=1)
+
+
+# --- which ledger, and who changed it ----------------------------------------------------------------------------------
+
+
+def test_every_command__says_first_which_ledger_it_speaks_to(
+    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    url = make_url(servers[1]["DATABASE_URL"])
+    for words in (["status"], ["job", "list", "-o", "json"], ["claims", "pause", "--yes"], ["db", "status"]):
+        assert run(*words).stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}"
+
+
+def test_unknown_cluster__is_refused_with_those_that_are_known(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    bring_to_queued(Ledger(ledger.engine, "there", lambda _: None), 1)
+    mistyped = servers[1] | {"CLUSTER_NAME": "her"}
+    for words in (["status"], ["claims", "pause", "--yes"], ["job", "list"], ["log"]):
+        refused = supervisor(*words, env=mistyped)
+        assert refused.exit_code == 1
+        assert "found 'her'; expected a cluster that this ledger knows (here, there)" in refused.stderr
+    assert not Ledger(ledger.engine, "her", lambda _: None).switches.is_set(Switch.CLAIMING_PAUSED)
+    listed = supervisor("cluster", "list", "-o", "name", env=mistyped)
+    assert (listed.exit_code, listed.stdout.split()) == (0, ["here", "there"])
+
+
+def test_no_database_url__nothing_is_started_and_no_folder_made(tmp_path: Path) -> None:
+    nowhere = {"DATABASE_URL": None, "DATABASE_URL_FILE": None, "STATE_DIR": str(tmp_path / "state")}
+    for words, status in ((["status"], 2), (["claims", "pause", "--yes"], 2), (["db", "upgrade"], 2), (["health"], 1)):
+        result = supervisor(*words, env=nowhere)
+        assert (result.exit_code, "DATABASE_URL: found nothing" in result.stderr) == (status, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_change__is_in_the_log_with_operator_reason_and_outcome(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    run("claims", "pause", "--reason", "maintenance", "--yes")
+    run("claims", "resume", status=4)
+    run("job", "settle", job_id(1), "--status", "FAILED", "--minutes", "3", "--reason", "burnt", "--yes")
+    settled, paused = said(run("log", "-o", "json"))
+    assert (paused["command"], paused["reason"], paused["outcome"]) == ("claims pause", "maintenance", "done")
+    assert paused["operator"] == operator()
+    assert "1 job under way" in paused["change"]
+    assert (settled["command"], settled["subject"], settled["reason"]) == ("job settle", job_id(1), "burnt")
+    assert "the customer pays 3 minutes" in settled["change"]
+    assert len(said(run("log", "--since", "1h", "--limit", "1", "-o", "json"))) == 1
+    assert "expected an age" in run("log", "--since", "yesterday", status=2).stderr
+
+
+def test_change__that_fails__is_in_the_log_with_the_error(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    desk = CliContext()
+    desk.__dict__["settings"] = load(environment=servers[1])
+    with pytest.raises(RuntimeError), desk.change("claims pause", "claims", "nothing", yes=True):
+        raise RuntimeError("a reason")
+    desk.close()
+    (entry,) = OperatorLog(ledger.engine, "here").last(10)
+    assert entry["outcome"] == "RuntimeError: a reason"
+
+
+@pytest.mark.parametrize(("typed", "status", "paused"), [("n\n", 4, False), ("y\n", 0, True)])
+def test_change__at_a_terminal__is_asked_about(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]], typed: str, status: int, paused: bool
+) -> None:
+    bring_to_queued(ledger, 1)
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "claims", "pause"]
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as terminal:
+        terminal.write(typed.encode())
+        done = subprocess.run(argv, cwd=REPOSITORY, env=servers[1], stdin=theirs, capture_output=True, text=True)
+    os.close(theirs)
+    assert done.returncode == status, done.stderr
+    assert "1 job under way will go on." in done.stderr
+    assert "Go on? [y/N]" in done.stderr
+    assert ledger.switches.is_set(Switch.CLAIMING_PAUSED) is paused
+
+
+def test_job__by_slurm_id_or_customer__is_found(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    for name in ("slurm:101", f"customer:0x{'2' * 40}", "customer:0x22", job_id(1)):
+        assert run("job", "show", name, "-o", "name").stdout.split() == [job_id(1)]
+    for name in ("slurm:102", "slurm:", "slurm:0x1", "customer:0x23", "witness:1", "slurm:99999999999999999999"):
+        assert "found no job" in run("job", "show", name, status=1).stderr
+    bring_to_queued(ledger, 2)
+    assert "found several jobs" in run("job", "show", "customer:0x22", status=1).stderr
+
+
+def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    ledger.record(JobChange(job_id(4), claim(4)))
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET created_at = now() - interval '3 h' WHERE slurm_id = 102"))
+        connection.execute(text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 103"))
+
+    def listed(*words: str) -> list[str]:
+        return run("job", "list", "-o", "name", *words).stdout.split()
+
+    assert set(listed()) == {job_id(number) for number in (1, 2, 3, 4)}
+    assert listed("--sort", "slurm")[:3] == [job_id(3), job_id(2), job_id(1)]
+    assert set(listed("--since", "1h")) == {job_id(1), job_id(3), job_id(4)}
+    assert listed("--customer", "0x55") == [job_id(3)]
+    assert listed("--state", "CLAIMED", "--state", "settled") == [job_id(4)]
+    assert len(listed("--limit", "2")) == 2
+    assert "expected an address" in run("job", "list", "--customer", "0x%", status=2).stderr
+
+
+def test_submissions__paused_by_an_operator__are_resumed_and_what_the_fleet_holds_is_not(
+    run: Run, ledger: Ledger
+) -> None:
+    bring_to_queued(ledger, 1)
+    assert "1 job in SLURM will go on" in run("submissions", "pause", "--reason", "upgrade", "--yes").stderr
+    assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
+    run("submissions", "resume", "--yes")
+    assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+    ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "SLURM has forgotten")
+    ledger.alarms.on(AlarmName.SLURM_STATE_LOST)
+    assert "cluster accept" in run("submissions", "resume", "--yes", status=1).stderr
+    run("cluster", "accept", "--yes")
+    assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+
+
+def test_tx_show__by_number_or_hash__has_all_signatures(run: Run, ledger: Ledger) -> None:
+    with ledger.engine.begin() as connection:
+        row = connection.scalar(
+            text(
+                "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei,"
+                " priority_fee_wei, raw, hash, state) VALUES ('here', 1, '0x1', 4, 'claim', 'i', 1, 1, 1, '\\x00', '0xbeef',"
+                " 'SENT') RETURNING id"
+            )
+        )
+        for tx_hash in ("0xabcd", "0xbeef"):
+            insert = (
+                "INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)"
+                " VALUES (:hash, :row, '\\x00', 1, 1, 1)"
+            )
+            connection.execute(text(insert), {"hash": tx_hash, "row": row})
+    for name in ("0xab", "0xbeef", str(row)):
+        found = said(run("tx", "show", name, "-o", "json"))
+        assert {one["hash"] for one in found["signatures"]} == {"0xabcd", "0xbeef"}
+    assert "0xabcd" in run("tx", "show", "0xbe").stdout
+    for name in ("0x", "0xcc", "nonsense", "9" * 30):
+        assert "found no transaction" in run("tx", "show", name, status=1).stderr
+
+
+def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None:
+    query = """
+        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei,
+            raw, hash, state, created_at)
+        VALUES ('here', 1, '0x1', :n, 'claim', :intent, 1, 1, 1, '', :intent, :state, now() - CAST(:age AS interval))"""
+    rows = [(1, "MINED", "3 hours"), (2, "MINED", "1 minute"), (3, "SENT", "1 minute")]
+    with ledger.engine.begin() as connection:
+        for n, state, age in rows:
+            connection.execute(text(query), {"n": n, "intent": f"claim:{n}", "state": state, "age": age})
+    for words, nonces in (
+        ((), [3, 2, 1]),
+        (("--state", "mined"), [2, 1]),
+        (("--since", "1h"), [3, 2]),
+        (("--open", "--since", "1h"), [3]),
+    ):
+        assert [row["nonce"] for row in said(run("tx", "list", *words, "-o", "json"))] == nonces, words
+
+
+def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(run: Run, ledger: Ledger) -> None:
+    with ledger.engine.begin() as connection:
+        insert = (
+            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei,"
+            " priority_fee_wei, raw, hash, state) VALUES ('here', 1, '0x1', :nonce, 'claim', :hash, 1, 1, 1, '\\x00',"
+            " :hash, :state) RETURNING id"
+        )
+        rows = [("SENT", 4), ("SIGNED", 5), ("MINED", 3)]
+        sent, signed, mined = (
+            connection.scalar(text(insert), {"nonce": nonce, "hash": f"0x{nonce}", "state": state})
+            for state, nonce in rows
+        )
+    assert "signed again for a higher fee than 1 wei per gas" in run("tx", "bump", str(sent), "--yes").stderr
+    assert "1 later ones wait behind it" in run("tx", "cancel", str(sent), "--yes").stderr
+    run("tx", "bump", str(signed), "--yes")
+    run("tx", "bump", str(signed), status=4)
+    assert ledger.facts.get(TRANSACTION_REQUESTS) == {str(sent): "cancel", str(signed): "bump"}
+    assert "found MINED; expected SIGNED or SENT" in run("tx", "cancel", str(mined), "--yes", status=1).stderr
+
+
+def test_db_status__tells_the_revisions(run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]) -> None:
+    assert "as this version expects" in run("db", "status").stdout
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    try:
+        assert "found the ledger's tables at 0016; expected" in run("db", "status", status=1).stderr
+    finally:
+        with ledger.engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": newest_revision()})
+
+
+def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", "list", "--watch", "0.2", "-o", "name"]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=servers[1], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        bring_to_queued(ledger, 1)
+        assert process.stdout.readline() == f"{job_id(1)}\n"
+        assert process.stdout.readline() == f"{job_id(1)}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(deadline(30)) == 130
+
+
+def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    bring_to_queued(ledger, 1)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
+    environment = servers[1] | {"TERM": "xterm"}
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        screen = Screen(ours)
+        try:
+            screen.wait_for("jobs: all that are not settled", "0x00000000", "QUEUED", "q quit")
+            screen.press("\r", "what happened", "submitted as 101", "what comes next")
+            screen.press("b", "jobs: all that are not settled")
+            screen.press("f", "jobs: CLAIMED", "jobs: none")
+            screen.press("p", "Pause or resume claims? y/n")
+            screen.press("y", "paused by an operator")
+            os.write(ours, b"q")
+            assert process.wait(deadline(30)) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+    assert ledger.switches.is_set(Switch.CLAIMING_PAUSED)
+    assert [entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)] == ["claims pause"]
+
+
+def test_top__without_a_terminal__is_refused(run: Run) -> None:
+    assert "status --watch" in run("top", status=2).stderr
+
+
+class Screen:
+    """What a program has written to its terminal since the last key."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._shown = ""
+
+    def press(self, key: str, *expected: str) -> None:
+        self._shown = ""
+        os.write(self._terminal, key.encode())
+        self.wait_for(*expected)
+
+    def wait_for(self, *expected: str) -> None:
+        until_s = time.monotonic() + deadline(30)
+        while not all(words in self._shown for words in expected):
+            assert time.monotonic() < until_s, self._shown[-3000:]
+            if select.select([self._terminal], [], [], 0.5)[0]:
+                self._shown += os.read(self._terminal, 65536).decode(errors="replace")
+
+
+WALLET = "0x" + "a" * 40
+
+
+def left_by_a_fleet(ledger: Ledger, seconds_ago: int) -> None:
+    ledger.wallets.hold(1, WALLET, shared=False)
+    with ledger.engine.begin() as connection:
+        aged = "UPDATE periodic_runs SET succeeded_at = now() - :seconds * interval '1 second'"
+        connection.execute(text(aged), {"seconds": seconds_ago})
+
+
+def test_cluster_release_wallet__its_fleet_is_gone__another_cluster_may_have_it(run: Run, ledger: Ledger) -> None:
+    left_by_a_fleet(ledger, 61)
+    assert WALLET in run("cluster", "show").stdout
+    run("cluster", "release-wallet", "--yes", "--reason", "renamed")
+    assert ledger.wallets.held() is None
+    Ledger(ledger.engine, "there", lambda _: None).wallets.hold(1, WALLET, shared=False)
+
+
+def test_cluster_release_wallet__its_fleet_is_at_work__is_refused(run: Run, ledger: Ledger) -> None:
+    left_by_a_fleet(ledger, 5)
+    refused = run("cluster", "release-wallet", "--yes", status=1)
+    assert "at work 5 s ago; expected none for 60 s: stop its workers and beat first" in refused.output
+    assert ledger.wallets.held() is not None
+
+
+def test_cluster_release_wallet__it_holds_none__is_told(run: Run) -> None:
+    assert "there is nothing to release" in run("cluster", "release-wallet", "--yes", status=1).output

@@ -1,0 +1,213 @@
+"""`supervisor earnings` and a job's bill, against the contract's own transfers on a real chain, to the wei."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes
+from devgrid.state_folder import private_processes
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.events import OperatorClosedJob
+from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter, Per
+from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.transactions import TRANSFER
+from supervisor_tasks.provider.offer import Offer, Prices
+from supervisor_tasks.wallet.wallet import Write
+from tests.support.commands import Result, supervisor
+from tests.support.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, scheduled_jobs
+
+ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
+    "finished": (Outcome(status=ChainStatus.FINISHED, elapsed_s=185), 3),
+    "failed": (Outcome(status=ChainStatus.FAILED, elapsed_s=119, exit_status=256), 1),
+    "at once": (Outcome(status=ChainStatus.FINISHED, elapsed_s=59), 0),
+    "panicked": (Outcome(status=ChainStatus.PANICKED, elapsed_s=600, reason="lost"), 0),
+    "too long": (Outcome(status=ChainStatus.FINISHED, elapsed_s=60 * 10**6), 10**6),  # more than is locked
+}
+
+PRICES = ChainPrices(8_500_000_000_000_000_001, 950_000_000_000_000_003, 80_000_000_000_007)  # no wei is lost unseen
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return start_chain(processes)
+
+
+@pytest.fixture(scope="module")
+def engine(processes: Processes) -> Iterator[Engine]:
+    with databases(processes, "here") as (engine,):
+        empty(engine)
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], PRICES)
+    return account
+
+
+@pytest.fixture(scope="module")
+def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
+    """Jobs that were claimed, reported and paid; the chain is asked from here on."""
+    fleet = Fleet.of(chain, provider, engine)
+    scan(fleet.site)
+    jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
+    sent(fleet, *claims(len(ENDS)))
+    sent(fleet, Write("wrong", "report RUNNING", "0x1f92a63f" + "00" * 32, gas=GAS))  # reverts; its gas is paid
+    scan(fleet.site)
+    ledger = fleet.site.ledger
+    ledger.record(*(JobChange(jobs[name], OperatorClosedJob(outcome)) for name, (outcome, _) in ENDS.items()))
+    report(fleet.site)
+    while fleet.follow():
+        pass
+    prices = asdict(PRICES)
+    offer = Offer((), Prices(*(prices[f"{what}_wei_per_min"] for what in ("gpu", "cpu", "mem"))), ())
+    Registrations(ledger.facts).tell({"registered": offer.plain()})
+    return jobs
+
+
+def sent(fleet: Fleet, *writes: Write) -> None:
+    fleet.wallet.send(writes)
+    while fleet.follow():
+        pass
+
+
+def transfers(chain: Chain, provider: Account) -> dict[str, int]:
+    """What the contract has paid the provider, by the token's own events: the amount of each transaction."""
+    topics = [TRANSFER, *(f"0x{address[2:]:0>64}" for address in (chain.addresses.metascheduler, provider.address))]
+    query = {"address": chain.addresses.credit, "topics": topics, "fromBlock": "0x0"}
+    return {log["transactionHash"]: int(log["data"], 16) for log in chain.rpc.call("eth_getLogs", query)}
+
+
+def command(engine: Engine, *words: str, status: int = 0) -> Result:
+    url = engine.url.render_as_string(hide_password=False)
+    result = supervisor(*words, env={"DATABASE_URL": url, "CLUSTER_NAME": "here"})
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def test_total__of_mined_reports__is_what_the_contract_transferred(
+    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    found = Earnings(engine, "here")
+    paid = transfers(chain, provider)
+    everything = EarningsFilter()
+    assert sum(paid.values()) > 0
+    assert found.total(everything).earned_wei == sum(paid.values()) == chain.credit_balance(provider.address)
+    for per in Per:
+        rows = found.rows(per, everything, None)
+        assert sum(row.earned_wei for row in rows) == sum(paid.values()), per
+        assert sum(row.fees_wei for row in rows) == found.total(everything).fees_wei, per
+        assert sum(row.minutes for row in rows) == sum(minutes for _, minutes in ENDS.values()), per
+        assert sum(row.jobs for row in rows) == len(ENDS), per
+
+
+def test_total__fees__are_what_the_wallet_spent(
+    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    fleet = Fleet.of(chain, provider, engine)
+    hashes = [tx_hash for (tx_hash,) in fleet.rows("hash")]
+    receipts = chain.receipts(hashes)
+    spent = sum(int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16) for receipt in receipts)
+    assert any(receipt["status"] == "0x0" for receipt in receipts)
+    assert Earnings(engine, "here").total(EarningsFilter()).fees_wei == spent
+
+
+def test_job__bill_and_payment__are_as_the_contract_computed_them(
+    chain: Chain, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    for name, (_, minutes) in ENDS.items():
+        document = json.loads(command(engine, "job", "show", earned[name], "-o", "json").stdout)["bill"]
+        final = chain.job(earned[name]).final_cost_wei
+        assert document["minutes"] == minutes, name
+        assert int(document["credits_wei"]) == final, name
+        locked = name == "too long"
+        assert (int(document["bill_wei"]) == final) is not locked, name
+        shown = command(engine, "earnings", "--job", earned[name]).stdout
+        assert ("not as billed" in shown) is locked, name
+        assert f"{minutes} min x (1 CPUs x 0.950000000000000003 + 100 MB x 0.000080000000000007)" in shown, name
+
+
+def test_job__its_claim__is_among_what_its_gas_cost(
+    chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
+) -> None:
+    fleet, found = Fleet.of(chain, provider, engine), Earnings(engine, "here")
+    rows = {row.name: row for row in found.rows(Per.JOB, EarningsFilter(), None)}
+    for job_id in earned.values():
+        key = fleet.site.ledger.jobs([job_id])[job_id].claim_key.partition(":")[0]
+        (receipt,) = chain.receipts([key])
+        claim = int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
+        reports = [
+            used * price for of_job, used, price in fleet.rows("job_id, gas_used, gas_price_wei") if of_job == job_id
+        ]
+        assert rows[job_id].fees_wei == claim + sum(reports)
+        assert found.total(EarningsFilter(job_id)).fees_wei == rows[job_id].fees_wei
+
+
+def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
+    provider: Account, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    Facts(engine, "here").set(BALANCE, Balance(provider.address, 12 * 10**17))
+    document = json.loads(command(engine, "status", "-o", "json").stdout)
+    latest = Earnings(engine, "here").rows(Per.DAY, EarningsFilter(), 1)[0]
+    assert document["earned_today_wei"] == str(latest.earned_wei)
+    assert document["balance_wei"] == str(12 * 10**17)
+    shown = command(engine, "status").stdout
+    assert "holds 1.2 for gas" in shown
+    assert "credits with 3 jobs" in shown  # those that were paid
+
+
+def test_csv__read_again__has_every_wei(
+    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+) -> None:
+    shown = command(engine, "earnings", "--per", "job", "--csv").stdout
+    rows = list(csv.DictReader(io.StringIO(shown)))
+    assert {row["job"] for row in rows} == {*earned.values(), "(no job)"}
+    assert sum(int(row["credits_wei"]) for row in rows) == sum(transfers(chain, provider).values())
+    by_id = {row["job"]: row for row in rows}
+    assert by_id[earned["failed"]]["outcome"] == "FAILED"
+    assert by_id[earned["failed"]]["minutes"] == "1"
+
+
+def test_table__filters_and_total__are_of_the_same_jobs(engine: Engine, earned: dict[str, JobId]) -> None:
+    customer = CUSTOMERS[earned["failed"]].address
+    (row,) = json.loads(
+        command(engine, "earnings", "--per", "customer", "--customer", customer[:8], "-o", "json").stdout
+    )
+    assert row["customer"] == customer
+    assert row["jobs"] == len(ENDS)
+    assert f"{len(ENDS)} jobs, 1000004 minutes" in command(engine, "earnings", "--customer", customer).stdout
+    assert command(engine, "earnings", "--customer", "0x" + "9" * 40).stdout.startswith("earnings: none")
+    assert "expected an address" in command(engine, "earnings", "--customer", "alice", status=2).stderr
+
+
+def test_plot__in_the_terminal_and_as_svg(engine: Engine, earned: dict[str, JobId], tmp_path: Path) -> None:
+    file = tmp_path / "earnings.svg"
+    shown = command(engine, "earnings", "--per", "month", "--plot", "--svg", str(file)).stdout
+    assert "█" in shown
+    assert f"{file}: 1 month" in shown
+    text = " ".join(ET.fromstring(file.read_text()).itertext())  # noqa: S314  made here
+    assert "Credits of here per month" in text
+    assert "xlink:href=" not in file.read_text()
+    refused = command(engine, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1).stderr
+    assert "found no earnings to draw" in refused

@@ -1,0 +1,147 @@
+"""`supervisor doctor` where nothing answers: it is done within 10 s, names each thing and what mends it."""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from devgrid import REPOSITORY
+from devgrid.machine import deadline
+from supervisor_tasks.doctor.model import Level
+from tests.support.commands import supervisor
+
+LONGEST_S = 10.0
+PASSWORD = "not-to-be-shown"
+SILENT = "silent"  # takes connections and says nothing; the other one refuses them
+SERVERS = {
+    "database",
+    "broker",
+    "contract",
+    "SSH host key",
+    "SSH login of the admin",
+    "job definition service",
+    "LDAP",
+    "callbacks",
+    "TLS of the job definition service",
+    "TLS of the directory",
+    "TLS of the broker",
+    "TLS of the callbacks",
+}
+
+
+@pytest.fixture(params=[SILENT, "refusing"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A port of this machine behind which nothing answers."""
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        if request.param == SILENT:
+            server.listen(128)
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
+    """The settings of a whole fleet, all of whose servers are behind that port."""
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    for name in ("cert.pem", "key.pem", "known_hosts"):
+        (tmp_path / name).touch()
+    here = f"127.0.0.1:{port}"
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "STATE_DIR": str(tmp_path / "state"),
+        "CLUSTER_NAME": "here",
+        "DATABASE_URL": f"postgresql://someone:{PASSWORD}@{here}/ledger",
+        "BROKER_URL": f"rediss://:{PASSWORD}@{here}/0",
+        "ETH_PRIVATE_KEY": "0x" + "1" * 64,
+        "METASCHEDULER_ENDPOINT_RPC": f"https://{here}/one,https://{here}/two",
+        "METASCHEDULER_ENDPOINT_WS": f"wss://{here}",
+        "SBATCH_ENDPOINT": here,
+        "SLURM_SSH_ADDRESS": here,
+        "SLURM_SSH_ADMIN_USER": "root",
+        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(key).decode(),
+        "SLURM_SSH_KNOWN_HOSTS": str(tmp_path / "known_hosts"),
+        "SLURM_SUBMIT_KEY": "a" * 64,
+        "LDAP_URL": f"ldaps://{here}",
+        "LDAP_BIND_DN": "cn=admin",
+        "LDAP_BIND_PASSWORD": PASSWORD,
+        "PUBLIC_ADDRESS": here,
+        "TLS_ENABLE": "true",
+        "TLS_CERT": str(tmp_path / "cert.pem"),
+        "TLS_KEY": str(tmp_path / "key.pem"),
+    }
+
+
+def doctor(
+    environment: Mapping[str, str], flower_port: int, *words: str
+) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Run the command in a process of its own; how long that took, with its start."""
+    argv = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "doctor",
+        "--flower",
+        f"http://127.0.0.1:{flower_port}",
+        *words,
+    ]
+    begun_s = time.monotonic()
+    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    return time.monotonic() - begun_s, done
+
+
+def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping[str, str], port: int) -> None:
+    took_s, done = doctor(environment, port, "--json")
+    assert took_s < deadline(LONGEST_S)
+    assert done.returncode == 1, done.stderr
+    found = {row["name"]: row for row in json.loads(done.stdout)}
+    red = {name for name, row in found.items() if row["level"] == Level.RED}
+    assert red >= SERVERS
+    assert {name for name in red if name.startswith("RPC endpoint ")} == {
+        name for name in found if "endpoint http" in name
+    }
+    assert found["Flower"]["level"] == Level.YELLOW
+    assert [row["level"] for name, row in found.items() if name.startswith("WebSocket endpoint ")] == [Level.YELLOW]
+    assert {name for name in red if name.startswith("TLS of the RPC endpoints")}
+    assert all(found[name]["mend"] for name in red)
+    assert found["migrations"]["level"] == found["sbatch"]["level"] == found["wallet"]["level"] == Level.SKIPPED
+    assert not [row for row in found.values() if row["level"] == Level.GREEN and not row["name"].startswith("settings")]
+    assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_doctor__as_a_table__prints_nothing_beside_it(environment: Mapping[str, str], port: int) -> None:
+    _, done = doctor(environment, port)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("red ")
+    assert any(line.strip().startswith("mend: ") for line in lines)
+    assert " red" in lines[-1]
+
+
+def test_config_check__servers_are_away__is_status_1_and_wrong_form_2(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    good = supervisor("config", "check", "beat", "--form-only", env=environment)
+    assert good.exit_code == 0, good.output
+    tried = supervisor("config", "check", "beat", "-o", "json", env=environment)
+    assert tried.exit_code == 1
+    assert {row["name"]: row["level"] for row in json.loads(tried.stdout)} == {
+        "database": "red",
+        "migrations": "not tried",
+        "broker": "red",
+    }
+    bad = supervisor("config", "check", "beat", env={**environment, "CHAIN_ID": "x"})
+    assert bad.exit_code == 2
+    assert "CHAIN_ID: found 'x'" in bad.stderr

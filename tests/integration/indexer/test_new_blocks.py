@@ -1,0 +1,222 @@
+"""New blocks wake claim and scan: real nodes, a network that cuts and falls silent, and polling that takes over."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from sqlalchemy import Engine, event
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import ANVIL, start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.indexer.new_blocks import NewBlocks
+from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.tick_names import finished_key
+from tests.support.wallets import Fleet, databases, empty, scheduled_jobs
+
+PATIENCE_S = 10.0
+NEVER_S = 600.0  # between two looks: only what was announced can have been the cause
+OFTEN_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database(processes: Processes) -> Iterator[Engine]:
+    with databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    empty(database)
+    return database
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return start_chain(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    return account
+
+
+@pytest.fixture
+def fleet(chain: Chain, provider: Account, engine: Engine) -> Fleet:
+    return Fleet.of(chain, provider, engine)
+
+
+@pytest.fixture
+def proxy(chain: Chain) -> Iterator[Proxy]:
+    with Proxy.start(chain.rpc_url.removeprefix("http://")) as proxy:
+        yield proxy
+
+
+Entries = list[dict[str, object]]
+
+
+@pytest.fixture
+def logged() -> Iterator[Entries]:
+    with structlog.testing.capture_logs() as entries:
+        yield entries  # type: ignore[misc]
+
+
+class Woken:
+    """Which tasks were woken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.tasks: list[str] = []
+
+    def __call__(self, task: str) -> None:
+        with self._lock:
+            self.tasks.append(task)
+
+
+@contextmanager
+def watching(fleet: Fleet, poll_s: float, url: str | None) -> Iterator[tuple[NewBlocks, Woken]]:
+    woken = Woken()
+    new_blocks = NewBlocks(fleet.site, poll_s, woken, url)
+    new_blocks.start()
+    try:
+        yield new_blocks, woken
+    finally:
+        new_blocks.close()
+
+
+def told(logged: Entries) -> list[object]:
+    names = ("new_blocks_polled", "new_blocks_announced")
+    return [entry["event"] for entry in logged if entry["event"] in names]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what, PATIENCE_S, 0.02)
+
+
+def relied_on(fleet: Fleet, chain: Chain) -> None:
+    """Blocks are mined until their announcements are relied on."""
+
+    def live() -> bool:
+        chain.mine()
+        return fleet.site.chain.heads.live
+
+    until(live, "announcements to be relied on")
+
+
+def test_no_subscription__a_poll_finds_what_is_to_be_claimed(fleet: Fleet, chain: Chain, provider: Account) -> None:
+    with watching(fleet, OFTEN_S, None) as (_, woken):
+        until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
+        assert woken.tasks == []
+        scheduled_jobs(chain, provider, 1)
+        until(lambda: "claim" in woken.tasks, "the claim to be woken")
+
+
+def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: Fleet, engine: Engine) -> None:
+    look(fleet.site)  # leaves its ticks, and what the contract permits
+    statements = list[str]()
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    assert not look(fleet.site)
+    asked = [statement for statement in statements if "INTO periodic_runs" not in statement]  # a tick a second
+    assert len(asked) == 3, asked  # for the alarms, what is open, the facts
+
+
+def test_alarm_that_is_on__is_over_at_the_next_look(fleet: Fleet) -> None:
+    look(fleet.site)
+    fleet.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
+    look(fleet.site)
+    assert fleet.site.ledger.alarms.all() == []
+
+
+def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
+    fleet: Fleet, chain: Chain, provider: Account, proxy: Proxy
+) -> None:
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
+        relied_on(fleet, chain)
+        scheduled_jobs(chain, provider, 1)
+        until(lambda: "claim" in woken.tasks, "the claim to be woken")
+
+
+def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
+    fleet: Fleet, chain: Chain, provider: Account, proxy: Proxy
+) -> None:
+    other = chain.new_account()
+    chain.register_provider(other, [ChainNode(2, 32, 64_000)], ChainPrices())
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
+        relied_on(fleet, chain)
+        scheduled_jobs(chain, other, 1)
+        chain.send(other, "MetaScheduler", "claimNextJob")
+        relied_on(fleet, chain)
+        assert "scan" not in woken.tasks  # another provider's
+        scheduled_jobs(chain, provider, 1)
+        chain.send(provider, "MetaScheduler", "claimNextJob")
+        until(lambda: "scan" in woken.tasks, "the scan to be woken")
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_TO_CLIENT])
+def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_way(
+    fleet: Fleet, chain: Chain, provider: Account, proxy: Proxy, fault: Fault, logged: Entries
+) -> None:
+    """The RPC endpoint goes on: it is asked directly."""
+    with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, woken):
+        relied_on(fleet, chain)
+        assert told(logged) == ["new_blocks_announced"]
+        proxy.fault(fault)
+        scheduled_jobs(chain, provider, 1)
+        until(lambda: "claim" in woken.tasks, "a poll to find it")
+
+        def polled() -> bool:
+            chain.mine()
+            return told(logged)[-1] == "new_blocks_polled"
+
+        until(polled, "the log to say so")
+        proxy.fault(None)
+        if fault is Fault.LOSE_TO_CLIENT:
+            proxy.fault(Fault.CUT)  # what was lost leaves a stream that cannot be read
+        relied_on(fleet, chain)
+        assert told(logged) == ["new_blocks_announced", "new_blocks_polled", "new_blocks_announced"]
+
+
+def test_subscription__to_another_chain__is_refused_and_told(
+    fleet: Fleet, chain: Chain, provider: Account, processes: Processes, logged: Entries
+) -> None:
+    port = free_port()
+    command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
+    environment = {**os.environ, "HOME": str(processes.folder)}
+    processes.start("another chain", command, env=environment, ready=lambda: answers(port))
+    with watching(fleet, OFTEN_S, f"ws://127.0.0.1:{port}") as (_, woken):
+        until(
+            lambda: any(entry["event"] == "subscription_serves_another_chain" for entry in logged), "the log to say so"
+        )
+        scheduled_jobs(chain, provider, 1)
+        until(lambda: "claim" in woken.tasks, "a poll to find it")
+        assert not fleet.site.chain.heads.live
+
+
+def test_endpoint_that_lags__what_was_announced_is_looked_for_until_it_shows(
+    chain: Chain, provider: Account, engine: Engine, proxy: Proxy
+) -> None:
+    """The RPC endpoint is behind the proxy here, and the subscription is not."""
+    fleet = Fleet.of(chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0))
+    with watching(fleet, OFTEN_S, chain.ws_url) as (_, woken):
+        relied_on(fleet, chain)
+        proxy.fault(Fault.REFUSE)
+        scheduled_jobs(chain, provider, 1)
+        proxy.fault(None)
+        until(lambda: "claim" in woken.tasks, "the claim to be woken")

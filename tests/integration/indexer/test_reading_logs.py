@@ -1,0 +1,251 @@
+"""Many blocks to read, of a real node behind one that shows the logs of a few blocks at a time only."""
+
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
+from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.chain.rpc.bounded_http import MOST_BYTES
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.errors import DirectoryUnavailableError
+from supervisor_tasks.indexer.scan import STREAM, scan
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.reconciliation import backfill
+from tests.support.wallets import CUSTOMERS, Fleet, databases, empty, scheduled_jobs
+
+BLOCKS = 100  # more than such a node shows at once
+TOO_MANY = {"code": -32005, "message": "query returned more than 10000 results"}
+
+
+@dataclass
+class Picky:
+    """A node that shows the logs of so many blocks at once, or none; of more it says no, or too much."""
+
+    rpc_url: str
+    most: int = 20
+    talkative: bool = False
+    url: str = ""
+    asked: list[int] = field(default_factory=list)
+
+    def answer(self, body: bytes) -> bytes:
+        """What the node behind it says, but for what is too much."""
+        request = urllib.request.Request(self.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=deadline(60)) as answer:  # noqa: S310
+            entries: list[dict[str, Any]] = json.load(answer)
+        refused = {call["id"] for call in json.loads(body) if self._is_too_much(call)}
+        if refused and self.talkative:
+            return b"[" + b" " * MOST_BYTES + b"]"
+        return json.dumps(
+            [
+                {"jsonrpc": "2.0", "id": entry["id"], "error": TOO_MANY} if entry["id"] in refused else entry
+                for entry in entries
+            ]
+        ).encode()
+
+    def _is_too_much(self, call: dict[str, Any]) -> bool:
+        if call["method"] != "eth_getLogs":
+            return False
+        (query,) = call["params"]
+        self.asked.append(1 + int(query["toBlock"], 16) - int(query["fromBlock"], 16))
+        return self.asked[-1] > self.most
+
+
+@contextmanager
+def serving(node: Picky) -> Iterator[Picky]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = node.answer(self.rfile.read(int(self.headers["Content-Length"])))
+            with suppress(OSError):  # who asked has heard enough
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            node.url = f"http://127.0.0.1:{server.server_port}"
+            yield node
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Chain]:
+    with private_processes() as processes:
+        yield start_chain(processes)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Engine]:
+    with private_processes() as processes, databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture
+def engine(database: Engine) -> Engine:
+    empty(database)
+    return database
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    return account
+
+
+@pytest.fixture
+def node(chain: Chain) -> Iterator[Picky]:
+    with serving(Picky(chain.rpc_url)) as found:
+        yield found
+
+
+def site_of(node: Picky, chain: Chain, provider: Account, engine: Engine) -> WorkerContext:
+    return Fleet.of(chain, provider, engine, Endpoints([node.url], chain.chain_id)).site
+
+
+def is_read(site: WorkerContext) -> bool:
+    """Whether a scan has read all there is; as often as the clock asks for one, it is tried again."""
+    with suppress(RpcUnavailableError):
+        scan(site)
+    cursor = site.ledger.cursors.of(STREAM)
+    return cursor is not None and cursor[0] == int(site.chain.contract.rpc.call("eth_blockNumber"), 16)
+
+
+def alarms(site: WorkerContext) -> list[AlarmName]:
+    return [alarm.name for alarm in site.ledger.alarms.all()]
+
+
+@pytest.mark.parametrize("talkative", [False, True])
+def test_scan__node_refuses_long_ranges__all_blocks_are_read_in_short_ones(
+    node: Picky, chain: Chain, provider: Account, engine: Engine, talkative: bool
+) -> None:
+    node.talkative = talkative
+    site = site_of(node, chain, provider, engine)
+    scan(site)
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    chain.mine(BLOCKS)
+    wait_until(lambda: is_read(site), "all blocks read", 120.0)
+    assert site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
+    assert max(node.asked) > node.most
+    assert alarms(site) == []
+
+
+def test_scan__node_shows_more_again__long_ranges_are_asked_for(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    site = site_of(node, chain, provider, engine)
+    scan(site)
+    chain.mine(BLOCKS)
+    wait_until(lambda: is_read(site), "all blocks read", 60.0)
+    node.asked.clear()
+    node.most = 10 * BLOCKS
+    chain.mine(BLOCKS)
+    scan(site)
+    assert max(node.asked) > 20
+
+
+def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answered(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    node.most = 1
+    site = site_of(node, chain, provider, engine)
+    scan(site)
+    chain.mine()
+    node.most = 0
+    assert not is_read(site)
+    assert alarms(site) == []
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = now() - interval '4 minutes'"))
+    assert not is_read(site)
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.CHAIN_SCAN_STALLED
+    assert TOO_MANY["message"] in alarm.details["error"]
+    node.most = 1
+    assert is_read(site)
+    assert alarms(site) == []
+
+
+@pytest.mark.parametrize("confirmations", [0, 60])  # more of them are read again each time than the node shows at once
+def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
+    node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
+) -> None:
+    form = AccountForm(
+        people_dn="ou=people",
+        group_dn="cn=users",
+        member_attribute=Member.DN,
+        object_classes=("posixAccount",),
+        gid_number=1600,
+        own_groups_dn="ou=groups",
+        own_group_classes=("posixGroup",),
+        home_directory="/home/{address}",
+        login_shell="/bin/sh",
+        attributes={},
+        first_uid_number=None,
+    )
+    away = Directory(url="ldap://127.0.0.1:9", bind_dn="", bind_password="", ca_path=None, verified=False, form=form)
+    site = site_of(node, chain, provider, engine)
+    site = replace(site, directory=away, chain_side=replace(site.chain, confirmations=confirmations))
+    make_accounts(site)
+
+    def heard() -> list[str]:
+        with suppress(DirectoryUnavailableError):
+            make_accounts(site)
+        with engine.connect() as connection:
+            return list(connection.scalars(text("SELECT customer FROM accounts")))
+
+    for blocks in (BLOCKS, 1):
+        (job_id,) = scheduled_jobs(chain, provider, 1)
+        customer = CUSTOMERS[job_id].address.lower()
+        chain.mine(blocks)
+        wait_until(lambda: customer in heard(), "the customer", 60.0)  # noqa: B023
+
+
+def test_history__node_refuses_long_ranges__older_claims_are_read(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    site = site_of(node, chain, provider, engine)
+    start_block = chain.block_number()
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    chain.mine(BLOCKS)
+    scan(site)
+    contract = site.chain.contract
+    site = replace(
+        site, sweep_side=ReconciliationServices(lambda _: contract, lambda _: None, 900.0, 60.0, start_block)
+    )
+    site.ledger.facts.set(PROVIDER, provider.address)
+    found, left = set[str](), True
+    while left:
+        claims, _, first = backfill.read(site, contract)
+        found |= claims.keys()
+        assert first is not None
+        backfill.save_progress(site.ledger, first)
+        left = backfill.has_pending_blocks(site)
+    assert found == {job_id}

@@ -1,0 +1,298 @@
+"""Batches of effects on a real ledger: what is answered is recorded at once, whatever else hangs, fails or is lost."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import grpc
+import pytest
+from sqlalchemy import Engine, event, text
+
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.batch import RECORD_EVERY_S, Batch
+from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitStarted
+from supervisor_tasks.jobs.model import Address, EffectKind, JobId
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import GROUPS_OF_ONE_CUSTOMER, LEASE_S, SUSPECT_AFTER
+from tests.support.ledgers import claim, emptied, job_id, migrated
+
+POISON = "poison:1"
+MANY = 50
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Ledger]:
+    emptied(engine)
+    ledger = Ledger(engine, "here", lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a service that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def open_channel(address: str) -> grpc.Channel:
+    if address == POISON:
+        raise ZeroDivisionError("this was not foreseen")
+    return Channels(tls=False).open(address)
+
+
+def site_of(ledger: Ledger) -> WorkerContext:
+    return WorkerContext(ledger, GridLogger(open_channel), None, None)
+
+
+def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
+    """Jobs that SLURM has refused, whose owners are to be told; without a grid logger that is done at once."""
+    for number in numbers:
+        events = (claim(number), ScriptFetched("echo", logger), SubmitStarted(10), SubmitRejected("no"))
+        ledger.record(*(JobChange(job_id(number), event) for event in events))
+    return [job_id(number) for number in numbers]
+
+
+def done(engine: Engine, kind: EffectKind = EffectKind.NOTIFY_CUSTOMER) -> set[str]:
+    with engine.connect() as connection:
+        query = text("SELECT job_id FROM effects WHERE kind = :kind AND done_at IS NOT NULL")
+        return set(connection.scalars(query, {"kind": kind.value}))
+
+
+@contextmanager
+def at_work(batch: Batch) -> Iterator[ThreadPoolExecutor]:
+    """A worker that is told to end when this ends."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(4) as threads:
+        threads.submit(batch.run, lambda: not stop.is_set())
+        try:
+            yield threads
+        finally:
+            stop.set()
+    batch.close()
+
+
+@contextmanager
+def commits(engine: Engine) -> Iterator[list[None]]:
+    found: list[None] = []
+
+    def count(_: object) -> None:
+        found.append(None)
+
+    event.listen(engine, "commit", count)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "commit", count)
+
+
+def test_batch__many__few_transactions(ledger: Ledger, engine: Engine) -> None:
+    jobs = to_be_told(ledger, *range(1, MANY + 1))
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with commits(engine) as made:
+        batch.run(lambda: True)
+    batch.close()
+    assert done(engine) == set(jobs)
+    assert len(made) <= MANY / 2, "leases and records"
+
+
+def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
+    ledger: Ledger, engine: Engine, silent: str
+) -> None:
+    (hangs,) = to_be_told(ledger, 1, logger=silent)
+    first = to_be_told(ledger, *range(2, 12))
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with at_work(batch) as threads:
+        wait_until(lambda: done(engine) == set(first), "the others to be done", 20 * RECORD_EVERY_S, 0.02)
+        later = to_be_told(ledger, *range(12, 20))
+        threads.submit(batch.run, lambda: True).result(deadline(5.0))  # as a message: returns at once
+        wait_until(lambda: done(engine) == {*first, *later}, "the new ones to be done", 20 * RECORD_EVERY_S, 0.02)
+        with engine.connect() as connection:
+            held = text("SELECT job_id FROM effects WHERE lease IS NOT NULL")
+            assert list(connection.scalars(held)) == [hangs]
+
+
+def test_batch__one_fails_as_was_not_foreseen__others_are_done_and_it_is_parked_after_the_third_time(
+    ledger: Ledger, engine: Engine
+) -> None:
+    (poison,) = to_be_told(ledger, 1, logger=POISON)
+    others = to_be_told(ledger, *range(2, 12))
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for tries in (1, 2, 3):
+            connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+            batch.run(lambda: True)
+            query = "SELECT unexpected_failures, parked_at IS NOT NULL AS parked FROM effects WHERE job_id = :id"
+            row = connection.execute(
+                text(f"{query} AND done_at IS NULL AND kind = 'notify_customer'"), {"id": poison}
+            ).one()
+            assert row.parked == (tries == 3)
+            assert row.parked or row.unexpected_failures == tries
+    batch.close()
+    assert done(engine) == set(others)
+
+
+CANNOT_BE_WRITTEN = """
+    CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+    CREATE TRIGGER no BEFORE UPDATE ON effects FOR EACH ROW WHEN (NEW.done_at IS NOT NULL AND NEW.job_id = '{}')
+        EXECUTE FUNCTION no();
+"""
+
+
+def test_batch__one_whose_outcome_cannot_be_recorded__others_are(ledger: Ledger, engine: Engine) -> None:
+    jobs = to_be_told(ledger, *range(1, 12))
+    with engine.begin() as connection:
+        connection.execute(text(CANNOT_BE_WRITTEN.format(jobs[4])))
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    try:
+        batch.run(lambda: True)
+    finally:
+        batch.close()
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER no ON effects; DROP FUNCTION no"))
+    assert done(engine) == {*jobs} - {jobs[4]}
+    with engine.connect() as connection:
+        query = text(
+            "SELECT lease, unexpected_failures, last_error FROM effects WHERE job_id = :id AND kind = 'notify_customer'"
+        )
+        row = connection.execute(query, {"id": jobs[4]}).one()
+    assert (row.lease, row.unexpected_failures) == (None, 1)
+    assert "not this one" in row.last_error
+
+
+CANNOT_BE_GIVEN_BACK = """
+    CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
+    CREATE TRIGGER no BEFORE UPDATE ON effects FOR EACH ROW WHEN (NEW.last_error IS DISTINCT FROM OLD.last_error)
+        EXECUTE FUNCTION no();
+"""
+
+
+# Not if the database has started since: its tests share one, which may have been up for longer than a lease.
+LEASE_THAT_RAN_OUT_COUNTS = text("SELECT (now() - (1 + :lease_s) * interval '1 s' > pg_postmaster_start_time())::int")
+
+
+def test_batch__one_that_failed_cannot_be_given_back__others_are_done_and_it_is_tried_when_its_lease_has_run_out(
+    ledger: Ledger, engine: Engine
+) -> None:
+    (poison,) = to_be_told(ledger, 1, logger=POISON)
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with engine.begin() as connection:
+        connection.execute(text(CANNOT_BE_GIVEN_BACK))
+    try:
+        batch.run(lambda: True)
+        later = to_be_told(ledger, *range(2, 12))
+        batch.run(lambda: True)
+        assert done(engine) == set(later)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER no ON effects; DROP FUNCTION no"))
+    query = text(
+        "SELECT lease, unexpected_failures, attempts FROM effects WHERE job_id = :id AND kind = 'notify_customer'"
+    )
+    with engine.begin() as connection:
+        assert connection.execute(query, {"id": poison}).one().lease is not None
+        connection.execute(text("UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"))
+        counts = connection.scalar(LEASE_THAT_RAN_OUT_COUNTS, {"lease_s": LEASE_S})
+    ledger.effects.forgotten()
+    batch.run(lambda: True)
+    batch.close()
+    with engine.connect() as connection:
+        lease, unexpected_failures, attempts = connection.execute(query, {"id": poison}).one()
+    assert lease is None
+    assert attempts >= 2
+    assert unexpected_failures == attempts - 1 + counts  # each failure but the one that could not be recorded
+
+
+def test_batch__a_suspect_is_due__it_is_carried_out_alone(ledger: Ledger, engine: Engine) -> None:
+    to_be_told(ledger, *range(1, 4))
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET unexpected_failures = :n, failing_since = now()"), {"n": SUSPECT_AFTER}
+        )
+    sizes = []
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    lease = ledger.effects.lease
+
+    def take(ledger: Ledger, most: int, suspects: bool) -> list[object]:
+        taken = lease([EffectKind.NOTIFY_CUSTOMER], most, suspects=suspects)
+        sizes.append(len(taken))
+        return list(taken)
+
+    batch.close()
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER, take)  # type: ignore[arg-type]
+    for _ in range(3):
+        batch.run(lambda: True)
+    batch.close()
+    assert [size for size in sizes if size] == [1, 1, 1]
+    assert len(done(engine)) == 3
+
+
+# --- submissions, by customers ----------------------------------------------------------------------------------------
+
+
+def customer(number: int) -> Address:
+    return Address(f"0x{number:040x}")
+
+
+def ready(ledger: Ledger, owner: Address, *numbers: int) -> None:
+    for number in numbers:
+        claimed = replace(claim(number), customer=owner)
+        ledger.record(JobChange(job_id(number), claimed), JobChange(job_id(number), ScriptFetched("echo", "")))
+
+
+def owners(ledger: Ledger, most_groups: int, of_one: int) -> dict[Address, int]:
+    """How many submissions of each customer are taken now."""
+    found = dict[Address, int]()
+    taken = ledger.effects.lease_groups(most_groups, of_one)
+    jobs = ledger.jobs({effect.job_id for effect in taken})
+    for effect in taken:
+        owner = jobs[effect.job_id].customer
+        found[owner] = found.get(owner, 0) + 1
+    return found
+
+
+def test_lease_groups__two_of_one_customer_at_once_in_all_workers__and_others_first(
+    ledger: Ledger, engine: Engine
+) -> None:
+    other = Ledger(engine, "here", lambda _: None)
+    ready(ledger, customer(1), *range(1, 101))
+    ready(ledger, customer(2), 101, 102, 103)
+    ready(ledger, customer(3), 104)
+    assert owners(ledger, 2, 20) == {customer(1): 20, customer(2): 3}
+    assert owners(other, 2, 20) == {customer(3): 1, customer(1): 20}, "who has fewer under way is first"
+    assert GROUPS_OF_ONE_CUSTOMER == 2
+    assert owners(ledger, 16, 20) == {}
+    other.holder.close()
+    wait_until(lambda: bool(ledger.effects.forgotten()), "the leases of the dead to be free", 30.0, 0.05)
+    assert owners(ledger, 1, 5) == {customer(3): 1}
+    assert owners(ledger, 1, 5) == {customer(1): 5}
+
+
+def test_lease_groups__takers_at_the_same_time__no_customer_has_more_than_two(ledger: Ledger) -> None:
+    ready(ledger, customer(1), *range(1, 101))
+    with ThreadPoolExecutor(8) as threads:
+        taken = list(threads.map(lambda _: owners(ledger, 1, 10), range(8)))
+    assert sum(len(groups) for groups in taken) == GROUPS_OF_ONE_CUSTOMER
+
+
+def test_lease_groups__a_group_ends_one_by_one__is_one_group_until_its_last(ledger: Ledger) -> None:
+    ready(ledger, customer(1), *range(1, 31))
+    first = ledger.effects.lease_groups(16, 10)
+    ledger.effects.lease_groups(16, 10)
+    ledger.record(*(JobChange(effect.job_id, SubmitRejected("no"), done=effect) for effect in first[:9]))
+    assert ledger.effects.lease_groups(16, 10) == []
+    ledger.record(JobChange(first[9].job_id, SubmitRejected("no"), done=first[9]))
+    assert len(ledger.effects.lease_groups(16, 10)) == 10

@@ -1,0 +1,178 @@
+"""Jobs whose definition is no text, ours and others', on a real chain: they end by themselves and hold nobody up."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import event, function
+from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
+from supervisor_tasks.indexer.event_logs import decode_logs
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.alarms import AlarmName
+from tests.integration.wallet.test_wallet_remedies import settled
+from tests.support.wallets import DEFINITION, Fleet, databases, empty, scheduled_jobs
+
+PLACE = "@@@@"
+HOSTILE = {
+    "not UTF-8": b"\xff\xfe\x80\xff",
+    "a surrogate": b"a\xed\xa0\x80",
+    "NUL": b"a\0b\0",
+}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Engine]:
+    with private_processes() as processes, databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Chain]:
+    with private_processes() as processes:
+        yield start_chain(processes)
+
+
+@pytest.fixture
+def fleet(chain: Chain, database: Engine) -> Fleet:
+    empty(database)
+    running = Fleet.of(chain, provider_on(chain), database)
+    scan(running.site)
+    return running
+
+
+def provider_on(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    return account
+
+
+def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") -> JobId:
+    """A job of that provider whose definition has these bytes in its location hash, or in a label."""
+    customer = chain.new_account()
+    chain.admin.mint_credits(customer.address, 10**24)
+    chain.customers.approve(customer, 10**20)
+    where = {
+        "hash": replace(DEFINITION, batch_location_hash=PLACE),
+        "key": replace(DEFINITION, uses=((PLACE, "v"),)),
+        "value": replace(DEFINITION, affinity=(("k", "=", PLACE),)),
+    }[field]
+    request = function("MetaScheduler", "requestNewJob")
+    data = request.encode(where.to_abi(), 10**20, bytes(32), False)
+    assert data.count(PLACE.encode().hex()) == 1
+    call = {"to": chain.addresses.metascheduler, "data": data.replace(PLACE.encode().hex(), words.hex())}
+    (receipt,) = chain.receipts(chain.broadcast(customer, [{**call, "gas": 1_000_000}]))
+    requested = event("MetaScheduler", "NewJobRequestEvent")
+    (log,) = [log for log in receipt["logs"] if log["topics"][0] == requested.topic]
+    job_id = JobId("0x" + requested.decode(log["data"])[0].hex())
+    chain.admin.meta_schedule([job_id], provider)
+    return job_id
+
+
+def account_of(fleet: Fleet) -> Account:
+    return Account(fleet.wallet.address, "0x" + bytes(fleet.wallet._account.key).hex())
+
+
+def claimed_by(fleet: Fleet) -> None:
+    claim(fleet.site)
+    settled(fleet)
+
+
+@pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
+def test_hash_that_is_no_text__ends_at_no_cost_with_its_reason_and_the_jobs_beside_it_go_on(
+    chain: Chain, fleet: Fleet, words: bytes
+) -> None:
+    bad = hostile_job(chain, fleet.wallet.address, words)
+    (good,) = scheduled_jobs(chain, account_of(fleet), 1)
+    claimed_by(fleet)
+    jobs = fleet.site.ledger.jobs([bad, good])
+    assert jobs[good].state is State.CLAIMED
+    assert jobs[bad].state is State.ENDED
+    report(fleet.site)
+    settled(fleet)
+    assert fleet.site.ledger.jobs([bad])[bad].state is State.SETTLED
+    on_chain = chain.job(bad)
+    assert on_chain.status is ChainStatus.FAILED
+    assert on_chain.final_cost_wei == 0
+    assert "batchLocationHash is " in on_chain.last_error
+    scan(fleet.site)
+    assert fleet.alarms() == set()
+
+
+@pytest.mark.parametrize("field", ["key", "value"])
+@pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
+def test_label_that_is_no_text__is_none_of_our_business(chain: Chain, fleet: Fleet, words: bytes, field: str) -> None:
+    job_id = hostile_job(chain, fleet.wallet.address, words, field)
+    claimed_by(fleet)
+    scan(fleet.site)
+    assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
+
+
+def test_job_that_costs_nothing__has_a_limit_beyond_all_numbers__and_ends_with_its_reason(
+    chain: Chain, database: Engine
+) -> None:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
+    empty(database)
+    fleet = Fleet.of(chain, account, database)
+    scan(fleet.site)
+    (job_id,) = scheduled_jobs(chain, account, 1)
+    claimed_by(fleet)
+    scan(fleet.site)
+    assert fleet.site.ledger.jobs([job_id])[job_id].state is State.ENDED
+    report(fleet.site)
+    settled(fleet)
+    assert chain.job(job_id).status is ChainStatus.FAILED
+    assert "time limit (minutes) is 9223372036854775807" in chain.job(job_id).last_error
+
+
+def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_heard(chain: Chain, fleet: Fleet) -> None:
+    """After a long outage, or with a ledger that was restored."""
+    (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
+    chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
+    running = {"data": report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), "gas": 1_000_000}
+    chain.receipts(chain.broadcast(account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]))
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+    scan(fleet.site)
+    assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
+
+
+def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chain, fleet: Fleet) -> None:
+    other = provider_on(chain)
+    theirs = [hostile_job(chain, other.address, words) for words in HOSTILE.values()]
+    for _ in theirs:
+        chain.send(other, "MetaScheduler", "claimNextJob")
+    (ours,) = scheduled_jobs(chain, account_of(fleet), 1)
+    chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
+    scan(fleet.site)
+    assert set(fleet.site.ledger.jobs([*theirs, ours])) == {ours}
+    cursor = fleet.site.ledger.cursors.of("contract")
+    assert cursor is not None
+    assert cursor[0] == chain.block_number()
+    assert fleet.alarms() == set()
+
+
+def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(chain: Chain, fleet: Fleet) -> None:
+    scheduled_jobs(chain, account_of(fleet), 2)
+    for _ in range(2):
+        chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
+    contract = fleet.site.chain.contract
+    method, params = contract.logs_call(0, chain.block_number())
+    logs = contract.rpc.call(method, *params)
+    claims = [log for log in logs if log["topics"][0] == CLAIMED.topic]
+    whole = len(contract.decode_events(logs)[0])
+    for cut in (len("0x") + 3 * 64, len("0x") + 10):
+        claims[-2]["data"] = claims[-1]["data"][:cut]
+        assert len(decode_logs(fleet.site.ledger, contract, logs)) == whole - 1
+        (alarm,) = fleet.site.ledger.alarms.all()
+        assert alarm.name is AlarmName.CHAIN_LOG_UNREADABLE
+        assert alarm.details["tx_hash"] == claims[-2]["transactionHash"]
+        assert alarm.details["topic"] in TOPICS

@@ -1,0 +1,49 @@
+"""squeue does not tell what jobs have asked for: the operator is called after five minutes, until it does."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.ledger.alarms import AlarmName
+from tests.support.submitting import PATHS, PATIENCE_S, SubmissionEnv
+
+WITHOUT_JSON = """#!/bin/sh
+case "$*" in *--json*) [ -e {works} ] || {{ echo "squeue: error: no serializer/json plugin" >&2; exit 1; }} ;; esac
+exec /usr/bin/squeue "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
+        yield world
+
+
+def test_requests_are_not_told__calls_the_operator_until_they_are(world: SubmissionEnv, tmp_path: Path) -> None:
+    works, squeue = tmp_path / "works", tmp_path / "squeue"
+    squeue.write_text(WITHOUT_JSON.format(works=works))
+    squeue.chmod(0o755)
+    site = world.site(world.cluster(paths=replace(PATHS, squeue=str(squeue))))
+    world.slurm.run("scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")  # SLURM rounds up
+    job_id = world.new_job(site)
+    world.carry_out(site, job_id)
+    wait_until(lambda: world.look(site, job_id).state is State.RUNNING, "the job to run", PATIENCE_S, 0.2)
+    world.look(site, job_id)
+    assert site.ledger.alarms.all() == []
+    with world.engine.begin() as connection:
+        passes = "UPDATE facts SET since = since - interval '6 min' WHERE name = :name"
+        assert connection.execute(text(passes), {"name": "condition.sizes_not_compared"}).rowcount == 1
+    assert world.look(site, job_id).stop is None
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name is AlarmName.SIZES_NOT_COMPARED
+    assert "no serializer/json plugin" in str(alarm.details["unknown"])
+    works.touch()
+    world.look(site, job_id)
+    assert site.ledger.alarms.all() == []
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()

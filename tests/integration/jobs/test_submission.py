@@ -1,0 +1,756 @@
+"""Whatever happens to the connection, one job on chain is one job in SLURM; with a real sshd and SLURM behind a bad network."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.events import (
+    CancelRequested,
+    ChainStatusObserved,
+    Claimed,
+    ScriptFetched,
+    SubmissionNotFound,
+    SubmitRejected,
+    SubmitStarted,
+)
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
+from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
+from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
+from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
+from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
+from tests.support.carrying import carry_out
+from tests.support.marks import in_chaos
+from tests.support.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, SubmissionEnv
+
+LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
+        yield world
+
+
+@pytest.fixture
+def proxy(world: SubmissionEnv) -> Iterator[Proxy]:
+    with Proxy.start(world.sshd.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def site(world: SubmissionEnv, proxy: Proxy) -> Iterator[WorkerContext]:
+    """A worker behind the proxy, with a connection that stands already."""
+    site = world.site(world.cluster(proxy.address))
+    site.slurm.cluster.clock(CUSTOMER)
+    site.slurm.cluster.clock(site.slurm.cluster.admin)
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+@pytest.fixture(autouse=True)
+def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
+    yield
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+def assert_submitted_once(world: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG) -> int:
+    found = world.until_queued(site, job)
+    assert world.in_slurm(job) == [found.slurm_id]
+    assert found.slurm_id is not None
+    interpreter, _, body = script.partition("\n")
+    assert world.script(found.slurm_id) == f"{interpreter}\n# supervisor job {job}\ntrue\n{body}"
+    return found.slurm_id
+
+
+def test_no_fault__is_submitted_at_once(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
+    job = world.new_job(site, LONG)
+    assert world.carry_out(site, job).state is State.QUEUED
+    assert world.journal(job) == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
+    assert_submitted_once(world, site, job)
+
+
+SEEDED = random.Random(22_05)
+THERE = [0, 900, 100_000, 199_000]
+BACK = [0, 150]
+MORE = [(Direction.TO_SERVER, at) for at in (60, 1500, *(SEEDED.randrange(200_000) for _ in range(2)))]
+MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
+
+
+@pytest.mark.parametrize(
+    ("direction", "at"),
+    [
+        *((Direction.TO_SERVER, at) for at in THERE),
+        *((Direction.TO_CLIENT, at) for at in BACK),
+        *(in_chaos(*cut) for cut in MORE),
+    ],
+)
+def test_connection_cut_at_a_byte__one_job_and_its_whole_script(
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, direction: Direction, at: int
+) -> None:
+    job = world.new_job(site, LONG)
+    proxy.inject(direction, at, Fault.CUT)
+    world.carry_out(site, job)
+    assert_submitted_once(world, site, job)
+
+
+def slurm_ids(world: SubmissionEnv) -> set[int]:
+    shown = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    return {int(slurm_id) for slurm_id in shown.split()}
+
+
+def by_script(world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]) -> dict[JobId, list[int]]:
+    """Which of these SLURM jobs are each job's, by their scripts."""
+    found = {job: list[int]() for job in jobs}
+    for slurm_id in sorted(slurm_ids):
+        script = world.script(slurm_id)
+        for job in jobs:
+            if f"# supervisor job {job}\n" in script:
+                found[job].append(slurm_id)
+    return found
+
+
+@pytest.mark.parametrize("number", [in_chaos(1), 2, 50])
+@pytest.mark.parametrize(
+    ("direction", "share"),
+    [(Direction.TO_SERVER, 0.6), (Direction.TO_CLIENT, 0.5)],
+    ids=["on its way", "between answers"],
+)
+def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, number: int, direction: Direction, share: float
+) -> None:
+    """Those without an answer, and they alone, are looked for and submitted again."""
+    jobs, others = [world.new_job(site) for _ in range(number)], slurm_ids(world)
+    a_job_has_bytes = {Direction.TO_SERVER: 700, Direction.TO_CLIENT: 100}
+    proxy.inject(direction, int(share * number * a_job_has_bytes[direction]), Fault.CUT)
+    carry_out(site, *(world.effect_id(job) for job in jobs))
+    known = site.ledger.jobs(jobs)
+    assert {job.state for job in known.values()} <= {State.QUEUED, State.SUBMITTING, State.READY}
+    started = {job: world.journal(job).count("SubmitStarted") for job in jobs}
+
+    def all_queued() -> bool:
+        left = [job for job, now in site.ledger.jobs(jobs).items() if now.state is not State.QUEUED]
+        for job in left:
+            world.a_minute_passes(job)
+        carry_out(site, *(world.effect_id(job) for job in left))
+        return not left
+
+    # Each job without an answer is looked for twice, by commands of its own, two at a time.
+    wait_until(all_queued, "all jobs to be queued", PATIENCE_S + 2.0 * number, 0.1)
+    answered = [job for job in jobs if known[job].state is State.QUEUED]
+    assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
+    in_slurm = by_script(world, jobs, slurm_ids(world) - others)
+    assert in_slurm == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
+
+
+def test_slow_network__is_only_slow(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
+    proxy.delay_s = 0.2
+    job = world.new_job(site, LONG)
+    assert world.carry_out(site, job).state is State.QUEUED
+    assert_submitted_once(world, site, job)
+
+
+# --- what sbatch can end with ---------------------------------------------------------------------------------------------
+
+TOOK_IT = '/usr/bin/sbatch "$@" >/dev/null'
+TIMED_OUT = 'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1'
+SUBMISSIONS = {
+    "warns": 'echo "sbatch: warning: can\'t honor --ntasks" >&2; exec /usr/bin/sbatch "$@"',
+    "fails after slurmctld took the job": f"{TOOK_IT}; {TIMED_OUT}",
+    "is killed": f"{TOOK_IT}; kill -9 $$",
+    "prints no id": f"{TOOK_IT}; exit 0",
+    "never asked slurmctld": f"cat >/dev/null; {TIMED_OUT}",
+}
+
+
+def with_sbatch(world: SubmissionEnv, text: str) -> Cluster:
+    file = world.processes.folder / "sbatch"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return world.cluster(paths=replace(PATHS, sbatch=str(file)))
+
+
+@pytest.mark.parametrize("text", SUBMISSIONS.values(), ids=SUBMISSIONS)
+def test_sbatch__one_job(world: SubmissionEnv, site: WorkerContext, text: str) -> None:
+    wrapped = world.site(with_sbatch(world, text))
+    job = world.new_job(site)
+    world.carry_out(wrapped, job)
+    wrapped.ledger.holder.close()
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: SubmissionEnv, site: WorkerContext) -> None:
+    broken = world.site(world.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch")))
+    job = world.new_job(site)
+    assert world.carry_out(broken, job).state is State.READY
+    broken.ledger.holder.close()
+    assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotExecuted"]
+    world.a_minute_passes(job)
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: SubmissionEnv, site: WorkerContext) -> None:
+    plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
+    plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
+    try:
+        for _ in range(6):  # minutes
+            assert world.carry_out(site, job).state is State.READY
+            world.a_minute_passes(job)
+        trouble = site.ledger.effects.trouble()
+    finally:
+        plugstack.unlink()
+    assert trouble.late == 1  # the operator is called
+    assert "Failed to initialize plugin stack" in str(trouble.last_error)
+    assert "SubmitOutcomeUnknown" not in world.journal(job)
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+# --- between sbatch and slurmctld -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurmctlds_network(world: SubmissionEnv) -> Iterator[Proxy]:
+    """In front of slurmctld, for one sbatch alone."""
+    with Proxy.start(f"127.0.0.1:{world.slurm.layout.controller_port}") as network:
+        yield network
+
+
+def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
+    """A worker whose sbatch reaches slurmctld that way."""
+    own, port = world.slurm.layout.folder / "slurm.conf", network.address.rpartition(":")[2]
+    conf = world.processes.folder / "behind-a-proxy.conf"
+    conf.write_text(own.read_text().replace(f"Port={world.slurm.layout.controller_port}\n", f"Port={port}\n"))
+    return world.site(with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"'))
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_TO_CLIENT])
+@pytest.mark.parametrize("at", [0, in_chaos(4), 20, in_chaos(100)])
+def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
+    world: SubmissionEnv, site: WorkerContext, slurmctlds_network: Proxy, at: int, fault: Fault
+) -> None:
+    job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
+    slurmctlds_network.inject(Direction.TO_CLIENT, at, fault, on_arrival=True)
+    world.carry_out(wrapped, job)
+    wrapped.slurm.cluster.ssh.close()
+    wrapped.ledger.holder.close()
+    assert slurmctlds_network.passed[Direction.TO_CLIENT] >= at
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert "SubmitRejected" not in world.journal(job)
+
+
+STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2; exit 1'
+
+
+def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    wrapped, job = world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")), world.new_job(site)
+    assert world.carry_out(wrapped, job).state is State.SUBMITTING
+    wrapped.ledger.holder.close()
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    wrapped, job = world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")), world.new_job(site)
+
+    def state() -> State:
+        world.a_minute_passes(job)
+        return world.carry_out(wrapped, job).state
+
+    wait_until(lambda: state() is State.REFUSED, "the job to be refused", PATIENCE_S)
+    wrapped.ledger.holder.close()
+    assert "Something new" in site.ledger.jobs([job])[job].status_message
+    assert world.journal(job).count("SubmitStarted") == STRANGE_ANSWERS
+    assert world.in_slurm(job) == []
+
+
+def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(world, site, LONG)
+    first = site.ledger.jobs([job])[job]
+    again = Claimed(
+        job_id=job,
+        customer=first.customer,
+        provider=first.provider,
+        claim_key="again:0",
+        definition=first.definition,
+        time_limit_min=first.time_limit_min,
+        at=(901, 0),
+    )
+    pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
+    fetched = ScriptFetched(LONG, "")
+    site.ledger.record(*(JobChange(job, event) for event in (SubmitRejected("no"), pending, again, fetched)))
+    assert world.carry_out(site, job).state is State.READY  # what was begun may still arrive
+    world.a_minute_passes(job)
+    assert world.carry_out(site, job).slurm_id == slurm_id
+    assert world.journal(job)[-1] == "ExistingSlurmJobAdopted"
+    assert_submitted_once(world, site, job)
+
+
+# --- what stands in the customer's environment ----------------------------------------------------------------------------
+
+BASHRC = """
+export SBATCH_GPUS=2 SBATCH_EXCLUSIVE=user SBATCH_ARRAY_INX=0-9 SBATCH_OVERCOMMIT=1 SBATCH_MEM_PER_NODE=9000 \\
+    SBATCH_JOB_NAME=mine SBATCH_TIMELIMIT=999 SBATCH_REQUEUE=1 SBATCH_WAIT=1 SBATCH_EXPORT=NONE SBATCH_GRES=gpu:2 \\
+    SLURM_NTASKS_PER_NODE=1 SLURM_HINT=nomultithread SLURM_NTASKS_PER_GPU=1
+export OF_THE_SITE="module paths"
+for name in awk cat date echo env printf read test timeout wc unset; do
+    eval "$name() { /usr/bin/touch \"$HOME/$name-was-called\"; command $name \"\\$@\"; }"
+    export -f "$name"
+    builtin printf '#!/bin/sh\\n/usr/bin/touch "%s"\\n' "$HOME/$name-was-called" >"$HOME/bin/$name"
+done
+/usr/bin/chmod 755 "$HOME/bin/"*
+PATH=$HOME/bin:$PATH
+"""
+
+
+@pytest.fixture
+def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    """A worker whose connection leads to a shell that reads the customer's start-up file."""
+    home = world.slurm.users.home(CUSTOMER)
+    (home / "bin").mkdir(mode=0o777)
+    (home / "bin").chmod(0o777)
+    (home / ".bashrc").write_text(BASHRC)
+    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    site = world.site(world.cluster())
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    (home / ".bashrc").unlink()
+
+
+def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid_for(
+    world: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
+) -> None:
+    usual, job = world.new_job(site), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    usual_id = world.carry_out(site, usual).slurm_id
+    slurm_id = world.carry_out(with_bashrc, job).slurm_id
+    assert usual_id is not None
+    assert slurm_id is not None
+    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    wait_until(lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(), "the job's log", PATIENCE_S)
+    asked = "ArrayTaskID NumCPUs NumNodes NumTasks tres-per-job tres-per-node MinMemory OverSubscribe TimeLimit Requeue"
+    for name in (*asked.split(), "NTPerNode", "tres-alloc"):
+        assert world.field(slurm_id, name) == world.field(usual_id, name), name
+    assert world.in_slurm(job) == [slurm_id]
+    assert not list(world.slurm.users.home(CUSTOMER).glob("*-was-called"))
+
+
+@pytest.fixture
+def start_up(world: SubmissionEnv) -> Iterator[Path]:
+    """The file that the shell of the customer's next connection reads."""
+    file = world.slurm.users.home(CUSTOMER) / ".bashrc"
+    file.touch()
+    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    yield file
+    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    file.unlink()
+
+
+def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
+    world: SubmissionEnv, site: WorkerContext, start_up: Path
+) -> None:
+    start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
+    direct, job = world.site(world.cluster()), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    assert world.carry_out(direct, job).state is State.QUEUED
+    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    own = f"SLURM_CONF={world.slurm.layout.folder / 'slurm.conf'}\n"
+    wait_until(lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S)
+    assert world.journal(job).count("SubmitStarted") == 1
+    direct.slurm.cluster.ssh.close()
+    direct.ledger.holder.close()
+
+
+def others_are_taken(world: SubmissionEnv, site: WorkerContext) -> None:
+    """Another customer's job."""
+    other = Address("0x" + "3" * 40)
+    world.slurm.users.add(other)
+    job = world.new_job(site, customer=other)
+    wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "another's job to be queued", PATIENCE_S)
+    world.slurm.run("scancel", f"--user={other}")
+
+
+def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> str:
+    """Until one more was cut off and looked for in vain, or the effect is parked; why it is."""
+    begun, why = world.journal(job).count("SubmitStarted"), ""
+
+    def over() -> bool:
+        nonlocal why
+        world.a_minute_passes(job)
+        why = world.parked(site, job)
+        again = world.journal(job).count("SubmitStarted") > begun
+        return bool(why) or (again and site.ledger.jobs([job])[job].state is State.READY)
+
+    wait_until(over, "a submission to be over", PATIENCE_S, 0.0)
+    return why
+
+
+def test_submissions_that_are_cut_off_again_and_again(world: SubmissionEnv, start_up: Path) -> None:
+    """A token that slurmctld does not take: sbatch gets no answer each time."""
+    start_up.write_text("export SLURM_JWT=expired\n")
+    site = world.site(world.cluster())
+    job = world.new_job(site)
+    for _ in range(CUT_OFF_AT_MOST + 1):  # as nobody else gets through either, it may be SLURM's outage, however long
+        assert next_submission(world, site, job) == ""
+    trouble = site.ledger.effects.trouble()
+    assert (trouble.parked, trouble.late) == (0, 1)
+    assert trouble.longest_s > 300.0
+    others_are_taken(world, site)
+    assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(world, site, job)
+    assert site.ledger.effects.trouble().parked == 1
+    start_up.write_text("")
+    site.slurm.cluster.ssh.close()
+    assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert site.ledger.effects.trouble() == EffectAlarmSummary(0, 0, 0, 0.0, None)
+    site.ledger.holder.close()
+
+
+HANGING = Address("0x" + "4" * 40)
+THREADS = 16  # of a worker
+
+
+@contextmanager
+def at_work(site: WorkerContext) -> Iterator[None]:
+    """A worker, which does what is due as messages and the clock tell."""
+    stop = threading.Event()
+    batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
+    with ThreadPoolExecutor(THREADS) as threads, ThreadPoolExecutor(1) as clock:
+
+        def begin(effects: Sequence[OpenEffect]) -> None:
+            for kind in {effect.kind for effect in effects}:
+                if kind is EffectKind.POLL_SLURM:
+                    threads.submit(poll_jobs, site)
+                elif kind in batches:
+                    threads.submit(batches[kind].run, lambda: not stop.is_set())
+
+        def tick() -> None:
+            while not stop.wait(0.1):
+                begin(site.ledger.effects.forgotten())
+
+        site.ledger.effects.wake = begin
+        ticking = clock.submit(tick)
+        try:
+            yield
+        finally:
+            site.ledger.effects.wake = lambda _: None
+            stop.set()
+            ticking.result()
+            threads.shutdown(cancel_futures=True)
+
+
+def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed_meanwhile(
+    world: SubmissionEnv,
+) -> None:
+    world.slurm.users.add(HANGING)
+    home = world.slurm.users.home(HANGING)
+    (home / "hangs").touch()
+    (home / ".bashrc").write_text('while test -e "$HOME/hangs"; do sleep 0.1; done\n')
+    world.slurm.users.give_shell(HANGING, "/bin/bash")
+    site = world.site(world.cluster())
+    hang = [world.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
+    tried = text("SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0")
+
+    def all_tried() -> bool:
+        with world.engine.connect() as connection:
+            return int(connection.scalar(tried, {"jobs": hang}) or 0) >= THREADS
+
+    def state(job: JobId) -> State:
+        return site.ledger.jobs([job])[job].state
+
+    with at_work(site):
+        wait_until(all_tried, "all threads to have met the login that hangs", PATIENCE_S)
+        job = world.new_job(site)
+        wait_until(lambda: state(job) is State.RUNNING, "another customer's job to be seen running", PATIENCE_S)
+        assert {state(one) for one in hang} == {State.READY}
+        (home / "hangs").unlink()
+    site.ledger.record(*(JobChange(one, CancelRequested()) for one in hang))
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+# --- what its owner calls a job -------------------------------------------------------------------------------------------
+
+
+def unclear(world: SubmissionEnv, site: WorkerContext, script: str, options: str = "") -> tuple[JobId, int]:
+    """A job that SLURM has and of which we were not told."""
+    text = f'/usr/bin/sbatch {options} "$@" >/dev/null; {TIMED_OUT}'
+    wrapped = world.site(with_sbatch(world, text))
+    job = world.new_job(site, script)
+    assert world.carry_out(wrapped, job).state is State.SUBMITTING
+    wrapped.ledger.holder.close()
+    (slurm_id,) = world.in_slurm(job)
+    return job, slurm_id
+
+
+def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(world, site, LONG)
+    unknown = world.new_job(site)
+    site.ledger.record(JobChange(unknown, SubmitStarted(60)))
+    site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "a test")
+    try:
+        world.a_minute_passes(job)  # else no look is due yet
+        assert world.carry_out(site, job).slurm_id == slurm_id
+        for _ in range(2):
+            world.a_minute_passes(unknown)
+            assert world.carry_out(site, unknown).poll_count == 0
+        assert "SubmissionNotFound" not in world.journal(unknown)
+    finally:
+        site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
+    world.a_minute_passes(unknown)
+    assert_submitted_once(world, site, unknown, "#!/bin/bash\nsleep 600\n")
+
+
+def test_job_that_renames_itself__is_found_all_the_same(world: SubmissionEnv, site: WorkerContext) -> None:
+    job, slurm_id = unclear(world, site, "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Name=another\nsleep 600\n")
+    wait_until(lambda: world.field(slurm_id, "Name") == "another", "the job to be renamed", PATIENCE_S)
+    found = world.until_queued(site, job)
+    assert found.slurm_id == slurm_id
+    assert world.in_slurm(job) == [slurm_id]
+
+
+def test_job_whose_name_and_output_were_changed__is_known_by_its_script(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
+    world.set(slurm_id, Name="another\nline", StdOut="elsewhere.log", Comment="none of yours")
+    found = world.until_queued(site, job)
+    assert found.slurm_id == slurm_id
+    assert world.in_slurm(job) == [slurm_id]
+
+
+def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: SubmissionEnv, site: WorkerContext) -> None:
+    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
+    other, other_id = unclear(world, site, LONG, "--begin=now+1hour")
+    world.set(slurm_id, Name=other, StdOut=f"{other}.log")
+    world.set(other_id, Name=job, StdOut=f"{job}.log")
+    assert world.until_queued(site, job).slurm_id == slurm_id
+    assert world.until_queued(site, other).slurm_id == other_id
+
+
+def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
+    twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
+    text = f"{twice}; {TIMED_OUT}"
+    wrapped = world.site(with_sbatch(world, text))
+    job = world.new_job(site)
+    world.carry_out(wrapped, job)
+    wrapped.ledger.holder.close()
+    first, second = sorted(world.in_slurm(job))
+    assert world.until_queued(site, job).slurm_id == first
+    wait_until(lambda: world.field(second, "State") == "CANCELLED", "the second to be cancelled", PATIENCE_S)
+    assert world.field(first, "State") in LIVE
+
+
+def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_is(
+    world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command may take as long as its time-out: who is only slow is not parked."""
+    sacct = world.processes.folder / "sacct"
+    sacct.write_text("#!/bin/sh\n")  # knows nothing
+    sacct.chmod(0o755)
+    cluster = site.slurm.cluster
+    searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
+    job = world.new_job(searching)
+    searching.ledger.record(JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound()))
+    suspect = world.new_job(searching, LONG)
+    slurm_id = world.carry_out(searching, suspect).slurm_id
+    assert slurm_id is not None
+    world.set(slurm_id, Name=job)
+    with world.engine.begin() as connection:  # no other of ours, as far as the ledger knows
+        connection.execute(text("UPDATE jobs SET slurm_id = NULL WHERE job_id = :job"), {"job": suspect})
+    world.a_minute_passes(job)
+    asked, run = list[float](), Ssh.run
+
+    def timed(
+        ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> CommandAnswer:
+        asked.append(timeout_s + CUT_LATER_S)
+        return run(ssh, user, argv, stdin, timeout_s)
+
+    monkeypatch.setattr(Ssh, "run", timed)
+    assert world.carry_out(searching, job).state is State.READY
+    searching.ledger.holder.close()
+    assert len(asked) >= 5  # the list, the script of what calls itself ours, those of all others, accounting, the log
+    besides_s = CONTROLLER_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S  # which SLURM it is, two clocks, and the list once more
+    logins_s = 2 * 3 * CONNECT_TIMEOUT_S
+    assert logins_s + besides_s + sum(asked) < LEASE_S
+
+
+def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: WorkerContext) -> None:
+    names = ["a\n7|b", "\n".join(["9|x|RUNNING|0:00|0|None|1|1"] * 3), "n" * 1000, "é ü 日本 \x01\t'\";$(id)", "%s|%n"]
+    ids = []
+    for name in names:
+        job = world.new_job(site)
+        ids.append(world.carry_out(site, job).slurm_id)
+        world.set(ids[-1] or 0, Name=name, Comment=name)
+    listed = site.slurm.cluster.list_all()
+    assert (
+        len(listed)
+        == len(world.slurm.run("squeue", "--noheader", "--states=all", "--format=%i#").stdout.split("#")) - 1
+    )
+    assert [listed[slurm_id].name for slurm_id in ids if slurm_id] == names
+    assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
+    again = site.slurm.cluster.list_all(CUSTOMER)
+    # What SLURM says of a job may have changed between the two questions; whose it is and what it is called may not.
+    assert {slurm_id: replace(job, seen=listed[slurm_id].seen) for slurm_id, job in again.items()} == {
+        slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER
+    }
+
+
+# --- who stands still -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("direction", "at"),
+    [(Direction.TO_CLIENT, 0), (Direction.TO_SERVER, 150_000)],
+    ids=["before it is let in", "while it sends"],
+)
+def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
+    world: SubmissionEnv, site: WorkerContext, direction: Direction, at: int
+) -> None:
+    direct = world.site(world.cluster())
+    job = world.new_job(site, LONG)
+    with Proxy.start(world.sshd.address) as proxy:
+        proxy.inject(direction, at, Fault.HANG)
+        worker = world.start_worker("slow-worker", proxy.address, job)
+        try:
+            proxy.wait_for_fault(PATIENCE_S)
+            wait_until(lambda: proxy.connections > 0, "the worker to knock", PATIENCE_S)
+            begun = time.monotonic()
+            worker.send_signal(signal.SIGSTOP)
+            world.lease_runs_out(job)
+            world.until_queued(direct, job)
+            # Only now would the guard refuse, if the worker had just begun: what it still sends is late.
+            wait_until(lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 1, "the time to be over", PATIENCE_S)
+            proxy.fault(None)
+            worker.send_signal(signal.SIGCONT)
+            assert worker.wait(deadline(PATIENCE_S)) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+    assert_submitted_once(world, direct, job)
+    assert world.journal(job).count("Submitted") == 1
+    direct.ledger.holder.close()
+
+
+def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: SubmissionEnv, site: WorkerContext) -> None:
+    direct = world.site(world.cluster())
+    job = world.new_job(site, LONG)
+    with Proxy.start(world.sshd.address) as proxy:
+        proxy.inject(Direction.TO_SERVER, 200_000, Fault.LOSE_TO_CLIENT)
+        worker = world.start_worker("slow-worker", proxy.address, job)
+        try:
+            wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
+            worker.send_signal(signal.SIGSTOP)
+            world.lease_runs_out(job)
+            world.until_queued(direct, job)
+            proxy.fault(Fault.CUT)
+            worker.send_signal(signal.SIGCONT)
+            assert worker.wait(deadline(PATIENCE_S)) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+    assert_submitted_once(world, direct, job)
+    assert world.journal(job).count("Submitted") == 1
+    direct.ledger.holder.close()
+
+
+def test_slurmctld_restarted_in_the_middle__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site)
+    wait_until(lambda: not world.slurm.run("squeue", "--noheader", "--states=completing").stdout, "rest", PATIENCE_S)
+    slurmctld = world.slurm.processes.find("slurmctld")
+    world.slurm.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
+    submitting = threading.Thread(target=world.carry_out, args=(site, job))
+    submitting.start()
+    wait_until(lambda: "SubmitStarted" in world.journal(job), "the submission to begin", PATIENCE_S)
+    world.slurm.processes.kill(slurmctld)
+    world.slurm.start_controller()
+    submitting.join(deadline(PATIENCE_S))
+    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+
+
+# --- last, because SLURM keeps a job in here of which nothing can be told --------------------------------------------------
+
+
+def test_job_of_which_nothing_can_be_told__is_left_to_the_operator_and_not_submitted_again(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
+    world.set(slurm_id, Name="another", StdOut="elsewhere.log")
+    (file,) = (world.slurm.layout.folder / "state").glob(f"hash.*/job.{slurm_id}/script")
+    file.unlink()
+    wait_until(lambda: bool(world.parked(site, job)), "the effect to be parked", PATIENCE_S, 0.2)
+    assert str(slurm_id) in world.parked(site, job)
+    assert world.journal(job).count("SubmitStarted") == 1
+    world.slurm.run("scancel", str(slurm_id))
+
+
+def strangers_job(world: SubmissionEnv) -> int:
+    done = world.slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=9", "--mem=10", "--wrap=sleep 600")
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def shown(world: SubmissionEnv, slurm_id: int) -> str:
+    return world.slurm.run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l").stdout.strip()
+
+
+def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = world.new_job(site)
+    world.until_queued(site, job)
+    stranger = strangers_job(world)
+    try:
+        before = shown(world, stranger).split()[1]
+        with world.engine.begin() as connection:  # as slurmctld does when it has lost its last seconds
+            lost = "UPDATE jobs SET slurm_id = :id, slurm_submit_s = NULL WHERE job_id = :job"
+            connection.execute(text(lost), {"id": stranger, "job": job})
+        confused = site.ledger.jobs([job])[job]
+        extend_time_limit(site, replace(confused, time_limit_min=77))
+        cancel(site, confused)
+        site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)  # nor would scancel do it
+        site.slurm.cluster.cancel(SlurmId(999_999), CUSTOMER)
+        state, limit = shown(world, stranger).split()
+        assert (state in LIVE, limit) == (True, before)
+    finally:
+        world.slurm.run("scancel", str(stranger))
+
+
+def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: SubmissionEnv, site: WorkerContext) -> None:
+    lost, new = world.new_job(site), world.new_job(site)
+    found = world.until_queued(site, new)
+    assert found.slurm_id is not None
+    submit_s = site.slurm.cluster.list_all()[found.slurm_id].submit_s
+    with world.engine.begin() as connection:
+        hot = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
+        connection.execute(text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost})
+    assert [seen.slurm_id for seen in find(site, found)] == [found.slurm_id]

@@ -1,0 +1,207 @@
+"""Benchmark runs in the ledger, on a real Postgres."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate, PlannedBenchmark, RunState
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.ledger import benchmarks as of_benchmarks
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
+from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
+from supervisor_tasks.provider.offer import Machine as GridMachine
+from supervisor_tasks.provider.offer import machines_digest
+from tests.support.ledgers import emptied, migrated
+
+MACHINE = PlannedBenchmark(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
+HPL = PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
+OSU = PlannedBenchmark(benchmark="osu", script="#!/bin/sh\nosu_latency\n")
+ALIKE = (GridMachine(0, 8, 16_000), GridMachine(0, 8, 16_000))
+HARDWARE = {"nodes": [asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def benchmarks(engine: Engine) -> BenchmarkStore:
+    emptied(engine)
+    return BenchmarkStore(engine, "here")
+
+
+def measure(benchmarks: BenchmarkStore, flops: float) -> int:
+    """A run in which HPL measures that."""
+    number = benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert number is not None
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
+    _, hpl, _ = benchmarks.measurements(run)
+    benchmarks.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff"))
+    benchmarks.finish(run)
+    return number
+
+
+def test_ask__while_a_run_is_under_way__is_not_another_one(benchmarks: BenchmarkStore, engine: Engine) -> None:
+    first = benchmarks.ask("one")
+    assert first is not None
+    assert benchmarks.ask("two") is None
+    assert BenchmarkStore(engine, "there").ask("another cluster") is not None
+    benchmarks.cancel("enough")
+    assert benchmarks.cancel("much more than enough") == first
+    run = benchmarks.under_way()
+    assert run is not None
+    assert (run.why, run.cancel_reason) == ("one", "enough")
+    benchmarks.finish(run)
+    assert benchmarks.under_way() is None
+    assert benchmarks.cancel("nothing") is None
+    shown = benchmarks.run()
+    assert shown is not None
+    assert shown["state"] == RunState.CANCELLED
+    second = benchmarks.ask("two")
+    assert second is not None
+    assert second > first
+
+
+def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: BenchmarkStore) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    for _ in range(2):
+        benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
+    machine, hpl, osu = benchmarks.measurements(run)
+    assert (machine.stage, machine.options, machine.script) == (BenchmarkState.WAITING, ("--nodes=1",), MACHINE.script)
+    assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
+    assert machine.job_name != hpl.job_name
+    assert (osu.stage, osu.cleaned, osu.run_as) == (BenchmarkState.WAITING, False, "")
+    first = machine.job_name
+    benchmarks.finish(run)
+    benchmarks.ask("another")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
+    assert benchmarks.measurements(run)[0].job_name.split("-")[-2] != first.split("-")[-2]
+
+
+def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(benchmarks: BenchmarkStore) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
+    machine, hpl = benchmarks.measurements(run)
+    assert benchmarks.start_submission(machine, "root")
+    assert not benchmarks.start_submission(machine, "root")
+    (machine, _) = benchmarks.measurements(run)
+    assert (machine.stage, machine.run_as) == (BenchmarkState.SUBMITTING, "root")
+    assert benchmarks.users() == {"root"}
+    assert machine.called_s_ago < 60
+    benchmarks.cancel("enough")
+    assert not benchmarks.start_submission(hpl, "root")
+
+
+def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: BenchmarkStore) -> None:
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
+    (waiting,) = benchmarks.measurements(run)
+    benchmarks.start_submission(waiting, "root")
+    (submitting,) = benchmarks.measurements(run)
+    submitted = MeasurementUpdate(
+        stage=BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", look_in_s=30
+    )
+    assert benchmarks.changed(submitting, submitted)
+    (job,) = benchmarks.measurements(run)
+    assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
+    assert 0 < job.due_in_s <= 30
+    assert not benchmarks.changed(submitting, MeasurementUpdate(stage=BenchmarkState.WAITING))
+    assert benchmarks.changed(job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True))
+    (missing,) = benchmarks.measurements(run)
+    assert missing.missing_for_s is not None
+    assert benchmarks.changed(missing, submitted)
+    assert benchmarks.measurements(run)[0].missing_for_s is None
+
+
+def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchmarks: BenchmarkStore) -> None:
+    first = measure(benchmarks, 10.5)
+    second = measure(benchmarks, 12.25)
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
+    for one in benchmarks.measurements(run):
+        benchmarks.decided(one, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"))
+    assert benchmarks.labels() == {"compute.gflops": 12.25}
+    assert [(point.run_id, point.value) for point in benchmarks.history("compute.gflops")] == [
+        (first, 10.5),
+        (second, 12.25),
+    ]
+    assert benchmarks.history("' OR 1=1") == []
+    assert benchmarks.known_labels() == ["compute.gflops"]
+    assert benchmarks.latest()["hpl"].hardware_digest == machines_digest(ALIKE)
+    assert benchmarks.output(second, "hpl") == (HPL.script, b"\0\xff")
+    assert benchmarks.output(second, "nothing") is None
+    shown = benchmarks.results(run.id)
+    assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [("FAILED", "exit code 1", 2)] * 2
+
+
+def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
+    benchmarks: BenchmarkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_benchmarks, "MOST_MEASURED", 2)
+    _, second, third = (measure(benchmarks, flops) for flops in (1.0, 2.0, 3.0))
+    assert [one.run_id for one in benchmarks.measured()] == [second, third]
+    assert benchmarks.labels() == {"compute.gflops": 3.0}
+
+
+def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: BenchmarkStore) -> None:
+    def run_of(*verdicts: Verdict) -> dict[str, str]:
+        benchmarks.ask("a test")
+        run = benchmarks.under_way()
+        assert run is not None
+        benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", HARDWARE)
+        for one, verdict in zip(benchmarks.measurements(run), verdicts, strict=True):
+            assert benchmarks.decided(one, verdict)
+        benchmarks.finish(run)
+        return benchmarks.failing(run)
+
+    fails = Verdict(stage=BenchmarkState.FAILED, reason="exit code 3")
+    works, left_out = (
+        Verdict(stage=BenchmarkState.MEASURED, labels={"os": "linux"}),
+        Verdict(stage=BenchmarkState.LEFT_OUT),
+    )
+    assert run_of(works, fails) == {"hpl": "exit code 3"}
+    cancelled = Verdict(stage=BenchmarkState.CANCELLED, reason="enough")
+    assert run_of(fails, cancelled) == {"machine": "exit code 3", "hpl": "exit code 3"}
+    assert run_of(works, left_out) == {}
+
+
+def test_ask__what_is_done_with_it__is_done_only_with_it(benchmarks: BenchmarkStore, engine: Engine) -> None:
+    facts, wanted = Facts(engine, "here"), Fact("test.wanted", TEXT)
+    facts.set(wanted, "a run")
+
+    def served(connection: Connection) -> None:
+        facts.clear_if(wanted, "a run", connection)
+
+    def dies(connection: Connection) -> None:
+        served(connection)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        benchmarks.ask("a test", also=dies)
+    assert benchmarks.under_way() is None
+    assert facts.get(wanted) is not None
+    assert benchmarks.ask("another") is not None
+    assert benchmarks.ask("a test", also=served) is None
+    assert facts.get(wanted) is not None
+    benchmarks.cancel("enough")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.finish(run)
+    assert benchmarks.ask("a test", also=served) is not None
+    assert facts.get(wanted) is None

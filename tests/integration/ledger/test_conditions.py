@@ -1,0 +1,136 @@
+"""What is wrong only when it lasts, on a real Postgres and by its clock."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.conditions import Condition, Duration
+from supervisor_tasks.ledger.ledger import Ledger
+from tests.support.ledgers import emptied, migrated
+
+AFTER_S = 60.0
+NAME = AlarmName.CHAIN_SCAN_STALLED
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Ledger:
+    emptied(engine)
+    return Ledger(engine, "here", wake=lambda _: None)
+
+
+def pass_time(ledger: Ledger, seconds: float) -> None:
+    with ledger.engine.begin() as connection:
+        for change in (
+            "facts SET since = since",
+            "alarms SET seen_at = seen_at",
+            "periodic_runs SET succeeded_at = succeeded_at",
+        ):
+            connection.execute(text(f"UPDATE {change} - :s * interval '1 second'"), {"s": seconds})
+
+
+def on(ledger: Ledger) -> list[AlarmName]:
+    return [alarm.name for alarm in ledger.alarms.all()]
+
+
+def test_condition__wrong_for_long__is_an_alarm_after_its_time_and_not_before(ledger: Ledger) -> None:
+    condition = Condition(ledger, NAME, AFTER_S)
+    assert condition.update(True, error="first") == 0.0
+    pass_time(ledger, AFTER_S - 30)
+    assert AFTER_S - 30 <= condition.update(True, error="second") < AFTER_S
+    assert on(ledger) == []
+    pass_time(ledger, 31)
+    assert condition.update(True, error="third") > AFTER_S
+    (alarm,) = ledger.alarms.all()
+    assert alarm.details["error"] == "third"
+    assert AFTER_S < alarm.details["for_s"] < AFTER_S + 30
+
+
+def test_condition__right_again__ends_the_alarm_at_once_and_counts_from_the_beginning(ledger: Ledger) -> None:
+    condition = Condition(ledger, NAME, AFTER_S)
+    condition.update(True)
+    pass_time(ledger, AFTER_S + 1)
+    condition.update(True)
+    assert on(ledger) == [NAME]
+    assert condition.update(False) == 0.0
+    assert on(ledger) == []
+    condition.update(True)
+    assert on(ledger) == []
+
+
+def test_condition__of_another_subject__counts_from_the_beginning(ledger: Ledger) -> None:
+    condition = Condition(ledger, NAME, AFTER_S)
+    condition.update(True, "7")
+    pass_time(ledger, AFTER_S + 1)
+    assert condition.update(True, "8") == 0.0
+    assert on(ledger) == []
+    assert condition.duration.subject() == "8"
+
+
+def test_condition__seen_by_a_worker_that_is_started_again__goes_on(ledger: Ledger, engine: Engine) -> None:
+    Condition(ledger, NAME, AFTER_S).update(True)
+    pass_time(ledger, AFTER_S + 1)
+    again = Ledger(engine, "here", wake=lambda _: None)
+    Condition(again, NAME, AFTER_S).update(True)
+    assert on(ledger) == [NAME]
+
+
+def test_condition__without_a_time__is_an_alarm_at_once(ledger: Ledger) -> None:
+    Condition(ledger, NAME).update(True)
+    assert on(ledger) == [NAME]
+
+
+def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
+    Condition(ledger, AlarmName.NODE_BEHIND, AFTER_S, name="chain_scan_stalled").update(True, "7")
+    pass_time(ledger, AFTER_S + 1)
+    Condition(ledger, NAME, AFTER_S).update(True, "7")
+    assert on(ledger) == [NAME]
+
+
+def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) -> None:
+    condition = Condition(ledger, NAME, AFTER_S, tick="chain")
+    ledger.ticks.record("chain")
+    condition.update(True)
+    assert on(ledger) == []
+    pass_time(ledger, AFTER_S + 1)
+    condition.update(True)
+    assert on(ledger) == [NAME]
+    condition.update(False)
+    assert on(ledger) == []
+
+
+def test_condition__by_a_tick_that_never_was__is_an_alarm_at_once(ledger: Ledger) -> None:
+    Condition(ledger, NAME, AFTER_S, tick="chain").update(True)
+    (alarm,) = ledger.alarms.all()
+    assert alarm.details["for_s"] is None
+
+
+def test_alarm__seen_not_long_ago__is_not_quiet_yet(ledger: Ledger) -> None:
+    ledger.alarms.on(NAME)
+    pass_time(ledger, AFTER_S - 30)
+    ledger.alarms.off(NAME, quiet_s=AFTER_S)
+    assert on(ledger) == [NAME]
+    ledger.alarms.on(NAME)  # seen again
+    pass_time(ledger, AFTER_S - 30)
+    ledger.alarms.off(NAME, quiet_s=AFTER_S)
+    assert on(ledger) == [NAME]
+    pass_time(ledger, 31)
+    ledger.alarms.off(NAME, quiet_s=AFTER_S)
+    assert on(ledger) == []
+
+
+def test_duration__is_not_so__has_none(ledger: Ledger) -> None:
+    duration = Duration(ledger.facts, "test")
+    assert (duration.update(False), duration.seconds(), duration.subject()) == (0.0, 0.0, None)
+    duration.update(True, "7")
+    pass_time(ledger, 10)
+    assert duration.seconds("7") >= 10.0
+    assert duration.seconds("8") == 0.0
+    assert duration.seconds() >= 10.0

@@ -1,0 +1,39 @@
+"""The ledger's connections on a real Postgres."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.processes import wait_until
+from supervisor_tasks.ledger.database import RESTED_S, read_connection
+from tests.support.ledgers import migrated
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+def test_connection__ended_while_it_rested__is_made_anew_and_nobody_notices(engine: Engine) -> None:
+    with read_connection(engine) as connection:
+        rested = connection.scalar(text("SELECT pg_backend_pid()"))
+    rests_since_s = time.monotonic()
+    somebody = create_engine(engine.url)
+    with somebody.connect() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": rested})
+    somebody.dispose()
+    wait_until(lambda: time.monotonic() - rests_since_s > RESTED_S, "the connection to have rested", 60.0)
+    with read_connection(engine) as connection:
+        assert connection.scalar(text("SELECT pg_backend_pid()")) != rested
+
+
+def test_asking__many_times__its_statement_stays_prepared(engine: Engine) -> None:
+    for _ in range(20):
+        with read_connection(engine) as connection:
+            connection.execute(text("SELECT count(*) FROM jobs WHERE job_id = :job_id"), {"job_id": "0x"})
+    with read_connection(engine) as connection:
+        prepared = connection.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
+    assert any("count(*) FROM jobs" in statement for statement in prepared)

@@ -1,0 +1,122 @@
+"""What is due, as a real ledger tells it in one question, and that an operator's word is acted on within a second."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.due import Due, Look, not_dispatched
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.tick_names import CLOCK
+from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
+from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from tests.support.commands import supervisor
+from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+
+JOB = job_id(1)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as (engine, environment):
+        yield engine, environment
+
+
+@pytest.fixture
+def engine(postgres: tuple[Engine, dict[str, str]]) -> Engine:
+    emptied(postgres[0])
+    return postgres[0]
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Iterator[Ledger]:
+    ledger = Ledger(engine, "here", lambda _: None)
+    yield ledger
+    ledger.holder.close()
+
+
+def look(engine: Engine, cluster: str = "here") -> Look:
+    return Due(engine, cluster, GUARDED, FACTS).look()
+
+
+def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
+    found = look(engine)
+    assert found == Look(sweep=True, hour=found.hour)
+    assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < 10.0
+
+
+def test_look__is_one_statement(engine: Engine) -> None:
+    due, statements = Due(engine, "here", GUARDED, FACTS), list[str]()
+    due.look()
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    for _ in range(3):
+        due.look()
+    assert len(statements) == 3
+
+
+def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
+    engine: Engine, ledger: Ledger
+) -> None:
+    ledger.record(JobChange(JOB, claim(1)))
+    assert look(engine).under_way
+    assert not look(engine).undispatched  # its message may be under way
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+        )
+    assert look(engine).undispatched
+    assert not look(engine, "there").undispatched
+
+
+def test_look__job_has_ended__is_lately_for_a_while(engine: Engine, ledger: Ledger) -> None:
+    ledger.record(JobChange(JOB, claim(1)))
+    assert not look(engine).ended_lately
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'SETTLED', updated_at = now()"))
+    assert look(engine).ended_lately
+    assert not look(engine).under_way
+    assert not look(engine, "there").ended_lately
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET updated_at = now() - interval '301 s'"))
+    assert not look(engine).ended_lately
+
+
+def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: Engine, ledger: Ledger) -> None:
+    ledger.record(JobChange(JOB, claim(1)))
+    assert ledger.effects.lease([EffectKind.FETCH])
+    assert (look(engine).undispatched, look(engine).abandoned) == (False, False)
+    ledger.holder.close()
+    assert look(engine).abandoned
+
+
+def test_look__who_is_at_work_under_a_guard__is_busy(engine: Engine) -> None:
+    with (
+        try_advisory_lock(engine, cluster_lock("here", "collect_receipts")) as mine,
+        try_advisory_lock(engine, cluster_lock("there", "scan")),
+    ):
+        assert mine
+        assert look(engine).busy == {"collect_receipts"}
+    assert look(engine).busy == frozenset()
+
+
+def test_not_dispatched__no_message_could_be_sent__is_due_at_once(engine: Engine, ledger: Ledger) -> None:
+    ledger.effects.wake = lambda effects: not_dispatched(engine, effects)
+    ledger.record(JobChange(JOB, claim(1)))
+    assert look(engine).undispatched
+
+
+def test_settle__of_the_operator__is_due_with_the_next_question(
+    postgres: tuple[Engine, dict[str, str]], engine: Engine, ledger: Ledger
+) -> None:
+    """A command sends no message: nothing is to wait for one that was never sent."""
+    bring_to_queued(ledger, 1)
+    words = ("job", "settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    ended = supervisor(*words, env=postgres[1])
+    assert ended.exit_code == 0, ended.output
+    with engine.connect() as connection:
+        query = text("SELECT notified_at FROM effects WHERE kind = 'report' AND done_at IS NULL")
+        assert list(connection.scalars(query)) == [None]
+    assert look(engine).undispatched

@@ -1,0 +1,225 @@
+"""The migrations that rename what is stored, on rows as the version before wrote them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
+    Claimed,
+    ExistingSlurmJobAdopted,
+    SubmitOutcomeUnknown,
+    SubmitStarted,
+    stored_name,
+)
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger import migrations
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
+from supervisor_tasks.ledger.facts import SLURM_CLUSTER
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
+from supervisor_tasks.ledger.registrations import HARDWARE
+from tests.support.ledgers import claim, emptied, job_id, migrated
+
+JOB = job_id(1)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+class Tables:
+    """A ledger's tables as a revision has them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._config = Config(attributes={"url": engine.url.render_as_string(hide_password=False)})
+        self._config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+
+    def upgrade(self, revision: str = "head") -> None:
+        command.upgrade(self._config, revision)
+
+    def downgrade(self, revision: str) -> None:
+        command.downgrade(self._config, revision)
+
+    def insert(self, table: str, **columns: Any) -> None:
+        names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+        plain = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in columns.items()}
+        with self.engine.begin() as connection:
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), plain)  # noqa: S608
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+
+@pytest.fixture
+def tables(engine: Engine) -> Iterator[Tables]:
+    emptied(engine)
+    tables = Tables(engine)
+    yield tables
+    tables.upgrade()
+    emptied(engine)
+
+
+EVENTS = "SELECT name, details FROM events ORDER BY id"
+REPORTS = "SELECT report FROM sweeps ORDER BY id"
+
+
+def test_event_names__rows_of_the_version_before__have_the_new_names_and_back(tables: Tables) -> None:
+    tables.downgrade("0018")
+    before: list[tuple[str, dict[str, Any]]] = [
+        ("Claimed", {"job_id": JOB, "signed_here": False, "at": [7, 1]}),
+        ("SubmitStarted", {"limit_min": 10}),
+        ("SubmitUnclear", {"reason": "?", "strange": True}),
+        ("Adopted", {"slurm_id": None}),
+        ("CalledBack", {"look_in_s": 8.0, "running": True}),
+    ]
+    for name, details in before:
+        tables.insert("events", cluster="here", job_id=JOB, name=name, details=details, state="CLAIMED")
+    findings = [{"found": "adopted", "done": ["ChainSaw", "Adopted", "Claimed"]}, {"found": "held"}]
+    tables.insert("sweeps", cluster="here", begun_at="now", report={"findings": findings, "jobs": 1}, suspects={})
+    tables.insert("sweeps", cluster="here", begun_at="now", report={"why": "?"}, suspects={})
+    tables.upgrade("0019")
+    assert tables.rows(EVENTS) == [
+        (stored_name(Claimed), {"job_id": JOB, "claim_known_to_ledger": False, "at": [7, 1]}),
+        (stored_name(SubmitStarted), {"limit_min": 10}),
+        (stored_name(SubmitOutcomeUnknown), {"reason": "?", "unparsed": True}),
+        (stored_name(ExistingSlurmJobAdopted), {"slurm_id": None}),
+        (stored_name(CallbackReceived), {"poll_delay_s": 8.0, "running": True}),
+    ]
+    done = ["ChainStatusObserved", "ExistingSlurmJobAdopted", "Claimed"]
+    after = [{"found": "adopted", "done": done}, {"found": "held"}]
+    assert tables.rows(REPORTS) == [({"findings": after, "jobs": 1},), ({"why": "?"},)]
+    tables.downgrade("0018")
+    assert tables.rows(EVENTS) == before
+    assert tables.rows(REPORTS) == [({"findings": findings, "jobs": 1},), ({"why": "?"},)]
+
+
+KINDS = "SELECT job_id, kind FROM effects ORDER BY id"
+TICKS = "SELECT name FROM ticks ORDER BY name"
+JOB_COLUMNS = (
+    "INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,"
+    " chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, looks, message)"
+    " VALUES ('here', :id, '0x2', '0x3', 'claim', :definition, 10, 'QUEUED', 2, 7, 1, '', '[]', false, 0, '')"
+)
+
+DEFINITION = json.dumps(asdict(claim(1).definition))
+
+
+def test_effect_kinds__rows_of_the_version_before__have_the_new_kinds_and_back(tables: Tables) -> None:
+    tables.downgrade("0019")
+    with tables.engine.begin() as connection:
+        connection.execute(text(JOB_COLUMNS), {"id": JOB, "definition": DEFINITION})
+    kinds = ["witness", "refuse", "tell_user", "submit"]
+    for kind in kinds:
+        tables.insert("effects", cluster="here", job_id=JOB, kind=kind, due_at="now")
+    about: list[tuple[str, dict[str, Any]]] = [
+        ("EffectMissing", {"kind": "WITNESS"}),
+        ("EffectCompleted", {"kind": "TELL_USER"}),
+        ("OperatorAbandonedEffect", {"kind": "REFUSE", "reason": "WITNESS"}),
+        ("EffectMissing", {"kind": "SUBMIT"}),
+    ]
+    for name, details in about:
+        tables.insert("events", cluster="here", job_id=JOB, name=name, details=details, state="QUEUED")
+    ticks = ["look_at_nodes finished", "nudge", "scan finished", "watch", "watch finished", "witness"]
+    for name in ticks:
+        tables.insert("ticks", cluster="here", name=name, succeeded_at="now")
+    tables.upgrade("0020")
+    assert [kind for _, kind in tables.rows(KINDS)] == ["poll_slurm", "return_job", "notify_customer", "submit"]
+    assert {EffectKind(kind) for _, kind in tables.rows(KINDS)} == {
+        EffectKind.POLL_SLURM,
+        EffectKind.RETURN_JOB,
+        EffectKind.NOTIFY_CUSTOMER,
+        EffectKind.SUBMIT,
+    }
+    assert [details for _, details in tables.rows(EVENTS)] == [
+        {"kind": EffectKind.POLL_SLURM.name},
+        {"kind": EffectKind.NOTIFY_CUSTOMER.name},
+        {"kind": EffectKind.RETURN_JOB.name, "reason": "WITNESS"},
+        {"kind": "SUBMIT"},
+    ]
+    assert [name for (name,) in tables.rows(TICKS)] == [
+        "check_alarms",
+        "check_alarms finished",
+        "dispatch_due_effects",
+        "poll_jobs",
+        "refresh_inventory finished",
+        "scan finished",
+    ]
+    tables.downgrade("0019")
+    assert [kind for _, kind in tables.rows(KINDS)] == kinds
+    assert tables.rows(EVENTS) == about
+    assert [name for (name,) in tables.rows(TICKS)] == ticks
+
+
+def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_back(tables: Tables) -> None:
+    tables.downgrade("0020")
+    before = {
+        "alarms": ["effect_late", "nodes_not_seen", "slurm_forgot", "wallet_empty"],
+        "switches": ["drained", "submissions_held"],
+        "facts": ["condition.nodes_not_seen", "provider.hardware", "slurm.cluster", "sweep.wanted"],
+        "ticks": ["scan", "strange callbacks forgotten"],
+    }
+    columns: dict[str, dict[str, Any]] = {
+        "alarms": {"details": {}},
+        "switches": {"reason": "maintenance"},
+        "facts": {"value": "7"},
+        "ticks": {"succeeded_at": "now"},
+    }
+    for table, names in before.items():
+        for name in names:
+            tables.insert(table, cluster="here", name=name, **columns[table])
+
+    def names_of(table: str) -> list[str]:
+        return [name for (name,) in tables.rows(f"SELECT name FROM {table} ORDER BY name")]  # noqa: S608
+
+    tables.upgrade("0021")
+    assert {AlarmName(name) for name in names_of("alarms")} == {
+        AlarmName.EFFECT_OVERDUE,
+        AlarmName.NO_USABLE_NODES,
+        AlarmName.SLURM_STATE_LOST,
+        AlarmName.WALLET_EMPTY,
+    }
+    assert {Switch(name) for name in names_of("switches")} == set(Switch)
+    assert names_of("facts") == sorted(
+        [f"condition.{AlarmName.NO_USABLE_NODES.value}", HARDWARE.name, SLURM_CLUSTER.name, SWEEP_REQUESTED.name]
+    )
+    assert names_of("ticks") == ["scan", UNKNOWN_CALLBACKS_PURGED]
+    tables.downgrade("0020")
+    assert {table: names_of(table) for table in before} == before
+
+
+def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(tables: Tables) -> None:
+    tables.downgrade("0021")
+    with tables.engine.begin() as connection:
+        connection.execute(text(JOB_COLUMNS), {"id": JOB, "definition": DEFINITION})
+        connection.execute(text("UPDATE jobs SET heard_block = 9, doubt_until = 12, looks = 3, message = 'why'"))
+    given: dict[str, Any] = {"wakes": 2, "takings": 5, "unforeseen": 1, "refusals": 4}
+    tables.insert("effects", cluster="here", job_id=JOB, kind="poll_slurm", due_at="now", **given)
+    tables.insert("ticks", cluster="here", name="scan", succeeded_at="now")
+    tables.insert("taken_marks", cluster="here", mark=b"\7" * 8)
+    tables.upgrade("0022")
+    ledger = Ledger(tables.engine, "here", wake=lambda _: None)
+    job = ledger.jobs([JOB])[JOB]
+    assert (job.last_event_block, job.reorg_deadline_block, job.poll_count) == (9, 12, 3)
+    assert job.status_message == "why"
+    (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
+    assert (effect.generation, effect.lease_token) == (2, 6)
+    assert (effect.unexpected_failures, effect.contract_rejections) == (1, 4)
+    assert ledger.ticks.age_s("scan") is not None
+    assert ledger.others.taken() == {b"\7" * 8}
+    ledger.holder.close()
+    tables.downgrade("0021")
+    assert tables.rows("SELECT wakes, takings, unforeseen, refusals FROM effects") == [(2, 6, 1, 4)]
+    assert tables.rows("SELECT heard_block, doubt_until, looks, message FROM jobs") == [(9, 12, 3, "why")]

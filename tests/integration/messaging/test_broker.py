@@ -1,0 +1,242 @@
+"""The broker goes away and comes back: the fleet consumes again by itself, and its log stays calm meanwhile."""
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.fleet import Fleet
+from devgrid.processes import Processes, wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.jobs.model import EffectKind, JobId
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.messaging.dispatcher import TaskDispatcher
+from supervisor_tasks.messaging.queues import TASKS
+from tests.support import deaf
+from tests.support.ledgers import claim, job_id
+
+STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
+DEAF_AFTER_S = 15  # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
+TRIES_S = 5.0  # during which somebody tries each second to connect
+LOST = "consumer: Connection to broker lost"
+AWAY = "broker_disconnected"
+CONNECTED = "Connected to [redacted]"
+WITHIN_S = 60.0  # figures are the benchmark's; a loaded machine is slow
+pytestmark = pytest.mark.slow  # outages that last
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def redis_server(processes: Processes) -> embedded_servers.EmbeddedServer:
+    folder = processes.folder / "redis"
+    folder.mkdir()
+    return embedded_servers.redis(folder)
+
+
+@pytest.fixture(scope="module")
+def fleet(processes: Processes, redis_server: embedded_servers.EmbeddedServer) -> Fleet:
+    """A worker of the default queue, which needs no key, and beat."""
+    folder = processes.folder / "postgres"
+    folder.mkdir()
+    database = embedded_servers.postgres(folder)
+    start_server(processes, "postgres", database)
+    start_server(processes, "redis", redis_server)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(processes.folder),
+        "STATE_DIR": str(processes.folder),
+        "DATABASE_URL": database.url,
+        "BROKER_URL": redis_server.url,
+        "WORKER_WATCHDOG_TIMEOUT_S": str(DEAF_AFTER_S),
+    }
+    fleet = Fleet(processes, environment)
+    fleet.migrate()
+    fleet.start_worker("worker", "-Q", "main.default")
+    fleet.start_beat()
+    return fleet
+
+
+@pytest.fixture(scope="module")
+def engine(fleet: Fleet) -> Iterator[Engine]:
+    """The ledger of a fleet with a job that no worker here takes: its effect is dispatched as often as it counts as not
+    woken.
+    """
+    engine = create_engine(fleet.environment["DATABASE_URL"])
+    ledger = Ledger(engine, "main", lambda _: None)
+    ledger.record(JobChange(job_id(1), claim(1)))
+    yield engine
+    ledger.holder.close()
+    engine.dispose()
+
+
+def consumed(engine: Engine) -> float:
+    """When the worker last finished a dispatch_due_effects, in seconds since the epoch."""
+    query = text(
+        "SELECT extract(epoch FROM succeeded_at)::float8 FROM periodic_runs WHERE name = 'dispatch_due_effects'"
+    )
+    with engine.connect() as connection:
+        return float(connection.scalar(query) or 0)
+
+
+def now(engine: Engine) -> float:
+    with engine.connect() as connection:
+        return float(connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8")) or 0)
+
+
+def wait_for_dispatch(engine: Engine) -> None:
+    since = now(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET notified_at = NULL, due_at = now()"))
+    wait_until(lambda: consumed(engine) > since, "a dispatch_due_effects", WITHIN_S, 0.1)
+
+
+def entries(processes: Processes, name: str) -> list[dict[str, Any]]:
+    """What a process has logged."""
+    lines = (processes.logs / f"{name}.log").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def said(processes: Processes, name: str) -> list[str]:
+    """All of it, in words."""
+    return [entry["event"].partition(".")[0] for entry in entries(processes, name)]
+
+
+def loud(processes: Processes, name: str) -> list[str]:
+    """What an operator would have to read of a process: all that is no information. Celery's warning at the start that
+    root runs it is left out.
+    """
+    read = [entry["event"] for entry in entries(processes, name) if entry["level"] != "info"]
+    return [event.partition(".")[0] for event in read if "with superuser privileges" not in event]
+
+
+def pass_s(engine: Engine, seconds: float) -> None:
+    began = now(engine)
+    wait_until(lambda: now(engine) > began + seconds, "time to pass", 60.0, 0.2)
+
+
+def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
+    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded_servers.EmbeddedServer
+) -> None:
+    """However often the connection breaks: each time is told once, and once that it is over."""
+    wait_for_dispatch(engine)
+    processes.kill(fleet.find("redis"))
+    start_server(processes, "redis", redis_server)
+    wait_for_dispatch(engine)
+    before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
+    processes.kill(fleet.find("redis"))
+
+    def noticed() -> bool:
+        return all(AWAY in loud(processes, name)[lines:] for name, lines in before.items())
+
+    wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
+    pass_s(engine, TRIES_S)
+    # The consumer and what sends messages notice it in threads of their own: either may be first.
+    assert sorted(loud(processes, "worker")[before["worker"] :]) == sorted([LOST, AWAY])
+    assert loud(processes, "beat")[before["beat"] :] == [AWAY]
+    start_server(processes, "redis", redis_server)
+    wait_for_dispatch(engine)
+    assert set(loud(processes, "worker")) == {LOST, AWAY}
+    assert set(loud(processes, "beat")) == {AWAY}
+    for name in ("worker", "beat"):
+        assert alternate(said(processes, name), AWAY, "broker_reconnected")
+    heard = said(processes, "worker")
+    assert alternate(heard[heard.index(CONNECTED) + 1 :], LOST, CONNECTED)
+
+
+def alternate(words: list[str], first: str, second: str) -> bool:
+    """Whether the one and the other come in turns, the second one last."""
+    turns = [word for word in words if word in (first, second)]
+    return turns == [first, second] * (len(turns) // 2)
+
+
+def test_worker_that_answers_pings_and_receives_nothing__ends(
+    fleet: Fleet, engine: Engine, processes: Processes
+) -> None:
+    processes.kill(fleet.find("worker"))
+    worker = fleet.start_worker("worker", "-Q", deaf.QUEUE, "-I", deaf.__name__)
+    wait_for_dispatch(engine)
+    (processes.folder / deaf.FILE).touch()
+    wait_until(lambda: worker.process() is None, "the deaf worker to end", 60.0, 0.1)
+    processes.kill(worker)  # which reaps it
+    assert "worker_not_receiving" in loud(processes, "worker")
+    fleet.start_worker("worker", "-Q", "main.default")
+    wait_for_dispatch(engine)
+
+
+def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engine, processes: Processes) -> None:
+    wait_for_dispatch(engine)
+    redis = fleet.find("redis")
+    processes.kill(redis, signal.SIGSTOP, wait=False)
+    pass_s(engine, STOPPED_S)
+    processes.kill(redis, signal.SIGCONT, wait=False)
+    wait_for_dispatch(engine)
+
+
+def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_once(
+    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded_servers.EmbeddedServer
+) -> None:
+    wait_for_dispatch(engine)
+    before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
+    processes.kill(fleet.find("postgres"))
+
+    def since(name: str) -> list[str]:
+        return loud(processes, name)[before[name] :]
+
+    wait_until(lambda: "ledger_disconnected" in since("beat"), "beat to notice", WITHIN_S, 0.1)
+    app = Celery(broker=redis_server.url)
+    for _ in range(3):  # beat sends nothing meanwhile
+        app.send_task(f"{TASKS}.dispatch_due_effects", queue="main.default")
+    app.close()
+    wait_until(lambda: since("worker").count("task_failed_transient") >= 3, "warnings of the outage", WITHIN_S, 0.2)
+    start_server(processes, "postgres", embedded_servers.postgres(processes.folder / "postgres"))
+    engine.dispose()
+    wait_for_dispatch(engine)
+    assert set(since("worker")) == {"task_failed_transient"}
+    assert since("beat") == ["ledger_disconnected"]
+    assert alternate(said(processes, "beat"), "ledger_disconnected", "ledger_reconnected")
+    assert "Traceback" not in (processes.logs / "worker.log").read_text()
+
+
+def test_redis_flushed__worker_consumes(
+    fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
+) -> None:
+    wait_for_dispatch(engine)
+    with Redis(unix_socket_path=str(redis_server.socket)) as redis:
+        redis.flushall()
+    wait_for_dispatch(engine)
+
+
+def test_queue_that_nobody_works_off__grows_no_further_and_goes_on_when_somebody_does(
+    fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
+) -> None:
+    wait_for_dispatch(engine)
+    app = Celery(broker=redis_server.url)
+    app.conf.update(task_default_queue="nobody", task_publish_retry=False)
+    wake_ups = TaskDispatcher(app, most_waiting=20)
+    effects = [OpenEffect(number, JobId(f"0x{number:064x}"), EffectKind.SUBMIT, 1, 0) for number in range(50)]
+    with Redis(unix_socket_path=str(redis_server.socket)) as redis:
+        for effect in effects:
+            wake_ups.effects([effect])
+            wake_ups.drain("poll_jobs")
+        assert redis.llen("nobody") == 20
+        redis.delete("nobody")
+
+        def sent() -> bool:
+            wake_ups.drain("collect_receipts")
+            return bool(redis.llen("nobody"))
+
+        wait_until(sent, "the wake-ups to go on", 60.0, 0.1)
+    app.close()

@@ -1,0 +1,324 @@
+"""SLURM's health, its nodes, and what an earlier run left there: on a real SLURM behind a real sshd."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.model import PlannedBenchmark, job_name, name_beginning
+from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.benchmarks import BenchmarkStore
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.registrations import NODES, Registrations
+from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count, slurm_is_healthy
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, TRIES
+from supervisor_tasks.provider.inventory import refresh_inventory
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
+from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from tests.support.commands import supervisor
+from tests.support.ledgers import emptied
+from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
+
+SLURM_CONF = (
+    "MessageTimeout=2",  # who finds no slurmctld tries for half of it
+    "PartitionName=main-large Nodes=node2",
+    "PartitionName=mai Nodes=node1 Hidden=YES",
+)
+# Without accounting CfgTRES has no GPUs.
+NODE1, NODE2 = (SlurmNode(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
+OURS = name_beginning("0x" + "3" * 40, "here")
+FORMER = "former"  # whom benchmarks ran as before BENCHMARK_RUN_AS was changed
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(*SLURM_CONF) as world:
+        yield world
+
+
+@pytest.fixture
+def woken() -> list[str]:
+    """What was sent for."""
+    return []
+
+
+@pytest.fixture
+def site(world: SubmissionEnv, woken: list[str]) -> Iterator[WorkerContext]:
+    """A worker of the slurm queue that is soon done with waiting."""
+    emptied(world.engine)
+    site = world.site(world.cluster())
+    assert site.slurm_side is not None
+    sweep = ReconciliationServices(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
+    yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep)
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+def nobody(provider: Address) -> Contract:
+    raise AssertionError(f"nobody asks the contract of {provider}")
+
+
+@pytest.fixture
+def nodes(site: WorkerContext) -> Nodes:
+    return site.slurm.nodes
+
+
+def update(world: SubmissionEnv, node: str, *changes: str) -> None:
+    done = world.slurm.run("scontrol", "update", f"NodeName={node}", *changes)
+    assert done.returncode == 0, done.stderr
+
+
+def state(world: SubmissionEnv, slurm_id: int) -> str:
+    return world.field(slurm_id, "state")
+
+
+# --- specs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"), [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))]
+)
+def test_specs__each_partition_has_its_own_nodes(nodes: Nodes, partition: str, expected: tuple[SlurmNode, ...]) -> None:
+    assert replace(nodes, partition=partition).specs() == PartitionHardware(expected)
+
+
+def test_specs__no_such_partition__says_so(nodes: Nodes) -> None:
+    with pytest.raises(SlurmUnavailableError, match="Partition ma not found"):
+        replace(nodes, partition="ma").specs()
+
+
+def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(world: SubmissionEnv, nodes: Nodes) -> None:
+    update(
+        world, "node1", "State=DRAIN", "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main"
+    )
+    update(world, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
+    try:
+        specs = nodes.specs()
+        assert (specs, specs.left_out) == (PartitionHardware((NODE2,)), (NODE1,))
+        assert specs.left_out[0].state == "IDLE+DRAIN"
+        assert replace(nodes, unresponsive=True).specs() == PartitionHardware((NODE1, NODE2))
+    finally:
+        update(world, "node1", "State=RESUME")
+    wait_until(lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)), "node1 to count again", PATIENCE_S, 0.2)
+
+
+def test_specs__nodes_work__are_the_same(world: SubmissionEnv, nodes: Nodes) -> None:
+    before = nodes.specs()
+    slurm_id = sbatch(world, "busy", "--nodes=2", "--mem-per-cpu=10")
+    wait_until(lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2)
+    assert [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
+    assert nodes.specs() == before
+    world.slurm.run("scancel", str(slurm_id))
+
+
+def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(
+    world: SubmissionEnv, nodes: Nodes
+) -> None:
+    before, found = nodes.specs(), list[PartitionHardware | None]()
+    world.processes.stop(world.processes.find("slurmctld"))
+    found.append(specs_or_none(nodes))
+    world.slurm.start_controller()
+
+    def known_again() -> bool:
+        found.append(specs_or_none(nodes))
+        return found[-1] is not None
+
+    wait_until(known_again, "slurmctld to hear from its nodes", PATIENCE_S, 0.1)
+    assert found[0] is None
+    assert {specs for specs in found if specs is not None} == {before}
+
+
+def specs_or_none(nodes: Nodes) -> PartitionHardware | None:
+    try:
+        return nodes.specs()
+    except SlurmUnavailableError:
+        return None
+
+
+# --- health ---------------------------------------------------------------------------------------------------------
+
+
+def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
+    world: SubmissionEnv, site: WorkerContext, woken: list[str]
+) -> None:
+    book = Registrations(site.ledger.facts)
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert site.ledger.ticks.age_s(NODES) is not None
+    assert book.hardware()[0]
+    world.processes.stop(world.processes.find("slurmctld"))
+    reset_failure_count(site.ledger)
+    failures, alarmed_after = 0, 0
+
+    def tried() -> bool:
+        nonlocal failures, alarmed_after
+        try:
+            check_slurm(site)
+        except SlurmUnavailableError:
+            failures += 1
+        if not alarmed_after and alarms(site):
+            alarmed_after = failures
+        return failures > TRIES
+
+    wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
+    assert alarmed_after == TRIES
+    assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
+    assert not slurm_is_healthy(site.ledger)
+    assert site.ledger.ticks.age_s(NODES) is None
+    since_s = book.hardware()[1]
+    woken.clear()
+    world.slurm.start_controller()
+
+    def works() -> bool:
+        check_slurm(site)
+        return slurm_is_healthy(site.ledger)
+
+    wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
+    assert not alarms(site)
+    assert site.ledger.facts.get(FAILED_TRIES) == 0
+    assert woken[-1] == "refresh_inventory"
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert book.hardware()[1] < since_s, "how long the nodes have been these begins anew"
+
+
+def has_looked(site: WorkerContext) -> bool:
+    try:
+        refresh_inventory(site)
+    except SlurmUnavailableError:
+        return False
+    return True
+
+
+def alarms(site: WorkerContext) -> bool:
+    return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
+
+
+# --- nodes that nobody sees ---------------------------------------------------------------------------------------------
+
+
+def six_minutes_pass(world: SubmissionEnv) -> None:
+    with world.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - interval '6 min'"))
+
+
+def calls_for_nodes(site: WorkerContext) -> Any:
+    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(AlarmName.NO_USABLE_NODES)
+
+
+def provider(world: SubmissionEnv, *words: str) -> str:
+    result = supervisor("provider", "show", *words, env=world.environment)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_is_right(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
+    book = Registrations(site.ledger.facts)
+    book.learn_standing(RegistrationStatus.UNREGISTERED)
+    book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
+    check_slurm(site)
+    misspelt = replace(site.slurm.nodes, partition="mian")
+    wrong = replace(site, slurm_side=replace(site.slurm, nodes=misspelt))
+    assert not has_looked(wrong)
+    assert calls_for_nodes(site) is None, "it may pass"
+    six_minutes_pass(world)
+    assert not has_looked(wrong)
+    called = calls_for_nodes(site)
+    assert called["partition"] == "mian"
+    assert "Partition mian not found" in called["error"]
+    assert "Partition mian not found" in provider(world)
+    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"]["for_s"] > 300
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    assert calls_for_nodes(site) is None
+    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"] is None
+
+
+def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    update(world, "node[1-2]", "State=DRAIN", "Reason=test")
+    try:
+        check_slurm(site)
+        refresh_inventory(site)
+        six_minutes_pass(world)
+        refresh_inventory(site)
+        assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
+        site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
+        site.ledger.ticks.remove(ANSWERED)
+        refresh_inventory(site)
+        assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
+        check_slurm(site)
+        refresh_inventory(site)
+        assert calls_for_nodes(site) is None, "the time begins anew"
+    finally:
+        update(world, "node[1-2]", "State=RESUME")
+
+
+# --- old benchmarks -------------------------------------------------------------------------------------------------
+
+
+def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    benchmarks = BenchmarkStore(world.engine, "here")
+    benchmarks.ask("a test")
+    run = benchmarks.under_way()
+    assert run is not None
+    benchmarks.begin(run, [PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
+    (under_way,) = benchmarks.measurements(run)
+    benchmarks.start_submission(under_way, FORMER)
+    old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]
+    old.append(sbatch(world, job_name(OURS, 1, "1" * 16, "hpl"), user=FORMER))
+    held = sbatch(world, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
+    others = [
+        sbatch(world, under_way.job_name),
+        sbatch(world, job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "0" * 16, "hpl")),
+        sbatch(world, "benchmark"),
+        sbatch(world, job_name(OURS, 1, "0" * 16, "hpl"), user=CUSTOMER),
+    ]
+    running = {*old, *others}
+    wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
+    reset_failure_count(site.ledger)
+    check_slurm(site)
+    assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
+    site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
+    reset_failure_count(site.ledger)
+    check_slurm(site)
+    gone = {*old, held}
+    wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
+    assert {state(world, one) for one in others} == {"RUNNING"}
+    late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
+    site.ledger.ticks.remove("slurm")
+    check_slurm(site)  # nobody has started since
+    assert state(world, late) in LIVE
+    world.slurm.run("scancel", *(str(one) for one in (*others, late)))
+
+
+def sbatch(world: SubmissionEnv, name: str, *options: str, user: str | None = None) -> int:
+    """A job of root's, or of another user."""
+    uid = None if user is None else world.slurm.users.add(user)
+    done = subprocess.run(
+        ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", "--mem-per-cpu=10", *options],
+        env={"PATH": "/usr/bin:/bin", **world.slurm.env()},
+        user=uid,
+        group=uid,
+        extra_groups=None if uid is None else [],
+        cwd="/",
+        input="#!/bin/sh\nsleep 600\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)

@@ -1,0 +1,542 @@
+"""Registration on a real chain, with a real ledger: from an unknown provider to one that claims, and back."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine, text
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.state_folder import private_processes
+from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
+from supervisor_tasks.bootstrap import build
+from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.benchmarks import Verdict
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
+from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.lifecycle import Worker
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.register import register
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.wallet.receipts import collect_receipts
+from tests.support.commands import supervisor
+from tests.support.ledgers import emptied, migrated
+from tests.support.wallets import gas_limit, held
+
+DEFINITION = JobDefinition(batch_location_hash="hash")
+MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))
+NODES = tuple(ChainNode(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
+BLOCK_GAS = 8_000_000
+LABELS = {"METASCHEDULER_LABELS": "zone=ch,name=Here & now", "BENCHMARK_DISABLE": "true"}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[tuple[Engine, dict[str, str]]]:
+    with migrated() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Chain]:
+    with private_processes() as processes:
+        yield start_chain(processes)
+
+
+@dataclass(slots=True)
+class Play:
+    """A provider with its ledger. The work is done when the test says so."""
+
+    chain: Chain
+    provider: Account
+    ledger: Ledger
+    environment: dict[str, str]
+    app: Celery
+    worker: Worker
+    engine: Engine
+    facts: Registrations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.facts = Registrations(self.ledger.facts)
+
+    def restart(self, **settings: str) -> None:
+        self.worker.close()
+        self.ledger.ticks.record("slurm", NODES_SEEN)
+        self.environment |= settings
+        self.worker = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
+
+    def look(self) -> None:
+        """The registration is looked at, what was sent is followed, and looked at again."""
+        self.ledger.ticks.record("slurm", NODES_SEEN)
+        register(self.worker.context)
+        collect_receipts(self.worker.context)
+        register(self.worker.context)
+
+    def standing(self) -> RegistrationStatus:
+        known = self.facts.standing()
+        assert known is not None
+        return known[0]
+
+    def alarms(self) -> set[AlarmName]:
+        return {alarm.name for alarm in self.ledger.alarms.all()}
+
+    def sent(self) -> int:
+        """How many registrations were ever signed."""
+        with self.engine.connect() as connection:
+            return int(connection.scalar(text("SELECT count(*) FROM transactions WHERE purpose = 'register'")) or 0)
+
+    def claims(self) -> int:
+        """How many claims are written for a job that waits."""
+        self.ledger.ticks.record("slurm", NODES_SEEN)
+        count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
+        with self.engine.connect() as connection:
+            before = int(connection.scalar(text(count)) or 0)
+            connection.rollback()
+            claim(self.worker.context)
+            collect_receipts(self.worker.context)
+            return int(connection.scalar(text(count)) or 0) - before
+
+    def assign(self) -> None:
+        customer = self.chain.new_account()
+        self.chain.admin.mint_credits(customer.address, 10**24)
+        (job_id,) = self.chain.customers.request_jobs(customer, DEFINITION, 1, 10**20)
+        self.chain.admin.meta_schedule([job_id], self.provider.address)
+
+    def supervisor(self, *words: str) -> str:
+        environment = {name: value for name, value in self.environment.items() if "PRIVATE_KEY" not in name}
+        result = supervisor("provider", *words, env=environment)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def told(self) -> Any:
+        return json.loads(self.supervisor("show", "-o", "json"))
+
+
+@pytest.fixture
+def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+    engine, environment = database
+    emptied(engine)
+    with engine.begin() as connection:
+        connection.execute(text("TRUNCATE blocks"))
+    provider = chain.new_account()
+    settings = environment | LABELS
+    settings |= {
+        "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
+        "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
+        "CHAIN_ID": str(chain.chain_id),
+        "ETH_PRIVATE_KEY": provider.private_key,
+    }
+    app = Celery("test", broker="memory://")
+    worker = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
+    ledger = Ledger(engine, "here", lambda _: None)
+    Registrations(ledger.facts).learn_hardware(MACHINES)
+    ledger.ticks.record("slurm", NODES_SEEN)
+    found = Play(chain, provider, ledger, settings, app, worker, engine)
+    scan(found.worker.context)
+    try:
+        yield found
+    finally:
+        found.worker.close()
+        ledger.holder.close()
+        app.close()
+
+
+def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_are_claimed(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain, address = play.chain, play.provider.address
+    play.look()
+    waiting = chain.providers.waiting(address)
+    assert waiting.nodes == NODES
+    assert waiting.prices == ChainPrices()
+    assert waiting.labels == (("name", "here-now"), ("zone", "ch"))
+    assert play.standing() is RegistrationStatus.WAITING
+    play.look()
+    assert play.sent() == 1, "it does not nag"
+
+    chain.admin.approve_provider(address)
+    play.look()
+    assert play.standing() is RegistrationStatus.APPROVED
+    play.assign()
+    assert play.claims() == 1
+    assert play.alarms() == set()
+
+    play.assign()
+    chain.admin.ban_provider(address)
+    assert play.claims() == 0
+    assert "not_claiming" in caplog.text
+    assert "claim_would_revert" not in caplog.text, "it is not even tried"
+    play.look()
+    assert play.standing() is RegistrationStatus.BANNED
+    assert play.alarms() == {AlarmName.PROVIDER_BANNED}
+    chain.admin.ban_provider(address, banned=False)
+    assert play.claims() == 1
+    play.look()
+    assert play.standing() is RegistrationStatus.APPROVED
+    assert play.alarms() == set()
+
+    play.assign()
+    chain.admin.remove_provider(address)
+    assert play.claims() == 0
+    play.look()
+    assert play.standing() is RegistrationStatus.REMOVED
+    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
+    assert play.sent() == 1, "what was turned down is not offered again"
+
+    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
+    play.look()
+    assert play.standing() is RegistrationStatus.WAITING
+    assert play.alarms() == set()
+    chain.admin.remove_provider(address)
+    play.look()
+    assert play.standing() is RegistrationStatus.REJECTED
+    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
+    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
+    play.look()
+    assert play.sent() == 2, "nor the one before"
+    assert "turned this offer down" in play.told()["why"]
+
+    assert "asked" in play.supervisor("register", "--yes")
+    play.look()
+    assert play.standing() is RegistrationStatus.WAITING
+    assert play.sent() == 3
+    assert play.told()["asked"] == {}
+
+
+def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: Play) -> None:
+    benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
+    play.chain.register_provider(play.provider, NODES, ChainPrices(), benchmark | {"zone": "ch", "name": "here-now"})
+    play.look()
+    assert play.sent() == 0
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    block = play.chain.block_number()
+    register(play.worker.context)
+    assert play.chain.block_number() == block + 1
+    play.look()
+    waiting = play.chain.providers.waiting(play.provider.address)
+    assert waiting.prices.gpu_wei_per_min == 9 * 10**18
+    assert dict(waiting.labels) == benchmark | {"zone": "ch", "name": "here-now"}
+    assert play.standing() is RegistrationStatus.CHANGING
+    told = play.told()
+    assert told["registered"]["prices"]["gpu_credits_per_min"] == "8.5"
+    assert told["waiting"]["prices"]["gpu_credits_per_min"] == "9"
+    play.assign()
+    assert play.claims() == 1, "the old registration is in force"
+    shown = play.supervisor("show")
+    for words in ("changing for", "are claimed", "gpu_credits_per_min", "label zone"):
+        assert words in shown
+
+
+def test_register__not_mined_yet__no_second_one_whatever_changes(play: Play) -> None:
+    play.chain.rpc.call("evm_setAutomine", False)
+    try:
+        register(play.worker.context)
+        play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+        register(play.worker.context)
+        assert play.sent() == 1
+        assert "under way" in play.told()["why"]
+    finally:
+        play.chain.rpc.call("evm_setAutomine", True)
+        play.chain.mine()
+    collect_receipts(play.worker.context)
+    play.look()
+    assert play.sent() == 2
+    assert play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+
+
+def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: Play) -> None:
+    play.look()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.look()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(85 * 10**17))
+    play.look()
+    assert play.sent() == 3
+    assert play.chain.providers.waiting(play.provider.address).prices == ChainPrices()
+    assert play.standing() is RegistrationStatus.WAITING
+
+
+def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_is_called(play: Play) -> None:
+    play.facts.learn_hardware((Machine(0, 0, 16_000),))
+    play.look()
+    assert play.sent() == 0
+    assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+    assert "InvalidTotalCpus" in play.told()["why"]
+    play.facts.learn_hardware(MACHINES)
+    play.look()
+    assert play.alarms() == set()
+    assert play.standing() is RegistrationStatus.WAITING
+
+
+def test_register__more_machines_than_the_usual_margin_leaves_room_for__fits_into_a_block(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    with gas_limit(play.chain, BLOCK_GAS):
+        play.look()
+        assert play.standing() is RegistrationStatus.WAITING
+    assert len(play.chain.providers.waiting(play.provider.address).nodes) == 400
+    assert (play.sent(), play.alarms()) == (1, set())
+
+
+def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_operator_is_called(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
+    with gas_limit(play.chain, BLOCK_GAS):
+        for _ in range(2):
+            play.look()
+            assert play.sent() == 0
+            assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+            assert f"more gas than a block holds, which is {BLOCK_GAS}" in play.told()["why"]
+    play.look()
+    assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
+
+
+def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_written_anew(play: Play) -> None:
+    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
+        register(play.worker.context)
+        play.chain.rpc.call("anvil_dropAllTransactions")
+    assert play.sent() == 1
+    with play.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    with gas_limit(play.chain, BLOCK_GAS):
+        collect_receipts(play.worker.context)
+        play.look()
+        assert play.standing() is RegistrationStatus.WAITING
+    assert (play.sent(), play.alarms()) == (2, set())
+
+
+def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: Play) -> None:
+    play.ledger.ticks.remove("slurm")
+    register(play.worker.context)
+    assert play.sent() == 0
+    assert "SLURM shows no node" in play.told()["why"]
+    play.chain.register_provider(play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"})
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.ledger.ticks.remove("slurm")
+    register(play.worker.context)
+    waiting = play.chain.providers.waiting(play.provider.address)
+    assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
+
+
+def test_slurm_is_back__its_nodes_count_when_somebody_has_looked_again(play: Play) -> None:
+    play.ledger.ticks.remove(NODES_SEEN)
+    register(play.worker.context)
+    assert play.sent() == 0
+    assert "SLURM shows no node" in play.told()["why"]
+    play.facts.forget_hardware()
+    assert play.facts.hardware() == ((), 0.0)
+    play.facts.learn_hardware(MACHINES)
+    play.look()
+    assert play.sent() == 1
+
+
+def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play) -> None:
+    play.restart(BENCHMARK_DISABLE="false")
+    play.look()
+    runs = play.ledger.benchmarks
+    run = runs.under_way()
+    assert run is not None
+    assert run.why == "nothing is registered"
+    assert play.sent() == 0
+    assert play.told()["decision"] == "measure first"
+    runs.finish(run)
+    play.look()
+    assert play.standing() is RegistrationStatus.WAITING
+    assert runs.under_way() is None
+    play.supervisor("measure", "--yes", "--reason", "new cooling")
+    register(play.worker.context)
+    run = runs.under_way()
+    assert run is not None
+    assert run.why == "new cooling"
+
+
+def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
+    play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18), METASCHEDULER_LABELS="cpu=fast")
+    play.look()
+    odd = play.told()["odd"]
+    assert "the gpu price is 8500 credits a minute; usual are 8.5" in odd[0]
+    assert "LABELS_OVERRIDE=cpu" in odd[1]
+    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "epyc"),)
+    play.restart(LABELS_OVERRIDE="cpu")
+    play.look()
+    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "fast"),)
+
+
+def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: Play) -> None:
+    play.restart(CHAIN_CONFIRMATIONS="5")
+    scan(play.worker.context)
+    above = play.chain.block_number()
+    play.look()
+    assert play.standing() is RegistrationStatus.WAITING
+    play.chain.lose_from(above + 1)
+    register(play.worker.context)
+    assert play.alarms() == set()
+    assert "does not show it yet" in play.told()["why"]
+    scan(play.worker.context)
+    play.look()
+    assert play.standing() is RegistrationStatus.WAITING
+    assert play.sent() == 1
+    assert play.chain.providers.waits_for_approval(play.provider.address)
+
+
+# --- what was measured, and of which machines ---------------------------------------------------------------------------
+
+FEWER = MACHINES[:1]
+MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
+
+
+def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
+    """The run that is under way begins on these machines, measures that, and ends."""
+    runs = play.ledger.benchmarks
+    run = runs.under_way()
+    assert run is not None
+    runs.begin(
+        run,
+        [PlannedBenchmark(benchmark="hpl", script="xhpl")],
+        "benchmark-",
+        {"nodes": [asdict(one) for one in machines]},
+    )
+    (hpl,) = runs.measurements(run)
+    assert runs.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))
+    runs.finish(run)
+    return run.id
+
+
+def gflops_waiting(play: Play) -> str | None:
+    return dict(play.chain.providers.waiting(play.provider.address).labels).get("compute.gflops")
+
+
+@pytest.fixture
+def measured(play: Play) -> Play:
+    """A provider whose machines were all measured, and are registered."""
+    play.restart(**MEASURED_HERE)
+    play.look()
+    measure_on(play, MACHINES, 100.0)
+    play.look()
+    assert gflops_waiting(play) == "100.00"
+    return play
+
+
+def show(play: Play, machines: tuple[Machine, ...]) -> None:
+    play.facts.learn_hardware(machines)
+    play.look()
+
+
+def run_numbers(play: Play) -> list[int]:
+    return [run["id"] for run in play.ledger.benchmarks.runs(10)]
+
+
+def make_older(play: Play, days: int) -> None:
+    with play.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"), {"d": days}
+        )
+
+
+def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_nodes(measured: Play) -> None:
+    make_older(measured, 8)
+    show(measured, FEWER)
+    show(measured, MACHINES)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert (measured.sent(), gflops_waiting(measured)) == (1, "100.00")
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None, "all of them are to be measured"
+    assert run.why == "other nodes work than were measured"
+    measure_on(measured, MACHINES, 110.0)
+    measured.look()
+    assert (measured.sent(), gflops_waiting(measured)) == (2, "110.00")
+    assert measured.ledger.benchmarks.under_way() is None
+
+
+def test_node_that_comes_and_goes__is_measured_once_each_and_each_has_its_own_numbers(measured: Play) -> None:
+    show(measured, FEWER)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert gflops_waiting(measured) == "50.00"
+    numbers = run_numbers(measured)
+    for machines, gflops in ((MACHINES, "100.00"), (FEWER, "50.00"), (MACHINES, "100.00")):
+        show(measured, machines)
+        waiting = measured.chain.providers.waiting(measured.provider.address)
+        assert (len(waiting.nodes), gflops_waiting(measured)) == (len(machines), gflops)
+    assert run_numbers(measured) == numbers
+    make_older(measured, 8)
+    show(measured, FEWER)
+    assert run_numbers(measured) == numbers, "they were measured last"
+    show(measured, MACHINES)
+    assert len(run_numbers(measured)) == len(numbers) + 1, "it was long ago"
+
+
+def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_it_is(measured: Play) -> None:
+    measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    measured.ledger.ticks.remove("slurm")
+    register(measured.worker.context)
+    collect_receipts(measured.worker.context)
+    register(measured.worker.context)
+    assert measured.chain.providers.waiting(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert measured.ledger.benchmarks.under_way() is None
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert "prices" in run.why
+    measure_on(measured, MACHINES, 100.0)
+    measured.look()
+    assert measured.ledger.benchmarks.under_way() is None
+
+
+def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured: Play) -> None:
+    """The memory of the registration is as it was before."""
+    before = measured.facts.memory()
+    show(measured, FEWER)
+    measured.facts.keep(before)
+    measure_on(measured, FEWER, 50.0)
+    measured.look()
+    assert measured.ledger.benchmarks.under_way() is None
+    assert gflops_waiting(measured) == "50.00"
+
+
+def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: Play) -> None:
+    measured.supervisor("measure", "--yes", "--reason", "new cooling")
+    measured.look()
+    measured.supervisor("measure", "--yes", "--reason", "new switches")
+    measured.look()
+    assert measured.told()["asked"] == {"measure": "new switches"}
+    measure_on(measured, MACHINES, 101.0)
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert run.why == "new switches"
+    assert measured.told()["asked"] == {}
+
+
+def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: Play) -> None:
+    """What was measured before the operator asked counts no more."""
+    measured.supervisor("measure", "--yes", "--reason", "new cooling")
+    measured.look()
+    measure_on(measured, FEWER, 60.0)
+    measured.look()
+    run = measured.ledger.benchmarks.under_way()
+    assert run is not None
+    assert run.why == "other nodes work than were measured"
+    assert gflops_waiting(measured) == "100.00"
+
+
+def test_run_cancelled_before_it_began__is_not_asked_for_again(play: Play) -> None:
+    play.restart(**MEASURED_HERE)
+    play.look()
+    runs = play.ledger.benchmarks
+    assert runs.cancel("enough") is not None
+    run = runs.under_way()
+    assert run is not None
+    runs.finish(run)
+    play.look()
+    assert runs.under_way() is None
+    assert play.standing() is RegistrationStatus.WAITING

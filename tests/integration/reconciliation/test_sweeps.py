@@ -1,0 +1,368 @@
+"""What the sweep reads and writes, on a real Postgres."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from supervisor_tasks.jobs.callback_fallback import ENDED
+from supervisor_tasks.jobs.events import (
+    CancelRequested,
+    ChainStatusObserved,
+    EffectMissing,
+    LimitApplied,
+    OperatorAbandonedEffect,
+    SlurmRunningObserved,
+    ToppedUp,
+)
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger import reconciliations as module
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact, Facts
+from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_uptime_s, record_heartbeats
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, watch_tellers
+from supervisor_tasks.reconciliation.rules import find_discrepancies
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
+from supervisor_tasks.reconciliation.source_outages import BLIND_S, update_unreachable_alarm
+from supervisor_tasks.slurm.cluster import Controller
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.squeue import SqueueRow
+from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+
+REPORT = {"again_s": 900.0, "held": {}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with migrated() as (engine, _):
+        yield engine
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Ledger:
+    emptied(engine)
+    return Ledger(engine, "here", wake=lambda _: None)
+
+
+def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
+    with ledger.engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+
+
+def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
+    sweeps = ledger.sweeps
+    assert sweeps.due()
+    sweeps.keep(sweeps.begin("first"), REPORT, {})
+    assert not sweeps.due()
+    sweeps.ask("somebody wants one")
+    assert sweeps.due()
+    begun = sweeps.begin("")
+    assert begun.why == "somebody wants one"
+    assert sweeps.due()  # whoever makes it may die of it
+    sweeps.keep(begun, REPORT, {})
+    assert not sweeps.due()
+    execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
+    assert sweeps.due()
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()  # each cluster has its own
+
+
+def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
+    sweeps = ledger.sweeps
+    sweeps.ask("somebody wants one")
+    begun = sweeps.begin("the operator")
+    assert begun.why == "the operator; somebody wants one"
+    sweeps.keep(begun, REPORT, {})
+    assert sweeps.begin("the operator").why == "the operator"
+    assert sweeps.begin("").why == "the clock"
+    for why in ("one", "100% of another", "one"):
+        sweeps.ask(why)
+    assert sweeps.begin("").why == "one; 100% of another"
+
+
+@pytest.mark.parametrize("why", ["somebody wants one", "somebody wants another"])
+def test_asked_for_while_one_is_made__is_made_once_more(ledger: Ledger, why: str) -> None:
+    sweeps = ledger.sweeps
+    sweeps.ask("somebody wants one")
+    begun = sweeps.begin("")
+    sweeps.ask(why)  # what it is about may be later than what that sweep has seen
+    sweeps.keep(begun, REPORT, {})
+    assert sweeps.due()
+    assert why in sweeps.begin("").why
+
+
+def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_known(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps, set_fact = ledger.sweeps, Facts.set
+    controller = Controller("1700000000", False, ClusterIdentity("main", "6817", ("host",)), 5)
+
+    def killed_before(these: Facts, fact: Fact[Any], value: object) -> bool:
+        if fact is SLURM_BOOT_TIME:
+            raise KeyboardInterrupt
+        return set_fact(these, fact, value)
+
+    sweeps.keep(sweeps.begin(""), REPORT, {})
+    monkeypatch.setattr(Facts, "set", killed_before)
+    with pytest.raises(KeyboardInterrupt):
+        record_controller_start(ledger, controller, 0.0, 1700000000.0)
+    monkeypatch.undo()
+    assert sweeps.due()
+    for _ in range(2):  # the second time it is no news
+        record_controller_start(ledger, controller, 0.0, 1700000000.0)
+        begun = sweeps.begin("")
+        assert begun.why in ("slurmctld runs since 1700000000", "the clock")
+        sweeps.keep(begun, REPORT, {})
+        assert not sweeps.due()
+    assert begun.why == "the clock"
+
+
+def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
+    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT, {"missing 0x1": 40.0})
+    execute(ledger, "UPDATE sweeps SET suspects = suspects || '{\"missing 0x2\": 0}'")
+    suspects = ledger.sweeps.begin("second").suspects
+    assert 40.0 <= suspects["missing 0x1"] < 60.0
+    assert suspects["missing 0x2"] > 1e9
+
+
+def test_keep__many_reports__the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 3)
+    for number in range(6):
+        ledger.sweeps.keep(ledger.sweeps.begin("again"), REPORT | {"number": number}, {})
+    assert [swept.report["number"] for swept in ledger.sweeps.last(10)] == [5, 4, 3]
+
+
+def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    topped_up = JobChange(job_id(1), ToppedUp("a top-up", 30, (7, 0))), JobChange(job_id(1), LimitApplied(40))
+    ledger.record(
+        JobChange(job_id(1), SlurmRunningObserved()),
+        *topped_up,
+        JobChange(job_id(3), ChainStatusObserved(ChainStatus.CANCELLED, (8, 0))),
+    )
+    execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'poll_slurm'", id=job_id(2))
+    execute(
+        ledger,
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+        " VALUES ('here', :id, 101, 7, 1, 0, '')",
+        id=job_id(1),
+    )
+    hot = ledger.sweeps.hot()
+    assert set(hot) == {job_id(1), job_id(2)}
+    first, second = hot[job_id(1)], hot[job_id(2)]
+    assert (first.state, first.slurm_id, first.heard) == (State.RUNNING, SlurmId(101), True)
+    assert {EffectKind.POLL_SLURM, EffectKind.REPORT} <= first.open
+    assert (first.earlier_limits_min, second.earlier_limits_min) == (frozenset({10}), frozenset())
+    assert (second.parked, second.heard) == (frozenset({EffectKind.POLL_SLURM}), False)
+    named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
+    assert set(named) == {job_id(2), job_id(3)}
+    assert named[job_id(3)].is_final
+    assert ledger.sweeps.named([], []) == {}
+
+
+def test_first_claim__the_block_and_not_when_it_was_read(ledger: Ledger) -> None:
+    for number, block in ((1, 70), (2, 50), (3, 10)):
+        event = replace(claim(number), at=(block, 4))
+        ledger.record(JobChange(event.job_id, event))
+    assert ledger.journal.first_claim([job_id(1), job_id(2)]) == 50
+    assert ledger.journal.first_claim([job_id(1)]) == 70
+    assert ledger.journal.first_claim([job_id(9)]) is None
+
+
+def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None:
+    held = Switch.SUBMISSIONS_PAUSED
+    ledger.switches.set(held, "a sweep")
+    ledger.switches.set(held, "the operator")
+    ledger.switches.unset(held, "a sweep")
+    assert ledger.switches.reason(held) == "the operator"
+    ledger.switches.unset(held, "the operator")
+    assert ledger.switches.reason(held) is None
+
+
+def test_stale__what_nobody_touched__is_counted(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    assert ledger.sweeps.stale() == {"effects": 0, "callbacks": 0, "transactions": 0}
+    execute(ledger, "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL")
+    execute(
+        ledger,
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)"
+        " VALUES ('here', '0x1', 1, 7, 1, 0, '', now() - interval '100 s')",
+    )
+    assert ledger.sweeps.stale() == {"effects": 1, "callbacks": 1, "transactions": 0}
+
+
+def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        bring_to_queued(ledger, number)
+    held = {job_id(1): 101, job_id(2): 999}
+    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
+    assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
+    assert operator_actions.confirm_lost(ledger) == [job_id(1)]  # the second one has another SLURM id by now
+    jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
+    assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [State.ENDED, State.QUEUED, State.QUEUED]
+    outcome = jobs[job_id(1)].outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.minutes) == (ChainStatus.PANICKED, 0)
+    assert ledger.sweeps.due()
+
+
+def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_over(ledger: Ledger) -> None:
+    others = ledger.others
+    first, second = OthersClaim(b"first---", claim(1)), OthersClaim(b"second--", claim(2))
+    others.keep([first, second])
+    others.keep([first])
+    assert others.all() == {job_id(1): first, job_id(2): second}
+    others.take_over(b"first---")
+    others.take_over(b"first---")
+    assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
+    others.forget([job_id(1)])
+    assert set(others.all()) == {job_id(2)}
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).others.all() == {}
+
+
+def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Ledger) -> None:
+    report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
+    ledger.sweeps.keep(ledger.sweeps.begin("again"), report, {})
+    assert ledger.sweeps.last()[0].report["unseen"] == {"chain": "no\\x00 \\ud800"}
+
+
+def heard(ledger: Ledger, *names: str) -> None:
+    with ledger.engine.begin() as connection:
+        record_heartbeats(connection, "here", names)
+
+
+def time_passes(ledger: Ledger, seconds: float) -> None:
+    for change in ("periodic_runs SET succeeded_at = succeeded_at", "facts SET since = since"):
+        execute(ledger, f"UPDATE {change} - make_interval(secs => :seconds)", seconds=seconds)
+
+
+def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
+    return next((alarm for alarm in ledger.alarms.all() if alarm.name is name), None)
+
+
+def test_signs_of_life__a_gap__begins_anew(ledger: Ledger) -> None:
+    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
+    for _ in range(3):
+        heard(ledger, CALLBACKS)
+        time_passes(ledger, AWAY_S - 1)
+    heard(ledger, CALLBACKS, REPORTER)
+    ages_s = ledger.ticks.ages_s()
+    assert ages_s["callbacks without a gap"] >= 3 * (AWAY_S - 1)
+    assert (continuous_uptime_s(ages_s) or 0.0) < AWAY_S  # of the reporter
+    time_passes(ledger, AWAY_S + 1)
+    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
+    heard(ledger, CALLBACKS, REPORTER)
+    assert (continuous_uptime_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
+
+
+def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_are_back(ledger: Ledger) -> None:
+    heard(ledger, CALLBACKS, REPORTER)
+    time_passes(ledger, 3600.0)  # all of ours was down
+    heard(ledger, CALLBACKS)
+    for _ in range(2):
+        watch_tellers(ledger)
+        assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
+    time_passes(ledger, MISSED_S + 1)
+    heard(ledger, CALLBACKS)
+    watch_tellers(ledger)
+    called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
+    assert called is not None
+    assert set(called.details["silent_s"]) == {REPORTER}
+    assert "reporter disable" in called.details["advice"]
+    heard(ledger, REPORTER)
+    watch_tellers(ledger)
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
+    time_passes(ledger, AWAY_S + 1)
+    heard(ledger, REPORTER)
+    watch_tellers(ledger)
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed begins anew
+
+
+def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
+    unseen = {"slurm": "a row that nobody can read", "chain": "refused"}
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
+    assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
+    called = alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
+    assert called is not None
+    assert called.details["errors"] == {"slurm": "a row that nobody can read"}
+    update_unreachable_alarm(ledger, {}, {}, BLIND_S + 2)
+    assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
+
+
+def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
+    asked = {job_id(number): SlurmId(100 + number) for number in range(1, 6)}
+    said = (
+        (1, 101, 7, True, 0),
+        (2, 102, 7, False, 3600),
+        (3, 103, 7, True, 3600),
+        (4, 999, 7, False, 0),
+        (5, 105, 4, False, 0),
+    )
+    for number, slurm_id, status, read, ago_s in said:
+        execute(
+            ledger,
+            "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at, read_at)"
+            " VALUES ('here', :id, :slurm_id, :status, 1, 0, '', now() - make_interval(secs => :ago_s),"
+            " CASE WHEN :read THEN now() END)",
+            id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
+        )  # fmt: skip
+    assert ledger.inbox.told_of(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
+
+
+# --- what the operator gave up --------------------------------------------------------------------------------------------
+
+
+def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
+    """What a sweep finds where SLURM runs job 1 with the limit that it was claimed for."""
+    jobs = ledger.sweeps.hot()
+    (job,) = jobs.values()
+    assert job.slurm_id is not None
+    seen = JobRecord(job.slurm_id, "RUNNING", 60, 0)
+    row = SqueueRow(job.slurm_id, job.customer, job.job_id, "supervisor", "", 1000, seen, limit_min=10)
+    view = Snapshot(provider=job.provider, comment="supervisor", jobs=jobs, slurm={job.slurm_id: row})
+    return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
+
+
+def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(1), CancelRequested()))
+    give_up(ledger, EffectKind.CANCEL)
+    assert swept(ledger) == []
+    ledger.record(JobChange(job_id(1), CancelRequested(at=(9, 0))))
+    assert EffectKind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
+
+
+def test_forgotten__limit_that_slurm_lost__is_no_sweeps_any_more_until_there_is_another(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(
+        *(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5), LimitApplied(15)))
+    )
+    ledger.record(JobChange(job_id(1), EffectMissing(EffectKind.TOP_UP)))
+    give_up(ledger, EffectKind.TOP_UP)
+    assert swept(ledger) == []
+    ledger.record(JobChange(job_id(1), ToppedUp("2", 5)))
+    assert EffectKind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
+
+
+def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(*(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5))))
+    give_up(ledger, EffectKind.TOP_UP)
+    assert swept(ledger) == []
+
+
+def give_up(ledger: Ledger, kind: EffectKind) -> None:
+    """It is refused, parked, and forgotten by the operator."""
+    (effect,) = ledger.effects.lease([kind])
+    ledger.effects.park(effect, "refused", {})
+    operator_actions.forget(ledger, effect.id, effect.job_id, OperatorAbandonedEffect(kind, "SLURM will not"))
+    assert kind not in ledger.sweeps.hot()[effect.job_id].open

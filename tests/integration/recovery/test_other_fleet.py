@@ -1,0 +1,97 @@
+"""The signs of life of another ledger's fleet, on a real chain and a real Postgres."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes, free_port
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.blocks import seconds_since
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.transactions import TransactionStore
+from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
+from tests.support.wallets import Fleet, claims, databases, scheduled_jobs
+
+UNKNOWN = b"\x07" * 8
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return start_chain(processes)
+
+
+@pytest.fixture(scope="module")
+def engines(processes: Processes) -> Iterator[list[Engine]]:
+    with databases(processes, "one", "two") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    return account
+
+
+def signs(chain: Chain, engine: Engine, address: str, mark: bytes) -> list[str]:
+    return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, mark)
+
+
+def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
+    chain: Chain, engines: list[Engine], provider: Account
+) -> None:
+    one, two = engines
+    scheduled_jobs(chain, provider, 1)
+    other = Fleet.of(chain, provider, one)
+    other.wallet.send(claims(1))
+    mark, address = TransactionStore(one, "here", chain.chain_id).mark(), other.wallet.address
+    (sign,) = signs(chain, two, address, mark)
+    assert sign.startswith("it wrote on chain ")
+    assert signs(chain, two, address, UNKNOWN) == []
+    assert signs(chain, two, chain.new_account().address, mark) == []
+    block = chain.block_number()
+    chain.rpc.call("evm_increaseTime", WROTE_WITHIN_S + 5)
+    chain.mine()
+    assert signs(chain, two, address, mark) == []
+    assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S  # which is how far back accounting is asked
+
+
+def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> None:
+    nowhere = Rpc.at(f"http://127.0.0.1:{free_port()}")
+    (sign,) = liveness_evidence(engines[1], "here", nowhere, "0x1", UNKNOWN)
+    assert sign.startswith("the chain cannot be looked at")
+
+
+def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(chain: Chain, engines: list[Engine]) -> None:
+    two = engines[1]
+    mark = TransactionStore(two, "there", chain.chain_id).mark()
+    assert signs(chain, two, "0x1", mark) == []
+    Ledger(two, "there", lambda _: None).ticks.record(finished_key("dispatch_due_effects"))
+    (sign,) = signs(chain, two, "0x1", mark)
+    assert "the cluster 'there' of this database" in sign
+    with two.begin() as connection:
+        connection.execute(text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"))
+    assert signs(chain, two, "0x1", mark) == []
+
+
+def test_signs_of_life__a_fleet_at_another_database_of_the_server__by_its_connections(
+    chain: Chain, engines: list[Engine]
+) -> None:
+    one, two = engines
+    fleet = create_engine(one.url, connect_args={"application_name": "supervisor 0123456789abcdef"})
+    with fleet.connect():
+        (sign,) = signs(chain, two, "0x1", UNKNOWN)
+        assert "the database 'one' of this server (1 connections)" in sign
+    fleet.dispose()

@@ -1,0 +1,386 @@
+"""Commands on a login node that is full, noisy, silent or hostile."""
+
+import gc
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+import paramiko
+import psutil
+import pytest
+
+from devgrid.cluster.sshd import Sshd
+from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.slurm import login_silence, ssh_command
+from supervisor_tasks.slurm import ssh as module
+from supervisor_tasks.slurm.login_silence import FIRST_S
+from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.ssh import Ssh, SshBusyError, SshCutError, SshUnavailableError, our_clock_s
+from tests.support.submitting import CUSTOMER, PATIENCE_S, Login
+
+THREADS = 16
+CONNECTIONS = 5
+QUICK = 200  # commands
+SOME_INPUT = bytes(range(256)) * 400
+
+
+@pytest.fixture(scope="module")
+def login() -> Iterator[Login]:
+    with Login.running() as login:
+        yield login
+
+
+def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(login: Login) -> None:
+    ssh = login.ssh(login.another_sshd("one-session", "MaxSessions 1"))
+    begun = login.home / "begun"
+    answers: list[str] = []
+    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done; echo went on"]
+    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).stdout))
+    first.start()
+    wait_until(begun.exists, "the first to run", PATIENCE_S)
+    with pytest.raises(SshUnavailableError, match="no more sessions"):
+        ssh.run(CUSTOMER, ["true"])
+    begun.unlink()
+    first.join(deadline(PATIENCE_S))
+    assert answers == ["went on\n"]
+
+    def runs_again() -> bool:
+        try:
+            return ssh.run(CUSTOMER, ["true"]).status == 0
+        except SshUnavailableError:
+            return False  # sshd has not put the first one away yet
+
+    wait_until(runs_again, "the session to be free", PATIENCE_S)
+    ssh.close()
+
+
+def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried(login: Login) -> None:
+    with Proxy.start(login.sshd.address) as proxy:
+        login.sshd.also_at(proxy.address)
+        ssh = login.ssh(login.sshd, proxy.address)
+        assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+        proxy.fault(Fault.HANG)
+        with pytest.raises(SshUnavailableError):
+            ssh.run(CUSTOMER, ["true"])  # the channel is not opened
+        with pytest.raises(SshUnavailableError):
+            ssh.run(CUSTOMER, ["true"])  # the banner of a new connection does not come
+        proxy.fault(None)
+        assert ssh.run(CUSTOMER, ["true"]).status == 0
+        assert proxy.connections >= 3
+        ssh.close()
+
+
+@pytest.mark.parametrize("where", ["", " >&2"])
+def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_command, "MOST_OUTPUT", 2**20)
+    ssh = login.ssh(login.sshd)
+    with pytest.raises(SshCutError):
+        ssh.run(CUSTOMER, ["/bin/sh", "-c", f"yes{where}"], timeout_s=3.0)
+    assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    ssh.close()
+
+
+def test_connection_in_use__is_not_closed_to_make_room(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 1)
+    ssh = login.ssh(login.sshd)
+    begun = login.home / "begun"
+    answers: list[int] = []
+    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done"]
+    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).status))
+    first.start()
+    wait_until(begun.exists, "the first to run", PATIENCE_S)
+    assert ssh.run("root", ["true"]).status == 0  # another user's, which is one too many
+    begun.unlink()
+    first.join(deadline(PATIENCE_S))
+    assert answers == [0]
+    ssh.close()
+
+
+def test_another_host_key__is_refused(login: Login) -> None:
+    other = login.another_sshd("another-key")
+    known = Sshd(other.address, login.sshd.known_hosts)
+    with pytest.raises(SshUnavailableError, match="not found in known_hosts"):
+        login.ssh(known).run(CUSTOMER, ["true"])
+
+
+def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
+    """sshd counts those that do not get in (MaxStartups)."""
+    ssh, port = login.ssh(login.sshd), int(login.sshd.address.rpartition(":")[2])
+    gc.disable()  # which would close them, some time
+    try:
+        for _ in range(3):
+            with pytest.raises(SshUnavailableError, match="cannot log in"):
+                ssh.run("nobody-here", ["true"])
+
+        def all_closed() -> bool:
+            return all(each.raddr.port != port for each in psutil.Process().net_connections() if each.raddr)
+
+        wait_until(all_closed, "the connections to be closed", PATIENCE_S)
+    finally:
+        gc.enable()
+        ssh.close()
+
+
+def test_words__reach_the_command_as_they_are(login: Login) -> None:
+    words = ["a b", "$(id)", "`id`", "'", '"', "\\", "*", "~", "é\n", ""]
+    ssh = login.ssh(login.sshd)
+    assert ssh.run(CUSTOMER, ["printf", "%s|", *words]).stdout == "|".join(words) + "|"
+    ssh.close()
+
+
+def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_time(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh, run = login.ssh(login.sshd), ssh_command.run_command
+    sshd = login.processes.find("sshd")
+
+    def frozen(
+        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.OutputListener
+    ) -> int:
+        login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
+        return run(channel, command, stdin, timeout_s, listener)
+
+    monkeypatch.setattr(module, "run_command", frozen)
+    ends: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            ssh.run(CUSTOMER, ["true"], timeout_s=1.0)
+        except SshCutError as error:
+            ends.append(error)
+
+    caller = threading.Thread(target=call, daemon=True)
+    try:
+        caller.start()
+        caller.join(deadline(20.0))
+        assert len(ends) == 1
+    finally:
+        login.processes.signal_tree(sshd, signal.SIGCONT)
+    monkeypatch.undo()
+    assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    ssh.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin"),
+    [pytest.param(["true"], b"", id="without-input"), pytest.param(["head", "-c", "1"], SOME_INPUT, id="input-left")],
+)
+def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
+    login: Login, argv: list[str], stdin: bytes
+) -> None:
+    for _ in range(CONNECTIONS):
+        ssh = login.ssh(login.sshd, connect_timeout_s=deadline(15.0))  # for a turn, too
+        with ThreadPoolExecutor(THREADS) as callers:
+            answers = list(callers.map(ssh.run, [CUSTOMER] * QUICK, [argv] * QUICK, [stdin] * QUICK))
+        assert {answer.status for answer in answers} == {0}
+        ssh.close()
+
+
+def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(login: Login) -> None:
+    ssh = login.ssh(login.sshd)
+    answer = ssh.run(CUSTOMER, ["/bin/sh", "-c", "sha256sum; exit 3"], SOME_INPUT)
+    assert answer == CommandAnswer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
+    assert ssh.run(CUSTOMER, ["cat"]).stdout == ""
+    ssh.close()
+
+
+# --- a login that hangs ---------------------------------------------------------------------------------------------------
+
+OTHER = "0x" + "6" * 40
+
+
+@pytest.fixture
+def hanging(login: Login) -> Iterator[Path]:
+    """The customer's start-up file waits as long as this file is there."""
+    hangs, start_up = login.home / "hangs", login.home / ".bashrc"
+    hangs.touch()
+    start_up.write_text('while test -e "$HOME/hangs"; do sleep 0.05; done\n')
+    login.users.add(OTHER)
+    login.users.give_shell(CUSTOMER, "/bin/bash")
+    yield hangs
+    hangs.unlink(missing_ok=True)
+    start_up.unlink()
+    login.users.give_shell(CUSTOMER, "/bin/sh")
+
+
+def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 6.0)
+    monkeypatch.setattr(module, "QUICK_S", 0.5)
+    ssh, ends = login.ssh(login.sshd), Queue[str]()
+
+    def ask() -> None:
+        try:
+            ssh.clock(CUSTOMER)
+        except SshUnavailableError as error:
+            ends.put(str(error))
+
+    with ThreadPoolExecutor(THREADS) as callers:
+        for _ in range(THREADS):
+            callers.submit(ask)
+        said = [ends.get(timeout=deadline(PATIENCE_S)) for _ in range(THREADS - 1)]
+        assert {"has not answered another thread yet" in each for each in said} == {True}
+        while ends.empty():  # the one that waits
+            assert ssh.run(OTHER, ["echo", "here"]).stdout == "here\n"
+    assert "cut off" in ends.get()
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.clock(CUSTOMER)
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.ask(CUSTOMER, ["true"])
+    hanging.unlink()
+    later_s = our_clock_s() + FIRST_S
+    monkeypatch.setattr(module, "our_clock_s", lambda: later_s)
+    assert ssh.ask(CUSTOMER, ["echo", "here"]).stdout == "here\n"
+    assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
+    ssh.close()
+
+
+def test_login_node_that_answers_nobody__everybody_is_asked_again_at_once(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    ssh = login.ssh(login.sshd)
+    with pytest.raises(SshUnavailableError, match="cut off"):
+        ssh.clock(CUSTOMER)
+    hanging.unlink()
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
+    assert abs(ssh.clock(CUSTOMER).login_s - time.time()) < 30
+    ssh.close()
+
+
+def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_asked_again_at_once(
+    login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others answer all the time."""
+    hanging.unlink()
+    ssh, done = login.ssh(login.sshd), threading.Event()
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    monkeypatch.setattr(module, "CLOCK_TRUSTED_S", 0.0)
+    ssh.clock(CUSTOMER)
+
+    def others() -> None:
+        while not done.is_set():
+            ssh.run(OTHER, ["true"])
+
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(others)
+        try:
+            hanging.touch()
+            monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 4.0)
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER)  # on the connection that was there
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER, sites_own=True)
+            with pytest.raises(SshUnavailableError, match="cut off"):
+                ssh.clock(CUSTOMER)  # and this one counts
+            with pytest.raises(SshUnavailableError, match="hung while others answered"):
+                ssh.clock(CUSTOMER)
+        finally:
+            done.set()
+            answering.result(deadline(PATIENCE_S))
+    hanging.unlink()
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
+    assert abs(ssh.clock(CUSTOMER, sites_own=True).login_s - time.time()) < 30
+    ssh.close()
+
+
+@dataclass
+class Heard:
+    """What a customer's command prints, when its first line was there, and whether it says that it came too late."""
+
+    lines: str = ""
+    first_s: float | None = None
+    waits_for_stderr: bool = False
+
+    @property
+    def came_late(self) -> bool:
+        return self.lines == "late\n"
+
+    def stdout(self, piece: bytes) -> None:
+        self.lines += piece.decode()
+        self.first_s = self.first_s or our_clock_s()
+
+    def stderr(self, piece: bytes) -> None:
+        raise AssertionError(piece)
+
+
+def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
+    heard = Heard()
+    assert ssh.stream_in_turn(user, ["/bin/sh", "-c", command], b"", PATIENCE_S, heard, other) == 0
+    return heard.lines
+
+
+def test_answer_that_came_late_while_others_were_answered__is_a_silence(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    login.users.add(OTHER)
+    ssh = login.ssh(login.sshd)
+
+    def submit(seconds: float) -> None:
+        submit_in_turn(ssh, CUSTOMER, f"sleep {seconds}; echo late", OTHER)
+
+    submit(0.1)  # not by the login
+    ssh.clock(CUSTOMER)
+    submit(1.5)
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.clock(CUSTOMER)
+    ssh.close()
+
+
+def test_customers_who_were_slow__share_some_places__and_a_quick_one_does_not_need_them(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOW_COMMANDS", 1)
+    monkeypatch.setattr(login_silence, "SLOW_S", 0.5)
+    login.users.add(OTHER)
+    ssh, held = login.ssh(login.sshd), login.home / "held"
+
+    def submit(user: str, command: str, other: str) -> str:
+        return submit_in_turn(ssh, user, command, other)
+
+    submit(CUSTOMER, "sleep 0.6", OTHER)
+    with ThreadPoolExecutor(1) as pool:
+        held.touch()
+        slow = pool.submit(submit, CUSTOMER, f"touch {held}.begun; while test -e {held}; do sleep 0.05; done", OTHER)
+        try:
+            wait_until(Path(f"{held}.begun").exists, "the slow one to begin", PATIENCE_S)
+            assert submit(OTHER, "sleep 0.6; echo here", CUSTOMER) == "here\n"
+            with pytest.raises(SshBusyError, match="slow lately"):
+                submit(OTHER, "echo here", CUSTOMER)
+        finally:
+            held.unlink()
+            slow.result(deadline(PATIENCE_S))
+    assert submit(OTHER, "echo here", CUSTOMER) == "here\n"
+    ssh.close()
+
+
+def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
+    ssh, held = login.ssh(login.sshd), login.home / "held"
+    held.touch()
+    argv = ["/bin/sh", "-c", f"while test -e {held}; do sleep 0.05; done"]
+    with ThreadPoolExecutor(module.CHANNELS) as callers:
+        all_of_them = [callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)]
+
+        def refused() -> bool:
+            try:
+                ssh.run(CUSTOMER, ["true"])
+            except SshBusyError:
+                return True
+            return False
+
+        wait_until(refused, "all channels to be taken", PATIENCE_S)
+        held.unlink()
+        assert [one.result().status for one in all_of_them] == [0] * module.CHANNELS
+    assert ssh.run(CUSTOMER, ["true"]).status == 0
+    ssh.close()

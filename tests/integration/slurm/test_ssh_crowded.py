@@ -1,0 +1,117 @@
+"""A login node that lets few in at once: a burst of customers' jobs, refused at the door by MaxStartups and on the line by
+MaxSessions, ends with one SLURM job each.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.cluster.sshd import Sshd
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.events import ScriptFetched
+from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.ledger.ledger import JobChange
+from tests.support.ledgers import claim
+from tests.support.submitting import SubmissionEnv, lets_in
+
+CUSTOMERS = 6
+JOBS_EACH = 3
+WORKERS = 12
+ALL = 5  # strangers at the door: nobody else is let in
+SOME = 3  # every second login is refused
+SETTLES_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def crowded(world: SubmissionEnv) -> Sshd:
+    options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
+    return Sshd.start(world.processes, world.slurm.env(), lets_in(world.key), name="crowded", options=options)
+
+
+def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]:
+    """So many strangers who are let in, and do not say who they are."""
+    host, _, port = sshd.address.rpartition(":")
+    waiting: list[socket.socket] = []
+
+    def one_more() -> bool:
+        stranger = socket.create_connection((host, int(port)), 10.0)
+        if stranger.recv(3) == b"SSH":
+            waiting.append(door.enter_context(stranger))
+        else:
+            stranger.close()
+        return len(waiting) == number
+
+    wait_until(one_more, f"{number} strangers at the door", 60.0)
+    return waiting
+
+
+def new_jobs(world: SubmissionEnv, site: WorkerContext) -> list[JobId]:
+    """Ready to be submitted: some of each customer."""
+    customers = [Address("0x" + f"{number:x}" * 40) for number in range(3, 3 + CUSTOMERS)]
+    for customer in customers:
+        world.slurm.users.add(customer)
+    claims = [replace(claim(number), customer=customers[number % CUSTOMERS]) for number in range(CUSTOMERS * JOBS_EACH)]
+    script = ScriptFetched("#!/bin/bash\nsleep 600\n", "")
+    site.ledger.record(*(JobChange(job.job_id, event) for job in claims for event in (job, script)))
+    return [job.job_id for job in claims]
+
+
+def states(site: WorkerContext, jobs: Sequence[JobId]) -> Counter[State]:
+    return Counter(job.state for job in site.ledger.jobs(jobs).values())
+
+
+def try_all(world: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]) -> None:
+    """As many workers at once do what is due."""
+    left = [job for job, known in site.ledger.jobs(jobs).items() if known.state is not State.QUEUED]
+    with ThreadPoolExecutor(WORKERS) as workers:
+        list(workers.map(lambda job: world.carry_out(site, job), left))
+
+
+def refusals(world: SubmissionEnv) -> list[str]:
+    query = text("SELECT last_error FROM effects WHERE last_error IS NOT NULL")
+    with world.engine.connect() as connection:
+        return list(connection.scalars(query))
+
+
+def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_settles(
+    world: SubmissionEnv, crowded: Sshd
+) -> None:
+    site = world.site(world.cluster(sshd=crowded))
+    jobs = new_jobs(world, site)
+    with ExitStack() as door:
+        strangers = at_the_door(crowded, door, ALL)
+
+        def all_refused() -> bool:
+            try_all(world, site, jobs)
+            return len([why for why in refusals(world) if "cannot log in" in why]) == len(jobs)
+
+        wait_until(all_refused, "all jobs to be refused", SETTLES_S, 0.2)
+        assert states(site, jobs) == {State.READY: len(jobs)}  # nothing has begun: nothing is to be looked for
+        for stranger in strangers[SOME:]:
+            stranger.close()
+
+        def all_queued() -> bool:
+            try_all(world, site, jobs)
+            return states(site, jobs) == {State.QUEUED: len(jobs)}
+
+        wait_until(all_queued, "all jobs to be queued", SETTLES_S, 0.2)
+    names = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%j").stdout.split()
+    assert Counter(names) == dict.fromkeys(jobs, 1)
+    assert {tuple(world.journal(job)).count("Submitted") for job in jobs} == {1}
+    with world.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM effects WHERE parked_at IS NOT NULL")) == 0
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()

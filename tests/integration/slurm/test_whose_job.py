@@ -1,0 +1,201 @@
+"""Which of SLURM's jobs is ours, on real SLURM: ids that are given again, and names that owners change."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.events import SubmitStarted, Submitted
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.model import JobId, SlurmId, State
+from supervisor_tasks.jobs.monitor import look_at
+from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.slurm.cluster import Request
+from supervisor_tasks.slurm.job_matching import UNREAD
+from supervisor_tasks.slurm.ssh import our_clock_s
+from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+
+LONG = "#!/bin/bash\nsleep 600\n"
+SHORT = "#!/bin/bash\nexit 7\n"
+GATED = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\nexit 5\n"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True) as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    """A worker of a site that asks slurmctld alone."""
+    yield from worker(world, None)
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+@pytest.fixture
+def accounting(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    """A worker of a site that asks accounting too."""
+    yield from worker(world, "/usr/bin/sacct")
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+def worker(world: SubmissionEnv, sacct: str | None) -> Iterator[WorkerContext]:
+    site = world.site(world.cluster(paths=replace(PATHS, sacct=sacct)))
+    yield site
+    site.slurm.cluster.ssh.close()
+    site.ledger.holder.close()
+
+
+def submitted(world: SubmissionEnv, site: WorkerContext, script: str = LONG) -> JobId:
+    job = world.new_job(site, script)
+    assert world.carry_out(site, job).state is State.QUEUED
+    return job
+
+
+def handed_over(site: WorkerContext, job: JobId) -> SlurmId:
+    """SLURM has it, and the ledger does not know that yet."""
+    cluster, ready = site.slurm.cluster, site.ledger.jobs([job])[job]
+    site.ledger.record(JobChange(job, SubmitStarted(ready.limit_min)))
+    script = site.ledger.scripts([job])[job]
+    request = Request(definition=ready.definition, limit_min=ready.limit_min, script=script, number=1)
+    return cluster.submit(CUSTOMER, job, request, cluster.clock(CUSTOMER), our_clock_s())
+
+
+def id_of(site: WorkerContext, job: JobId) -> SlurmId:
+    found = site.ledger.jobs([job])[job].slurm_id
+    assert found is not None
+    return found
+
+
+def seen_as(site: WorkerContext, job: JobId) -> tuple[str, int] | None:
+    """The state and the exit status that a look shows."""
+    seen = look_at(site, site.ledger.jobs([job]).values())[job].seen
+    return None if seen is None else (seen.state, seen.exit_status)
+
+
+def save(world: SubmissionEnv) -> None:
+    """slurmctld writes its state down, and begins anew with it; a copy is kept."""
+    state = world.slurm.layout.folder / "state"
+    world.processes.stop(world.processes.find("slurmctld"))
+    shutil.rmtree(state.with_name("saved"), ignore_errors=True)
+    shutil.copytree(state, state.with_name("saved"))
+    world.slurm.start_controller()
+
+
+def forget(world: SubmissionEnv) -> None:
+    """slurmctld dies, and begins anew with what it had saved."""
+    state = world.slurm.layout.folder / "state"
+    world.processes.kill(world.processes.find("slurmctld"))
+    shutil.rmtree(state)
+    state.with_name("saved").rename(state)
+    world.slurm.start_controller()
+
+
+def ended(world: SubmissionEnv, number: SlurmId) -> None:
+    wait_until(lambda: world.field(number, "State") in ("FAILED", "CANCELLED"), f"{number} to end", 60.0, 0.1)
+
+
+def test_forgotten__its_id_is_another_ones_before_the_ledger_hears_of_that__is_not_the_other_one(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    save(world)
+    later, lost = world.new_job(site, SHORT), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    assert number == id_of(site, lost)
+    assert seen_as(site, lost) is None
+    ended(world, number)
+    assert seen_as(site, lost) is None
+    site.ledger.record(JobChange(later, Submitted(number)))
+    assert (seen_as(site, lost), seen_as(site, later)) == (None, ("FAILED", 7 * 256))
+
+
+def test_submission_unclear__slurm_gave_it_the_id_of_one_that_it_has_forgotten__is_found_and_not_submitted_again(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    save(world)
+    later, lost = world.new_job(site), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    assert number == id_of(site, lost)
+    assert world.until_queued(site, later).slurm_id == number
+    assert world.in_slurm(later) == [number]
+
+
+def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_it_has_ended(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate.unlink(missing_ok=True)
+    job = submitted(world, site, GATED)
+    number = id_of(site, job)
+    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    world.set(number, JobName="other", Comment="none")
+    assert seen_as(site, job) == ("RUNNING", 0)
+    gate.touch()
+    ended(world, number)
+    assert seen_as(site, job) == ("FAILED", 5 * 256)
+
+
+@pytest.mark.parametrize("how", ["exit 1", "kill -9 $PPID"])
+def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
+    world: SubmissionEnv, site: WorkerContext, how: str
+) -> None:
+    plain, renamed = submitted(world, site), submitted(world, site)
+    world.set(id_of(site, renamed), JobName="other")
+    fatal = world.processes.folder / "scontrol"
+    fatal.write_text(f"#!/bin/sh\n{how}\n")
+    fatal.chmod(0o755)
+    broken = world.site(world.cluster(paths=replace(PATHS, scontrol=str(fatal))))
+    try:
+        sights = look_at(broken, site.ledger.jobs([plain, renamed]).values())
+    finally:
+        broken.slurm.cluster.ssh.close()
+        broken.ledger.holder.close()
+    assert sights[plain].seen is not None
+    assert sights[renamed].unclear == UNREAD
+
+
+def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
+    save(world)
+    later, lost = world.new_job(site), submitted(world, site)
+    forget(world)
+    number = handed_over(site, later)
+    site.ledger.record(JobChange(later, Submitted(number)))
+    world.set(number, JobName=lost)
+    assert number == id_of(site, lost)
+    assert seen_as(site, lost) is None
+    found = seen_as(site, later)
+    assert found is not None
+    assert found[0] in LIVE
+
+
+def test_forgotten_and_renamed__accounting_knows_it_and_nothing_is_done_to_the_one_that_has_its_id(
+    world: SubmissionEnv, accounting: WorkerContext
+) -> None:
+    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate.unlink(missing_ok=True)
+    save(world)
+    later, lost = world.new_job(accounting), submitted(world, accounting, GATED)
+    number = id_of(accounting, lost)
+    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    world.set(number, JobName="other")
+    gate.touch()
+    ended(world, number)
+    # slurmctld may tell accounting of a short job's end before it tells who submitted it, and is killed below.
+    shown = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}", "--format=User,State,ExitCode")
+    whole = f"{CUSTOMER}|FAILED|5:0"
+    wait_until(lambda: world.slurm.run(*shown).stdout.strip() == whole, "the whole record in accounting", 60.0, 0.2)
+    forget(world)
+    assert handed_over(accounting, later) == number
+    assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
+    limit, job = world.field(number, "TimeLimit"), accounting.ledger.jobs([lost])[lost]
+    extend_time_limit(accounting, replace(job, time_limit_min=job.time_limit_min + 9))
+    cancel(accounting, job)
+    assert world.field(number, "TimeLimit") == limit
+    assert world.field(number, "State") in LIVE

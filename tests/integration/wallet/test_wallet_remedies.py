@@ -1,0 +1,655 @@
+"""What becomes of a transaction that is not simply mined, on a real chain and in a real ledger."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, text
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.abi_codec import function
+from supervisor_tasks.chain.contract import CLAIM, report_call
+from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
+from supervisor_tasks.wallet.raw_transaction import DecodedTransaction
+from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
+from tests.support.fronts import particular
+from tests.support.wallets import (
+    CUSTOMERS,
+    GAS,
+    GWEI,
+    Fleet,
+    claims,
+    databases,
+    empty,
+    held,
+    scheduled_jobs,
+    sign_again,
+)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def both(processes: Processes) -> Iterator[list[Engine]]:
+    with databases(processes, "one", "two") as engines:
+        yield engines
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return start_chain(processes)
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    return account
+
+
+@pytest.fixture
+def engines(both: list[Engine]) -> list[Engine]:
+    for engine in both:
+        empty(engine)
+    return both
+
+
+@pytest.fixture
+def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> Fleet:
+    return Fleet.of(chain, provider, engines[0])
+
+
+def settled(fleet: Fleet, timeout_s: float = 60.0) -> None:
+    """Follow until nothing is open."""
+    wait_until(lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05)
+
+
+def base_fee(chain: Chain, wei: int) -> None:
+    """The next block asks for so much."""
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(wei))
+    chain.mine()
+
+
+def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 3)
+    claim(fleet.site)
+    settled(fleet)
+    assert set(fleet.site.ledger.jobs(job_ids)) == set(job_ids)
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET state = 'SENT', done_at = NULL"))
+        before = connection.scalar(text("SELECT count(*) FROM events"))
+    settled(fleet)
+    scan(fleet.site)
+    with fleet.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM events")) == before
+
+
+def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        for (tx_hash,) in fleet.rows("hash"):
+            chain.rpc.call("anvil_dropTransaction", tx_hash)
+        with fleet.engine.begin() as connection:  # as when the time has passed
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        fleet.follow()
+    settled(fleet)
+    assert fleet.states() == ["MINED", "MINED"]
+    assert fleet.signatures() == 2
+
+
+def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    fleet.wallet.send(
+        [Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=GAS)]
+    )
+    settled(fleet)
+    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with InvalidTransition(1, 5)")]
+
+
+def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    fleet.wallet.send([replace(claims(1)[0], gas=60_000)])
+    settled(fleet)
+    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with OutOfGas(60000)")]
+
+
+def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(3))
+        paid = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
+        base_fee(chain, max(paid) * 3)
+    assert fleet.follow()
+    wait_until(lambda: not fleet.follow(), "replacements to be mined", 60.0, 0.1)
+    assert fleet.states() == ["MINED"] * 3
+    assert fleet.signatures() == 6
+    again = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
+    assert all(new * 10 >= old * 11 for new, old in zip(again, paid, strict=True))
+    mined = {chain.rpc.call("eth_getTransactionByHash", tx_hash)["nonce"] for (tx_hash,) in fleet.rows("hash")}
+    assert mined == {hex(nonce) for (nonce,) in fleet.rows("nonce")}
+    base_fee(chain, GWEI)
+
+
+def test_replaced__and_the_first_signature_is_mined__counts(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        ((first_raw,),) = fleet.rows("raw")
+        ((first_hash,),) = fleet.rows("hash")
+        sign_again(fleet.wallet)
+        ((second_hash,),) = fleet.rows("hash")
+        assert second_hash != first_hash
+        chain.rpc.call("anvil_dropTransaction", second_hash)
+        chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(first_raw).hex())
+    settled(fleet)
+    assert fleet.rows("state, hash") == [("MINED", first_hash)]
+
+
+def test_replaced__and_the_first_signature_lost_its_block__is_replaced_by_the_same_bytes_again(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    present = "hash, raw, max_fee_wei, priority_fee_wei"
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        (first,) = fleet.rows(present)
+        sign_again(fleet.wallet)
+        (second,) = fleet.rows(present)
+        with fleet.engine.begin() as connection:  # as it is opened again when the block of the first one is lost
+            back = f"UPDATE transactions SET ({present}) = (:hash, :raw, :most, :tip)"  # noqa: S608
+            connection.execute(text(back), dict(zip(("hash", "raw", "most", "tip"), first, strict=True)))
+        sign_again(fleet.wallet)
+        assert fleet.rows(present) == [second]
+        assert fleet.signatures() == 2
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+
+
+def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    fleet = Fleet.of(chain, provider, engines[0], cap_wei=5 * GWEI)
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        base_fee(chain, 50 * GWEI)
+        wait_until(lambda: fleet.follow() and AlarmName.TRANSACTION_STUCK in fleet.alarms(), "the alarm", 60.0, 0.1)
+        assert max(int(fee) for (fee,) in fleet.rows("max_fee_wei")) <= 5 * GWEI
+        base_fee(chain, GWEI)
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+    claim(fleet.site)
+    assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
+
+
+def wants_a_tip(signed: DecodedTransaction) -> str | None:
+    """A node that suggests no tip and takes nothing without one, in geth's words."""
+    tip_wei = signed.fees.priority_fee_wei
+    return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
+
+
+def test_node_suggests_no_tip_and_wants_one__it_has_one_at_once_and_the_fee_stays_what_it_was(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 25 * GWEI)
+    with particular(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(1))
+        first = fleet.wallet.open_transactions()[0].fees
+        settled(fleet)
+    assert first.priority_fee_wei == 0
+    assert fleet.states() == ["MINED"]
+    assert fleet.signatures() == 2
+    assert fleet.alarms() == set()
+    ((most_wei, tip_wei),) = fleet.rows("max_fee_wei, priority_fee_wei")
+    assert tip_wei == GWEI
+    assert most_wei <= first.max_fee_wei + GWEI
+    base_fee(chain, GWEI)
+
+
+def test_node_refuses_in_words_that_nobody_knows__minutes_later_the_nonce_is_given_up_and_no_fee_is_raised(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    with particular(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
+        fleet.wallet.send(claims(1))
+        chain.mine(5)
+        for _ in range(3):
+            fleet.time_passed()
+            assert fleet.follow()
+        assert fleet.follow()
+        assert fleet.signatures() == 2
+        _waited(fleet, GIVEN_UP_AFTER_S)
+        settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
+    assert "no node took it" in fleet.rows("error")[0][0]
+    assert fleet.wallet.missing(["never"]) == {"never"}
+
+
+def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signed(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    trouble = ["method handler crashed"]
+    with particular(chain, lambda _: trouble[0] if trouble else None) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(3))
+        chain.mine(5)
+        assert fleet.follow()
+        _waited(fleet, 2 * GIVEN_UP_AFTER_S)
+        fleet.time_passed()  # in which nobody asked
+        assert fleet.follow()
+        trouble.clear()
+        settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+    assert fleet.signatures() == 3
+
+
+def test_more_than_the_node_lets_anybody_send__is_signed_again_when_it_costs_less(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 250 * GWEI)
+    cap_wei = GAS * 300 * GWEI
+
+    def fee_cap(signed: DecodedTransaction) -> str | None:
+        dear = signed.gas * signed.fees.max_fee_wei > cap_wei
+        return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
+
+    with particular(chain, fee_cap) as url:
+        fleet = Fleet.of(chain, provider, engines[0], Rpc.at(url))
+        fleet.wallet.send(claims(1))
+        for _ in range(5):
+            base_fee(chain, 250 * GWEI)
+        fleet.time_passed()
+        assert fleet.follow()
+        assert fleet.signatures() == 1
+        base_fee(chain, GWEI)
+        settled(fleet)
+    assert fleet.states() == ["MINED"]
+    assert fleet.signatures() == 2
+
+
+def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    base_fee(chain, 25 * GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        chain.rpc.call("anvil_dropAllTransactions")
+        chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
+        base_fee(chain, 250 * GWEI)
+        fleet.time_passed()
+        wait_until(lambda: fleet.follow() and AlarmName.WALLET_EMPTY in fleet.alarms(), "the alarm", 60.0, 0.1)
+        fleet.time_passed()
+        fleet.follow()
+        assert fleet.signatures() == 1
+        (alarm,) = fleet.site.ledger.alarms.all()
+        assert alarm.details["needed_wei"] > GAS * 500 * GWEI
+        base_fee(chain, GWEI)
+    settled(fleet)
+    assert fleet.states() == ["MINED"]
+    with fleet.engine.begin() as connection:  # as when the time has passed since it was needed
+        connection.execute(text("UPDATE alarms SET details = details || '{\"seen_s\": 0}'"))
+    claim(fleet.site)
+    assert fleet.alarms() == set()
+
+
+def test_bytes_of_a_spike_that_nobody_can_pay_for__are_signed_again_when_the_fee_has_fallen(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    base_fee(chain, 250 * GWEI)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        chain.rpc.call("anvil_dropAllTransactions")
+        chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
+        base_fee(chain, GWEI)
+        fleet.time_passed()
+        fleet.follow()
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 2
+
+
+def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        for (tx_hash,) in fleet.rows("hash"):
+            chain.rpc.call("anvil_dropTransaction", tx_hash)
+        chain.rpc.call("anvil_setBalance", provider.address, "0x0")
+        with pytest.raises(WalletEmptyError):
+            fleet.wallet.send(claims(2))
+        assert len(fleet.rows()) == 1
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        fleet.follow()
+        fleet.follow()
+        assert AlarmName.WALLET_EMPTY in fleet.alarms()
+        claim(fleet.site)
+        assert len(fleet.rows()) == 1
+    chain.rpc.call("anvil_setBalance", provider.address, hex(10**20))
+    wait_until(lambda: not fleet.follow(), "what was signed to be mined", 60.0, 0.1)
+    claim(fleet.site)
+    assert AlarmName.WALLET_EMPTY not in fleet.alarms()
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 3)
+    cost_wei = GAS * (2 * fleet.wallet.look().market.least_wei + 2 * GWEI)
+    chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
+    with pytest.raises(WalletEmptyError):
+        fleet.wallet.send(claims(10))
+    assert 1 <= len(fleet.rows()) < 10
+    settled(fleet)
+    assert set(fleet.states()) == {"MINED"}
+
+
+def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
+    with held(chain):
+        fleet.wallet.send([write])
+        ((tx_hash,),) = [row for row in fleet.rows("hash") if row[0] == fleet.wallet.open_transactions()[0].hash]
+        chain.rpc.call("anvil_dropTransaction", tx_hash)
+        foreign(chain, provider)
+    wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
+    assert fleet.states() == ["MINED", "FOREIGN"]
+    assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms()
+    assert fleet.wallet.missing(["running"]) == {"running"}
+    assert fleet.wallet.send([write]) == 1
+    settled(fleet)
+    assert fleet.states() == ["MINED", "FOREIGN", "MINED"]
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
+@pytest.mark.parametrize("written_before", [True, False])
+def test_foreign_writer__its_block_is_lost__the_nonce_is_filled_and_nothing_waits_behind_it(
+    chain: Chain, provider: Account, fleet: Fleet, written_before: bool
+) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    fork = chain.block_number()
+    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
+    with held(chain):
+        fleet.wallet.send([write])
+        chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
+        foreign(chain, provider)
+    wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
+    if written_before:
+        assert fleet.wallet.send([write]) == 1
+        settled(fleet)
+    chain.rpc.call("anvil_reorg", chain.block_number() - fork, [])
+    with fleet.engine.begin() as connection:
+        fleet.site.chain.blocks.take_back(connection, fork)  # as the scan does
+    if not written_before:
+        assert fleet.wallet.send([write]) == 1
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    wait_until(lambda: not fleet.follow(), "the nonce to be filled", 60.0, 0.2)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "fill", "report"]
+    assert fleet.states() == ["MINED"] * 3
+    assert chain.job(job_id).status is ChainStatus.RUNNING
+
+
+def foreign(chain: Chain, account: Account) -> None:
+    """Somebody sends something harmless with the same key."""
+    chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
+
+
+def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        fleet.wallet.send(claims(3))
+        ((first,), *_) = fleet.rows("hash")
+        chain.rpc.call("anvil_dropTransaction", first)
+    assert chain.rpc.call("eth_getTransactionReceipt", first) is None
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    settled(fleet)
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_nonce_that_nobody_signed__is_filled(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    nonce = fleet.wallet.look().mined_nonces
+    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
+        chain.rpc.call("anvil_dropAllTransactions")
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
+        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+    wait_until(lambda: not fleet.follow(), "the gap to be filled", 60.0, 0.2)
+    purposes = [purpose for (purpose,) in fleet.rows("purpose")]
+    assert purposes == ["fill", "fill", "claim"]
+    assert fleet.states() == ["MINED"] * 3
+
+
+def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    first = scheduled_jobs(chain, provider, 1)
+    scan(fleet.site)
+    claim(fleet.site)
+    settled(fleet)
+    scan(fleet.site)
+    lost = scheduled_jobs(chain, provider, 2)
+    claim(fleet.site)
+    with fleet.engine.begin() as connection:  # the backup was made before
+        connection.execute(text("DELETE FROM transactions WHERE state <> 'MINED'"))
+    scan(fleet.site)
+    assert set(fleet.site.ledger.jobs([*first, *lost])) == {*first, *lost}
+    past = fleet.site.ledger.journal.before_submission([*first, *lost])
+    unknown = {job_id for job_id, before in past.items() if before.unknown_claim is not None}
+    assert unknown == {*lost}  # SLURM may have them
+    more = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    assert set(fleet.site.ledger.jobs(more)) == set(more)
+
+
+def test_former_key__is_followed_and_never_signed_anew(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 2)
+    other = chain.new_account()
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        chain.rpc.call("anvil_dropAllTransactions")
+        later = Fleet.of(chain, other, fleet.engine)
+        with fleet.engine.begin() as connection:
+            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+            connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 hour', head = -100"))
+        later.follow()
+        assert AlarmName.TRANSACTION_STUCK in later.alarms()
+    wait_until(lambda: not later.follow(), "the former key's transactions to be mined", 60.0, 0.1)
+    assert later.states() == ["MINED", "MINED"]
+    assert later.signatures() == 2
+
+
+def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_called(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    fleets = [Fleet.of(chain, provider, engine) for engine in engines]
+    for fleet in fleets:
+        scan(fleet.site)
+    job_ids = scheduled_jobs(chain, provider, 12)
+    for _ in range(8):
+        with held(chain):  # both see the same queue and the same nonce
+            for fleet in fleets:
+                claim(fleet.site)
+        for fleet in fleets:
+            fleet.follow()
+    for fleet in fleets:
+        wait_until(lambda fleet=fleet: not fleet.follow(), "all to be closed", 60.0, 0.2)  # type: ignore[misc]
+        scan(fleet.site)
+    claim(fleets[0].site)
+    settled(fleets[0])
+    scan(fleets[1].site)
+    owned = [set(fleet.site.ledger.jobs(job_ids)) for fleet in fleets]
+    assert owned[0] & owned[1] == set()
+    assert owned[0] | owned[1] == set(job_ids)
+    assert any(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms() for fleet in fleets)
+    assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
+
+
+def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
+    chain: Chain, provider: Account, engines: list[Engine]
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    hashes = set()
+    with held(chain):
+        for engine in engines:
+            fleet = Fleet.of(chain, provider, engine)
+            fleet.wallet.send(claims(1))
+            hashes.add(fleet.rows("nonce, hash")[0])
+        chain.rpc.call("anvil_dropAllTransactions")
+    assert len({nonce for nonce, _ in hashes}) == 1
+    assert len(hashes) == 2
+
+
+def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engine]) -> None:
+    account = chain.new_account(ether=10_000)
+    fleet = Fleet.of(chain, account, engines[0])
+    with held(chain):
+        writes = [Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)]
+        assert fleet.wallet.send(writes) == 600
+        posts = []
+        inner = fleet.wallet._rpc._post
+        fleet.wallet._rpc._post = lambda calls: posts.append(len(calls)) or inner(calls)  # type: ignore[method-assign, func-returns-value]
+        fleet.follow()
+        assert len(posts) <= 10
+        assert max(posts) <= 100
+        while int(chain.rpc.call("txpool_status")["pending"], 16):
+            chain.mine()
+    settled(fleet)
+    assert set(fleet.states()) == {"REVERTED"}
+
+
+def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
+    """The customer cancels the job, for a price that has it mined before all else."""
+    data = function("MetaScheduler", "cancelJob").encode(bytes.fromhex(job_id[2:]))
+    price = {"maxFeePerGas": hex(900 * 10**9), "maxPriorityFeePerGas": hex(400 * 10**9), "gas": hex(500_000)}
+    chain.rpc.call("anvil_impersonateAccount", customer.address)
+    chain.rpc.call(
+        "eth_sendTransaction", {"from": customer.address, "to": chain.addresses.metascheduler, "data": data, **price}
+    )
+
+
+def _claim_in_vain(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    """A job is there when its claim is estimated, and gone when it is mined."""
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    with held(chain):
+        claim(fleet.site)
+        _outbid(chain, CUSTOMERS[job_id], job_id)
+    settled(fleet)
+
+
+def _waited(fleet: Fleet, seconds: float) -> None:
+    """As when that much time has passed since the last claim."""
+    with fleet.engine.begin() as connection:
+        connection.execute(text("UPDATE facts SET since = since - :s * interval '1 second'"), {"s": seconds})
+
+
+def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
+    for _ in range(claim_backoff.MOST_REVERTED):
+        assert fleet.alarms() == set()
+        _claim_in_vain(chain, provider, fleet)
+    assert fleet.states() == ["REVERTED"] * 3
+    (alarm,) = fleet.site.ledger.alarms.all()
+    assert alarm.name is AlarmName.CLAIMS_REVERTING
+    assert (alarm.details["purpose"], alarm.details["in_a_row"], alarm.details["next_in_s"]) == ("claim", 3, 4.0)
+    assert "NoJob" in alarm.details["error"]
+
+    job_ids = scheduled_jobs(chain, provider, 5)
+    _waited(fleet, -60.0)  # however slow this machine is
+    claim(fleet.site)
+    assert len(fleet.rows()) == 3
+    _waited(fleet, 65.0)
+    with held(chain):
+        claim(fleet.site)
+        claim(fleet.site)
+        assert len(fleet.rows()) == 4
+    settled(fleet)
+    assert fleet.alarms() == set()
+    claim(fleet.site)
+    settled(fleet)
+    assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
+
+
+def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    for _ in range(2):
+        for _ in range(claim_backoff.MOST_REVERTED - 1):
+            _claim_in_vain(chain, provider, fleet)
+        scheduled_jobs(chain, provider, 1)
+        claim(fleet.site)
+        settled(fleet)
+    assert fleet.alarms() == set()
+
+
+def test_drained__nothing_new_is_claimed__cancellations_are(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+    claim(fleet.site)
+    settled(fleet)
+    fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "maintenance")
+    scheduled_jobs(chain, provider, 1)
+    chain.customers.cancel_job(CUSTOMERS[job_id], job_id)
+    claim(fleet.site)
+    settled(fleet)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling"]
+    fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
+    claim(fleet.site)
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling", "claim"]
+
+
+def test_contract_retired__alarm_and_no_claim__until_it_is_open(chain: Chain, provider: Account, fleet: Fleet) -> None:
+    scheduled_jobs(chain, provider, 1)
+    admin = chain.account("admin")
+    chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", False)
+    try:
+        claim(fleet.site)
+        assert AlarmName.CONTRACT_RETIRED in fleet.alarms()
+        assert fleet.rows() == []
+    finally:
+        chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", True)
+    claim(fleet.site)
+    assert AlarmName.CONTRACT_RETIRED not in fleet.alarms()
+    assert len(fleet.rows()) == 1

@@ -1,0 +1,180 @@
+"""Benchmark runs on real parts (Postgres, sshd, SLURM), with benchmarks that take a moment and do what a test wants.
+
+As a program it is a worker that takes the run that is under way as far as it goes:
+python -m tests.support.benchmarking WORLD.json
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plan import Mode, Plan, PlannedNode
+from benchmarks.registry import Benchmark
+from benchmarks.rendering import JobScript
+from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
+from devgrid.cluster.linux_users import admin
+from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.runner import benchmark
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.context import BenchmarkServices, WorkerContext
+from supervisor_tasks.errors import TransientError
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
+from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.ssh import Ssh, load_key
+from tests.support.submitting import PATHS, SubmissionEnv, site_of
+
+PROVIDER_ADDRESS = "0x" + "a" * 40
+PATIENCE_S = 120.0
+TICK_S = 0.2
+RUNNER = "benchmark"  # the Linux user
+
+BODIES = {
+    "good": "echo value 12.5",
+    "both": "echo value 2",  # on two nodes
+    "words": 'echo word "$(uname -s)"',
+    "fails": "echo 'this is not to be'; exit 3",
+    "garbage": "head -c 3000 /dev/urandom",
+    "silent": "true",
+    "nan": "echo value nan",
+    "zero": "echo value 0",
+    "gone": "kill -9 $$",
+    "missing": "echo missing osu_latency",
+    "slow": "sleep 4; echo value 7",
+    "endless": "echo begun; sleep 600",
+    "chatty": "head -c 12000000 /dev/zero | tr '\\0' x; echo; echo value 3",
+}
+
+
+def body_of(name: str) -> str:
+    return f"#!/bin/bash\n{BODIES[name]}\n"
+
+
+def _benchmark(name: str) -> Benchmark:
+    def render(plan: Plan) -> JobScript:
+        return JobScript(
+            script=body_of(name),
+            nodes=2 if name == "both" else 1,
+            ntasks_per_node=1,
+            cpus_per_task=1,
+            gpus_per_node=0,
+            time_limit_min=1,
+            mem_mb_per_node=50,
+            exclusive=False,
+        )
+
+    def parse(output: bytes, nonce: str) -> Reading:
+        what, _, value = output.decode(errors="replace").strip().rpartition("\n")[2].partition(" ")
+        if what == "missing":
+            return Reading(left_out={f"{name}.number": f"no {value} on the node"})
+        if what == "word":
+            return Reading(words={f"{name}.word": value}, notes=("said by uname",))
+        if what != "value":
+            raise UnreadableOutputError("no line with a value")
+        return Reading(numbers={f"{name}.number": MeasuredValue(float(value), "things")})
+
+    return Benchmark(name, render, parse)
+
+
+def _plan(specs: PartitionHardware, nonce: str) -> Plan:
+    nodes = tuple(
+        PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes
+    )
+    return Plan(mode=Mode.NATIVE, partition="main", nodes=nodes, nonce=nonce)
+
+
+def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> WorkerContext:
+    """The site of a worker of the benchmark queue, with these benchmarks."""
+    site.ledger.facts.set(PROVIDER, PROVIDER_ADDRESS)
+    suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
+    return replace(site, benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan))
+
+
+def tick(site: WorkerContext) -> str:
+    """As the clock has it done; what did not answer."""
+    site.ledger.ticks.record(ANSWERED)  # SLURM is asked elsewhere whether it works
+    try:
+        benchmark(site)
+    except TransientError as error:
+        return str(error)
+    return ""
+
+
+def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    """The run once it has ended."""
+
+    def done() -> bool:
+        tick(site)
+        return site.ledger.benchmarks.under_way() is None
+
+    wait_until(done, "the run to end", patience_s, TICK_S)
+    run = site.ledger.benchmarks.run()
+    assert run is not None
+    return run
+
+
+def until_stage(site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = "") -> dict[str, Any]:
+    """A benchmark of the last run once it is there."""
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        tick(site)
+        found.update(results(site)[benchmark])
+        return found["stage"] in stages and found["slurm_state"].startswith(slurm_state)
+
+    try:
+        wait_until(there, f"{benchmark} to be {stages}", PATIENCE_S, TICK_S)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}; it is {found}") from error
+    return found
+
+
+def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
+    run = site.ledger.benchmarks.run()
+    assert run is not None
+    found = {row["benchmark"]: row for row in site.ledger.benchmarks.results(run["id"])}
+    return found or {name: {"stage": "", "slurm_state": ""} for name in BODIES}
+
+
+def in_slurm(world: SubmissionEnv, name: str) -> list[str]:
+    """The states of all jobs of that name that SLURM has had."""
+    return world.slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T").stdout.split()
+
+
+def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> "subprocess.Popen[bytes]":
+    """A worker of its own process, which dies where the file says."""
+    about = world.processes.folder / "benchmarking.json"
+    told = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}
+    about.write_text(json.dumps(told | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}))
+    with (world.processes.folder / "benchmarking.log").open("ab") as log:
+        argv = [sys.executable, "-m", "tests.support.benchmarking", str(about)]
+        environment = {"PATH": os.environ["PATH"], "CRASH_AT": str(crash_at)}
+        return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+
+
+def main(about: Path) -> None:
+    told = json.loads(about.read_text())
+    ssh = Ssh(told["address"], load_key(Path(told["key"]).read_text()), Path(told["known_hosts"]))
+    cluster = Cluster(ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address="supervisor.example.com:1")
+    site = measuring(site_of(open_engine(load(environment=told["environment"])), cluster), cluster, told["names"])
+    while site.ledger.benchmarks.under_way() is not None:
+        tick(site)
+        time.sleep(TICK_S)  # the clock of this worker
+
+
+def finite(labels: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, str) or (math.isfinite(value) and value > 0) for value in labels.values())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,109 @@
+"""How jobs end in SLURM: provoking it, and comparing what the ledger and the contract have with SLURM's own record."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from devgrid.chain.model import Account, ChainPrices
+from devgrid.grid import Grid
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.watching import journal, rows, slurm_of, wait_for, wait_for_end
+
+PATIENCE_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """SLURM's own word on a job."""
+
+    state: str
+    elapsed_s: int
+    node: str
+    submit_s: int
+    exit_code: int
+
+
+def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> str:
+    """What one of SLURM's commands prints to the customer's own Linux user."""
+    done = tried(grid, customer, *argv, stdin=stdin)
+    assert done.returncode == 0, (argv, done.stderr)
+    return done.stdout.strip()
+
+
+def tried(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """One of SLURM's commands as the customer's own Linux user, whatever comes of it."""
+    uid = grid.users.add(customer.address)
+    return subprocess.run(
+        argv,
+        input=stdin,
+        env={**os.environ, **slurm_of(grid).env()},
+        cwd=grid.users.home(customer.address),
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
+    )
+
+
+def scontrol(grid: Grid, *words: str) -> None:
+    """As the admin; it must succeed."""
+    done = slurm_of(grid).run("scontrol", *words)
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+def own_job(grid: Grid, customer: Account, script: str, *options: str) -> int:
+    """A job that the customer gives to SLURM without us; its id."""
+    short = ("--time=5", "--mem-per-cpu=50M", "--output=/dev/null")
+    return int(as_customer(grid, customer, "sbatch", "--parsable", *short, *options, stdin=f"#!/bin/bash\n{script}\n"))
+
+
+def id_of(grid: Grid, job_id: str) -> int:
+    """The SLURM id in the ledger, once it is there."""
+    wait_until(lambda: "Submitted" in journal(grid, job_id), f"{job_id} to be submitted", PATIENCE_S, 0.1)
+    number: int = row_of(grid, job_id).slurm_id
+    return number
+
+
+def running(grid: Grid, job_id: str) -> int:
+    """The SLURM id of a job, once the contract has it running."""
+    wait_for(grid, job_id, {ChainStatus.RUNNING}, PATIENCE_S)
+    return id_of(grid, job_id)
+
+
+def row_of(grid: Grid, job_id: str) -> Any:
+    """The job as the ledger has it."""
+    return rows(grid, "SELECT * FROM jobs WHERE job_id = :id", id=job_id)[0]
+
+
+def record_of(grid: Grid, slurm_id: int) -> Record:
+    """What squeue shows of a job."""
+    fields = "State:30,TimeUsed:30,SubmitTime:30,exit_code:30,NodeList:30"
+    argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
+    state, used, submitted, exit_code, *nodes = slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
+    minutes, _, seconds = used.rpartition(":")
+    return Record(state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted), int(exit_code))
+
+
+def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
+    """SLURM's record once it is in one of these states."""
+    wait_until(lambda: record_of(grid, slurm_id).state in states, f"{slurm_id} to be {states}", PATIENCE_S, 0.1)
+    return record_of(grid, slurm_id)
+
+
+def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int | None = 0) -> Record:
+    """The contract has the status, the minutes and the exit status that belong to SLURM's end state; without an
+    `exit_status`, the one that squeue shows.
+    """
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    row = rows(grid, "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]
+    record = record_of(grid, row.slurm_id)
+    exit_status = record.exit_code if exit_status is None else exit_status
+    assert (record.state, job.status, job.exit_code) == (state, status, exit_status)
+    assert (row.elapsed_s, row.exit_status) == (record.elapsed_s, exit_status)
+    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
+    return record

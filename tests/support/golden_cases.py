@@ -1,0 +1,458 @@
+"""The lists and stories of which the golden files are made, with data that never change.
+
+`make golden` writes the golden files again: tests/unit/cli/golden/NAME.COLUMNS.txt.
+"""
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from supervisor_tasks.cli.alarm import ALARMS, summary_of
+from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS
+from supervisor_tasks.cli.bill import Bill
+from supervisor_tasks.cli.cluster import CLUSTERS
+from supervisor_tasks.cli.config import SETTINGS
+from supervisor_tasks.cli.doctor import show_lines
+from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
+from supervisor_tasks.cli.effect import EFFECTS
+from supervisor_tasks.cli.job import JOBS
+from supervisor_tasks.cli.log import LOG
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.provider import OFFERS
+from supervisor_tasks.cli.status import Purse, show_status
+from supervisor_tasks.cli.sweep import SWEEPS
+from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
+from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
+from supervisor_tasks.cli.views import View
+from supervisor_tasks.doctor.model import green, skipped
+from supervisor_tasks.doctor.verdicts import WalletSeen, contract_verdict, host_key_verdict, wallet_verdict
+from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.ledger.earnings import Earned, Per
+from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
+from supervisor_tasks.provider.offer import Prices
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+
+GOLDEN = Path(__file__).parents[1] / "unit" / "cli" / "golden"
+WIDTHS = (80, 160)
+NOW = datetime(2026, 11, 23, 3, 0, 0, tzinfo=UTC)
+CUSTOMERS = ("0x506a0fb6d88ca2d4e328516e8ea10cb98f95a34a", "0x9c2e0fb6d88ca2d4e328516e8ea10cb98f95a34b")
+FIRST, SECOND, THIRD = (
+    f"0x7903{digit}914{'e4b0e241b9d87aead9553ea86fcc162e30075a8d0def5e226079bda5'}" for digit in "012"
+)
+LONG_ERROR = (
+    "SlurmUnavailableError: sbatch: error: Batch job submission failed: Unable to contact slurm controller"
+    " (connect failure)"
+)
+
+
+def ago(**units: float) -> datetime:
+    """A moment before the one at which the lists are shown."""
+    return NOW - timedelta(**units)
+
+
+def job_row(job_id: str, state: str, slurm_id: int | None, reason: str | None, **units: float) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "state": state,
+        "chain_status": {"RUNNING": "RUNNING", "ENDED": "RUNNING"}.get(state, "SCHEDULED"),
+        "slurm_id": slurm_id,
+        "customer": CUSTOMERS[0] if job_id != THIRD else CUSTOMERS[1],
+        "time_limit_min": 600,
+        "elapsed_s": 3725 if state == "ENDED" else None,
+        "created_at": ago(**units),
+        "updated_at": ago(seconds=42),
+        "reason": reason,
+    }
+
+
+EARNED = [
+    Earned("2026-11-23", 4, 129, 1_008_381_200_000_000_000_007, 18_120_000_000_001),
+    Earned("2026-11-22", 1, 0, 0, 4_000_000_000_000),
+    Earned("2026-11-20", 31, 8120, 98_431_000_000_000_000_000_000, 2_310_000_000_000_000_000),
+]
+
+LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
+    "job-list": (
+        JOBS,
+        [
+            job_row(FIRST, "RUNNING", 104217, None, hours=3, minutes=12),
+            job_row(SECOND, "SUBMITTING", None, None, minutes=4, seconds=5),
+            job_row(
+                THIRD, "ENDED", 104190, "the node failed: NODE_FAIL on node-a-17.cluster.example.com", days=2, hours=7
+            ),
+        ],
+    ),
+    "effect-list": (
+        EFFECTS,
+        [
+            {
+                "effect": 17,
+                "job_id": SECOND,
+                "kind": "submit",
+                "place": "parked",
+                "state": "SUBMITTING",
+                "due_at": ago(minutes=3),
+                "attempts": 12,
+                "failing_since": ago(minutes=59),
+                "parked_at": ago(minutes=2),
+                "last_error": LONG_ERROR,
+                "evidence": {"error": "SlurmUnavailableError", "attempts": 12},
+            },
+            {
+                "effect": 1018,
+                "job_id": FIRST,
+                "kind": "poll_slurm",
+                "place": "waiting",
+                "state": "RUNNING",
+                "due_at": NOW + timedelta(seconds=95),
+                "attempts": 0,
+                "failing_since": None,
+                "parked_at": None,
+                "last_error": None,
+                "evidence": None,
+            },
+        ],
+    ),
+    "alarm-list": (
+        ALARMS,
+        [
+            {
+                "name": name,
+                "raised_at": ago(minutes=61),
+                "silenced_until": NOW + timedelta(hours=2) if name == "wallet_empty" else None,
+                "details": details,
+                "summary": summary_of(details),
+            }
+            for name, details in {
+                "wallet_empty": {"balance_wei": 12000, "needed_wei": 340000000000000, "address": CUSTOMERS[1]},
+                "effect_parked": {"effects": 1, "advice": "supervisor effect list --state parked"},
+            }.items()
+        ],
+    ),
+    "tx-list": (
+        TRANSACTIONS,
+        [
+            {
+                "id": 41,
+                "nonce": 140,
+                "purpose": "report FINISHED",
+                "job_id": FIRST,
+                "state": "MINED",
+                "hash": "0x4be1" + "ab" * 30,
+                "max_fee_wei": "30000000000",
+                "block_number": 120042,
+                "error": None,
+                "created_at": ago(minutes=7),
+            },
+            {
+                "id": 42,
+                "nonce": 141,
+                "purpose": "claim",
+                "job_id": None,
+                "state": "SIGNED",
+                "hash": "0x77aa" + "cd" * 30,
+                "max_fee_wei": "33000000000",
+                "block_number": None,
+                "error": "insufficient funds for gas * price + value",
+                "created_at": ago(seconds=12),
+            },
+        ],
+    ),
+    "tx-signatures": (
+        SIGNATURES,
+        [{"hash": "0x4be1" + "ab" * 30, "signed_at": ago(minutes=7), "max_fee_wei": "30000000000", "head": 120040}],
+    ),
+    "sweep-list": (
+        SWEEPS,
+        [
+            {
+                "id": 12,
+                "begun_at": ago(minutes=14),
+                "took_s": 1.25,
+                "report": {"why": "the clock", "jobs": 3, "found": {"held": 1}, "again_s": 900.0},
+            }
+        ],
+    ),
+    "cluster-list": (
+        CLUSTERS,
+        [
+            {
+                "cluster": "geneva",
+                "open_jobs": 3,
+                "alarms": 2,
+                "heard_at": ago(seconds=1),
+                "switches": ["claiming_paused"],
+            },
+            {"cluster": "lausanne", "open_jobs": 0, "alarms": 0, "heard_at": ago(days=40), "switches": []},
+        ],
+    ),
+    "log": (
+        LOG,
+        [
+            {
+                "id": 3,
+                "at": ago(minutes=5),
+                "operator": "alice@login1",
+                "command": "job settle",
+                "subject": FIRST,
+                "change": f"{FIRST} (RUNNING) will end as FAILED; the customer pays 7 minutes",
+                "reason": "node lost",
+                "outcome": "done",
+            },
+            {
+                "id": 2,
+                "at": ago(hours=26),
+                "operator": "bob@login1",
+                "command": "claims pause",
+                "subject": "claims",
+                "change": "no more jobs will be claimed for geneva; 3 jobs under way will go on",
+                "reason": "",
+                "outcome": None,
+            },
+        ],
+    ),
+    "earnings": (EARNINGS[Per.DAY], [shown_row(Per.DAY, earned, rounded=True) for earned in EARNED]),
+    "earnings-job": (
+        EARNINGS[Per.JOB],
+        [
+            shown_row(
+                Per.JOB,
+                Earned(
+                    FIRST, 1, 14, 114_380_000_000_000_000_000, 4_120_000_000_000, CUSTOMERS[0], "FAILED", ago(hours=2)
+                ),
+                rounded=True,
+            ),
+            shown_row(Per.JOB, Earned("", 0, 0, 0, 9_300_000_000_000), rounded=True),
+        ],
+    ),
+    "benchmark-history": (
+        RUNS,
+        [
+            {
+                "id": 3,
+                "state": "DONE",
+                "asked_at": ago(days=3),
+                "ended_at": ago(days=2, hours=22),
+                "why": "new switches",
+                "hardware": "4 nodes, 256 CPUs, 16 GPUs, 2048000 MB",
+                "cancel_reason": None,
+            }
+        ],
+    ),
+    "benchmark-show": (
+        BENCHMARKS,
+        [
+            {
+                "benchmark": "hpl",
+                "stage": "MEASURED",
+                "slurm_id": 104100,
+                "slurm_state": "COMPLETED",
+                "tool": "HPL 2.3",
+                "output_bytes": 8123,
+                "called_at": ago(days=3),
+                "ended_at": ago(days=2, hours=23),
+                "reason": None,
+            },
+            {
+                "benchmark": "osu",
+                "stage": "FAILED",
+                "slurm_id": 104101,
+                "slurm_state": "FAILED",
+                "tool": "",
+                "output_bytes": 12,
+                "called_at": ago(days=2, hours=23),
+                "ended_at": ago(days=2, hours=22),
+                "reason": "exit code 1: srun: error: Unable to create step for job 104101: Invalid generic resource",
+            },
+        ],
+    ),
+    "provider-show": (
+        OFFERS,
+        [
+            {
+                "what": "nodes",
+                "registered": "4 with 64 CPUs, 4 GPUs, 512000 MB",
+                "waiting": None,
+                "offered": "3 with 64 CPUs",
+            },
+            {"what": "cpu", "registered": "0.95", "waiting": None, "offered": "0.9"},
+        ],
+    ),
+    "config-show": (
+        SETTINGS,
+        [
+            {"setting": "CLUSTER_NAME", "from": "environment", "value": "geneva"},
+            {"setting": "DATABASE_URL", "from": "file /run/secrets/database_url", "value": "(set, not shown)"},
+            {
+                "setting": "BENCHMARK_HPL_IMAGE",
+                "from": "default",
+                "value": "registry-1.deepsquare.run#library/hpc:23.5",
+            },
+        ],
+    ),
+}
+
+
+def entry(at: datetime, source: str, what: str, **details: Any) -> dict[str, Any]:
+    return {"at": at, "source": source, "what": what, "details": details}
+
+
+def story() -> list[dict[str, Any]]:
+    """A job that was submitted, ran, was topped up, and ended; its report waits, as the node refuses it."""
+    begun = ago(hours=1)
+
+    def after(seconds: float) -> datetime:
+        return begun + timedelta(seconds=seconds)
+
+    running = [
+        entry(after(20 + 60 * n), "journal", "SlurmRunningObserved", seen="RUNNING", state="RUNNING") for n in range(12)
+    ]
+    return [
+        entry(after(-1), "transaction", "claim", hash="0x77aa" + "cd" * 30, nonce=140, state="MINED", block=120001),
+        entry(after(0), "journal", "Claimed", time_limit_min=60, state="CLAIMED"),
+        entry(after(0.25), "journal", "ScriptFetched", bytes=1169, state="READY"),
+        entry(after(0.5), "journal", "SubmitStarted", limit_min=60, state="SUBMITTING"),
+        entry(after(1.75), "journal", "Submitted", slurm_id=104217, state="QUEUED"),
+        entry(after(2), "journal", "SlurmPendingObserved", seen="PENDING", state="QUEUED"),
+        entry(after(12), "callback", "status 4", slurm_id=104217, duration_s=0, exit_code=0, peer="10.0.0.7"),
+        *running,
+        entry(after(700), "journal", "ToppedUp", minutes=30, state="RUNNING"),
+        entry(after(701), "journal", "LimitApplied", limit_min=90, state="RUNNING"),
+        entry(after(900), "callback", "status 8", slurm_id=104217, duration_s=885, exit_code=1280, peer="10.0.0.1"),
+        entry(
+            after(901),
+            "journal",
+            "SlurmCompleted",
+            outcome={"status": "FAILED", "elapsed_s": 885, "exit_status": 1280, "reason": "exit code 5"},
+            state="ENDED",
+        ),
+        entry(after(901), "effect", "report", effect=9, attempts=4, due_at=(NOW + timedelta(seconds=30)).isoformat(),
+              last_error="the wallet holds 12000 wei and needs 340000000000000"),
+        entry(after(902), "transaction", "report FAILED", hash="0x4be1" + "ab" * 30, nonce=141, state="SIGNED",
+              error="insufficient funds for gas * price + value"),
+    ]  # fmt: skip
+
+
+JOB = Job(
+    job_id=JobId(FIRST),
+    customer=Address(CUSTOMERS[0]),
+    provider=Address(CUSTOMERS[1]),
+    claim_key="claim:1",
+    definition=Definition(gpus=1, mem_per_cpu_mb=2000, cpus_per_task=4, ntasks=2, batch_location_hash="hash"),
+    time_limit_min=60,
+    state=State.ENDED,
+    chain_status=ChainStatus.RUNNING,
+    chain_position=(120013, 4),
+    slurm_id=SlurmId(104217),
+    top_ups=(TopUp("t", 30),),
+    outcome=Outcome(status=ChainStatus.FAILED, elapsed_s=885, exit_status=1280, reason="exit code 5"),
+)
+
+
+FOUND = [
+    green("settings of this environment", "complete and well-formed"),
+    green("database", "Postgres 16.2 answers"),
+    contract_verdict(CUSTOMERS[1], is_open=True),
+    wallet_verdict(WalletSeen(CUSTOMERS[1], 12_000_000_000_000_000, 10**16, 340_000_000_000_000, True)),
+    host_key_verdict(
+        "login1.example.com:22", "SHA256:" + "a" * 43, ["SHA256:" + "b" * 43], "/etc/supervisor/known_hosts"
+    ),
+    *(skipped(name, "the login node does not answer") for name in ("sbatch", "scancel", "scontrol", "squeue", "nodes")),
+    skipped("LDAP", "LDAP_URL is not set: the site makes the accounts itself"),
+]
+PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_000_000)
+
+
+def show_job(shown: Output, *, details: bool = False) -> None:
+    told = story()
+    shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, told))
+    shown.title("what happened")
+    shown.lines(lines_of(told, details=details))
+    shown.title("what comes next")
+    shown.lines(next_of(JOB, told, NOW))
+
+
+def a_status(shown: Output) -> None:
+    alarms = [Alarm(AlarmName.WALLET_EMPTY, {"balance_wei": 12000, "needed_wei": 340000000000000}, ago(minutes=61))]
+    snapshot = StatusSummary(
+        cluster="geneva",
+        jobs={"QUEUED": 2, "RUNNING": 14},
+        effects=[EffectCount("report", 1, 0, 0, 0, 1, 75.5), EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0)],
+        unread_callbacks={4: 2},
+        oldest_unread_s=0.4,
+        transactions={"SIGNED": 1},
+        oldest_transaction_s=75.0,
+        wallet=Writer(CUSTOMERS[1], 179188, 142),
+        cursors={"history": 118000, "scan": 120042},
+        ticks_s={"claim": 0.5, "sweep": 840.0},
+        alarms=alarms,
+        claiming_paused=True,
+        held=False,
+        last_sweep=Swept(ago(minutes=14, seconds=2), ago(minutes=14), {}, 12),
+        since_sweep_s=840.0,
+        standing=RegistrationStatus.APPROVED,
+        endpoints={"https://node.example.org#1": "ok"},
+    )
+    complaint = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
+    show_status(shown, snapshot, [complaint], Purse(12_000, 8_381_200_000_000_000_000, 4), NOW, wide=False)
+
+
+def table_of(name: str, *, wide: bool = False) -> Callable[[Output], None]:
+    view, rows = LISTS[name]
+    return lambda shown: shown.table(view, rows, NOW, wide=wide)
+
+
+SHOWN: Mapping[str, Callable[[Output], None]] = {
+    **{name: table_of(name) for name in LISTS},
+    "job-list-wide": table_of("job-list", wide=True),
+    "job-show": show_job,
+    "job-show-wide": lambda shown: show_job(shown, details=True),
+    "status": a_status,
+    "doctor": lambda shown: show_lines(shown, FOUND),
+    "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
+    "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),
+}
+
+
+def printed(name: str, width: int, *, color: bool = False) -> str:
+    """What a terminal of so many columns shows."""
+    told = io.StringIO()
+    with columns(width), redirect_stdout(told):
+        shown = Output([])
+        shown.color = color
+        SHOWN[name](shown)
+    return told.getvalue()
+
+
+@contextmanager
+def columns(width: int) -> Iterator[None]:
+    """Set COLUMNS, and the time zone of the dates."""
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "TZ")}
+    os.environ.update({"COLUMNS": str(width), "TZ": "UTC"})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def main() -> None:
+    """Write the golden files."""
+    GOLDEN.mkdir(exist_ok=True)
+    for old in GOLDEN.glob("*.txt"):
+        old.unlink()
+    for name in SHOWN:
+        for width in WIDTHS:
+            (GOLDEN / f"{name}.{width}.txt").write_text(printed(name, width))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Submission on real parts: Postgres, sshd and SLURM, with a network between us and sshd that misbehaves on demand.
+
+As a program it is a worker that carries out one effect: python -m tests.support.submitting WORLD.json EFFECT_ID
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy import Engine, text
+
+from devgrid.cluster.linux_users import Users, admin
+from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.sshd import Sshd
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.events import ScriptFetched
+from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, State
+from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.homes import Homes
+from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.ssh import Ssh, load_key
+from tests.support.carrying import carry_out
+from tests.support.ledgers import claim, job_id, migrated
+
+CUSTOMER = Address("0x" + "2" * 40)
+PATIENCE_S = 60.0
+LIVE = ("PENDING", "CONFIGURING", "RUNNING")  # the second while the start hook runs
+PATHS = Paths(
+    sbatch="/usr/bin/sbatch",
+    scancel="/usr/bin/scancel",
+    scontrol="/usr/bin/scontrol",
+    squeue="/usr/bin/squeue",
+    sacct=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionEnv:
+    """A login node, SLURM behind it, and a ledger."""
+
+    processes: Processes
+    slurm: Slurm
+    sshd: Sshd
+    key: Path
+    engine: Engine
+    environment: dict[str, str]
+
+    @classmethod
+    @contextmanager
+    def running(cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300) -> Iterator["SubmissionEnv"]:
+        with migrated() as (engine, environment), private_processes() as processes:
+            users, spool = Users(processes.folder), processes.folder / "spool"
+            users.add(CUSTOMER)
+            spool.mkdir(mode=0o755)
+            slurm = Slurm.start(
+                processes,
+                users,
+                spool=spool,
+                nodes=2,
+                cpus_per_node=64,
+                accounting=accounting,
+                min_job_age_s=min_job_age_s,
+                also=slurm_conf,
+            )
+            key = new_key(processes.folder / "key")
+            sshd = Sshd.start(processes, slurm.env(), lets_in(key))
+            try:
+                yield cls(processes, slurm, sshd, key, engine, environment)
+            finally:
+                slurm.stop()
+
+    def cluster(
+        self, address: str | None = None, sshd: Sshd | None = None, paths: Paths = PATHS, homes: Homes | None = None
+    ) -> Cluster:
+        """SLURM, at sshd's own address or at a proxy's."""
+        sshd = sshd or self.sshd
+        if address is not None:
+            sshd.also_at(address)
+        ssh = Ssh(address or sshd.address, load_key(self.key.read_text()), sshd.known_hosts, connect_timeout_s=5.0)
+        return Cluster(
+            ssh=ssh,
+            paths=paths,
+            admin=admin(),
+            partition="main",
+            public_address="supervisor.example.com:3000",
+            homes=homes or Homes(),
+        )
+
+    def site(self, cluster: Cluster) -> WorkerContext:
+        """A worker of the slurm queue."""
+        return site_of(self.engine, cluster)
+
+    # --- a job ------------------------------------------------------------------------------------------------------
+
+    def new_job(
+        self, site: WorkerContext, script: str = "#!/bin/bash\nsleep 600\n", customer: Address = CUSTOMER
+    ) -> JobId:
+        """A job that is ready to be submitted."""
+        with self.engine.connect() as connection:
+            number = 1 + int(connection.scalar(text("SELECT count(*) FROM jobs")) or 0)
+        event = replace(claim(number), customer=customer)
+        site.ledger.record(JobChange(event.job_id, event), JobChange(event.job_id, ScriptFetched(script, "")))
+        return event.job_id
+
+    def effect_id(self, job: JobId, kind: EffectKind = EffectKind.SUBMIT) -> int:
+        query = text("SELECT id FROM effects WHERE job_id = :job AND kind = :kind AND done_at IS NULL")
+        with self.engine.connect() as connection:
+            return int(connection.scalar(query, {"job": job, "kind": kind.value}) or 0)
+
+    def carry_out(self, site: WorkerContext, job: JobId) -> Job:
+        """Do what is due for the job's submission, once."""
+        site.ledger.effects.forgotten()
+        carry_out(site, self.effect_id(job))
+        return site.ledger.jobs([job])[job]
+
+    def until_queued(self, site: WorkerContext, job: JobId) -> Job:
+        """As workers and the clock do; every wait for another try is shortened."""
+
+        def queued() -> bool:
+            if self.carry_out(site, job).state is State.SUBMITTING:
+                self.a_minute_passes(job)
+            return site.ledger.jobs([job])[job].state is State.QUEUED
+
+        wait_until(queued, f"{job} to be queued", PATIENCE_S, 0.1)
+        return site.ledger.jobs([job])[job]
+
+    def a_minute_passes(self, job: JobId) -> None:
+        """For the ledger. Nothing can be under way: the caller knows that what was sent has arrived or never will."""
+        with self.engine.begin() as connection:
+            for change in (
+                "UPDATE events SET at = at - interval '60 s' WHERE job_id = :job",
+                "UPDATE effects SET due_at = due_at - interval '60 s', failing_since = failing_since - interval '60 s'"
+                " WHERE job_id = :job",
+            ):
+                connection.execute(text(change), {"job": job})
+
+    def look(self, site: WorkerContext, job: JobId) -> Job:
+        """Look at what SLURM has of the job, however long the next look is away."""
+        hurried = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"
+        with self.engine.begin() as connection:
+            connection.execute(text(hurried), {"job": job})
+        poll_jobs(site)
+        return site.ledger.jobs([job])[job]
+
+    def lease_runs_out(self, job: JobId) -> None:
+        """As after LEASE_S."""
+        change = text(
+            "UPDATE effects SET lease_until = now() - interval '1 s' WHERE job_id = :job AND lease IS NOT NULL"
+        )
+        with self.engine.begin() as connection:
+            connection.execute(change, {"job": job})
+
+    def parked(self, site: WorkerContext, job: JobId) -> str:
+        """Why the job's submission was left to the operator, if it was; else what is due is done."""
+        effect_id = self.effect_id(job)
+        with self.engine.connect() as connection:
+            query = text("SELECT last_error FROM effects WHERE id = :id AND parked_at IS NOT NULL")
+            why = connection.scalar(query, {"id": effect_id})
+        if why is None:
+            self.carry_out(site, job)
+            self.a_minute_passes(job)
+        return str(why or "")
+
+    def journal(self, job: JobId) -> list[str]:
+        with self.engine.connect() as connection:
+            query = text("SELECT name FROM events WHERE job_id = :job ORDER BY id")
+            return list(connection.scalars(query, {"job": job}))
+
+    # --- SLURM's own view -------------------------------------------------------------------------------------------
+
+    def in_slurm(self, job: JobId) -> list[int]:
+        """All SLURM jobs whose batch script is that job's, whatever they are called."""
+        ids = self.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
+        return [int(number) for number in ids if f"# supervisor job {job}\n" in self.script(int(number))]
+
+    def script(self, slurm_id: int) -> str:
+        """As SLURM has it."""
+        return self.slurm.run("scontrol", "write", "batch_script", str(slurm_id), "-").stdout
+
+    def field(self, slurm_id: int, name: str) -> str:
+        """A field of a job, as squeue prints it."""
+        return self.slurm.run(
+            "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={name}:0"
+        ).stdout.strip()
+
+    def set(self, slurm_id: int, **fields: str) -> None:
+        """What the owner does with scontrol update."""
+        uid = self.slurm.users.add(CUSTOMER)
+        words = [f"{name}={value}" for name, value in fields.items()]
+        done = subprocess.run(
+            ["scontrol", "update", f"JobId={slurm_id}", *words],
+            env={"PATH": "/usr/bin:/bin", **self.slurm.env()},
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+    # --- another process --------------------------------------------------------------------------------------------
+
+    def start_worker(self, name: str, address: str, job: JobId) -> "subprocess.Popen[bytes]":
+        """A worker of its own process that carries the job's submission out, behind the proxy at that address."""
+        self.sshd.also_at(address)
+        world = self.processes.folder / f"{name}.json"
+        about = {"environment": self.environment, "address": address, "key": str(self.key)}
+        world.write_text(json.dumps(about | {"known_hosts": str(self.sshd.known_hosts)}))
+        argv = [sys.executable, "-m", "tests.support.submitting", str(world), str(self.effect_id(job))]
+        log = (self.processes.folder / f"{name}.log").open("wb")
+        with log:
+            return subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login node without SLURM."""
+
+    processes: Processes
+    users: Users
+    key: Path
+    sshd: Sshd
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator["Login"]:
+        with private_processes() as processes:
+            users, key = Users(processes.folder), new_key(processes.folder / "key")
+            users.add(CUSTOMER)
+            yield cls(processes, users, key, Sshd.start(processes, users.environment(), lets_in(key)))
+
+    @property
+    def home(self) -> Path:
+        return self.users.home(CUSTOMER)
+
+    def another_sshd(self, name: str, *options: str) -> Sshd:
+        return Sshd.start(self.processes, self.users.environment(), lets_in(self.key), name=name, options=options)
+
+    def ssh(self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0) -> Ssh:
+        key = load_key(self.key.read_text())
+        return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
+
+
+def site_of(engine: Engine, cluster: Cluster) -> WorkerContext:
+    def nobody(address: str) -> None:
+        raise AssertionError(f"a submission does not talk to {address}")
+
+    ledger = Ledger(engine, "here", lambda _: None)
+    slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, met=LastClusterCheck(float("inf")))
+    return WorkerContext(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
+
+
+def nodes_of(cluster: Cluster) -> Nodes:
+    scontrol, partition = cluster.paths.scontrol, cluster.partition
+    return Nodes(ssh=cluster.ssh, admin=cluster.admin, scontrol=scontrol, sinfo="/usr/bin/sinfo", partition=partition)
+
+
+def new_key(file: Path) -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    return file
+
+
+def lets_in(key: Path) -> list[str]:
+    """An AuthorizedKeysCommand of that key."""
+    return ["cat", str(key.with_suffix(".pub"))]
+
+
+def main(world: Path, effect_id: int) -> None:
+    about = json.loads(world.read_text())
+    ssh = Ssh(about["address"], load_key(Path(about["key"]).read_text()), Path(about["known_hosts"]))
+    public = "supervisor.example.com:3000"
+    cluster = Cluster(ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public)
+    engine = open_engine(load(environment=about["environment"]))
+    site = site_of(engine, cluster)
+    carry_out(site, effect_id)
+    cluster.ssh.close()
+    site.ledger.holder.close()
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
+
+__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "SubmissionEnv", "job_id", "lets_in", "new_key"]
