@@ -167,7 +167,8 @@ def _status(_: argparse.Namespace) -> None:
 
 def _env(options: argparse.Namespace) -> None:
     grid = kept_grid.kept_grid()
-    print(kept_grid.exports(grid.cluster if options.cluster is None else _cluster(grid, options.cluster)))
+    cluster = grid.cluster if options.cluster is None else _cluster(grid, options.cluster)
+    print(kept_grid.exports(cluster, kept_grid.flower_url(list(kept_grid.started(grid.folder)))))
 
 
 def _logs(options: argparse.Namespace) -> None:

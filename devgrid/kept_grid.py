@@ -70,15 +70,16 @@ def _lives(folder: Path) -> bool:
     return ANVIL_PROCESS in running and (folder / CHAIN_FILE).exists()
 
 
-def exports(cluster: GridCluster) -> str:
+def exports(cluster: GridCluster, flower: str) -> str:
     """The lines by which a shell reaches the ledger, the chain and SLURM of a cluster with `supervisor`; no key is among
-    them. The commands of this clone come first in its PATH, and `devgrid` is one of them.
+    them. The commands of this clone come first in its PATH, and `devgrid` is one of them. `flower` is where Flower is.
     """
     keys = {name.upper() for name in settings.KEYS}
     known = {
         name: value for name, value in cluster.environment.items() if name not in keys and name not in NOT_EXPORTED
     }
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(known.items())]
+    known["FLOWER_URL"] = flower
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(known.items()) if value]
     lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
     lines.append(f'devgrid() {{ {shlex.quote(sys.executable)} -m devgrid "$@"; }}')
     return "\n".join(lines)

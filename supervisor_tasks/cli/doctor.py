@@ -19,7 +19,6 @@ from supervisor_tasks.config.settings import SECRETS, SettingsError
 from supervisor_tasks.doctor.model import Finding, Level, worst
 
 WITHIN_S = 5.0  # as doctor/examination.py; with the command's start, the answer is there within 10 s
-FLOWER = "http://127.0.0.1:5555"
 FINDINGS = View(
     "findings",
     "name",
@@ -36,7 +35,6 @@ app = options.single()
 @app.command()
 def doctor(
     context: typer.Context,
-    flower: Annotated[str, typer.Option(metavar="URL", help="Where Flower is.")] = FLOWER,
     customer: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Log in as this customer, instead of the last one in SLURM.")
     ] = None,
@@ -60,7 +58,7 @@ def doctor(
     desk.shown = Output(secrets_of(os.environ))
     desk.shown.color = not no_color
     address = hex_beginning(customer)
-    show_findings(desk, check_up(dict(os.environ), flower, address, within_s), Format.JSON if as_json else output)
+    show_findings(desk, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

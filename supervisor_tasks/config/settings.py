@@ -387,6 +387,10 @@ class Settings(BaseSettings):
     """The hours of the day in which only critical alarms are told, with a time zone (UTC without one)."""
     notify_settle_s: float = Field(300.0, ge=0, le=86_400)
     """How long an alarm must be off before its end is told. Raised again within this time, it is the same alarm."""
+    runbook_url: Annotated[
+        str, pattern(r"https?://[^\s?#&]+|docs/how-to/alarms", "a URL without ? and #, to which /wallet_empty.md fits")
+    ] = "docs/how-to/alarms"
+    """Where the alarms' pages are; each message links to the page of its alarm, such as RUNBOOK_URL/wallet_empty.md."""
 
     # this program
     cluster_name: Annotated[str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
@@ -406,6 +410,8 @@ class Settings(BaseSettings):
         | None
     ) = None
     """The logins of Flower. It needs one where it listens on other addresses than loopback."""
+    flower_url: Annotated[str, url_with("http", "https")] = "http://127.0.0.1:5555"
+    """Where Flower is, for `supervisor doctor`."""
     retention_days: int = Field(400, ge=0, le=36_500)
     """After how many days what has ended is deleted: jobs with all their rows, transactions, benchmark runs; 0: never."""
     retention_hour: int = Field(1, ge=0, le=23)

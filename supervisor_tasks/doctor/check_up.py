@@ -30,9 +30,7 @@ OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
 }
 
 
-def check_up(
-    environment: Mapping[str, str], flower: str, customer: str | None, within_s: float = DEADLINE_S
-) -> list[Finding]:
+def check_up(environment: Mapping[str, str], customer: str | None, within_s: float = DEADLINE_S) -> list[Finding]:
     """Try everything, with the settings of an environment, and end after `within_s`, also if nothing answers."""
     _quiet()
     until_s = moment_s(within_s)
@@ -41,14 +39,14 @@ def check_up(
     except SettingsError as error:
         return settings_verdicts("this environment", error.lines)
     found = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
-    return found + _examine(ALL, Examined(settings, until_s, flower, customer))
+    return found + _examine(ALL, Examined(settings, until_s, customer))
 
 
 def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
     """Try what the settings of a process name: servers, endpoints, the login node and SLURM's commands."""
     _quiet()
     until_s = moment_s(DEADLINE_S)
-    return _examine(OF_PROCESS[process], Examined(settings, until_s, flower=""))
+    return _examine(OF_PROCESS[process], Examined(settings, until_s))
 
 
 def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Finding]:

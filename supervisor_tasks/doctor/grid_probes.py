@@ -25,7 +25,7 @@ from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdic
 from supervisor_tasks.grid.grpc_channels import Channels
 
 HEALTH = "/grpc.health.v1.Health/Check"
-FLOWER = "start Flower, or name it: --flower http://HOST:PORT"
+FLOWER = "start Flower, or correct FLOWER_URL"
 DEFINITIONS = "correct SBATCH_ENDPOINT, SBATCH_TLS_ENABLE and SBATCH_CA; ask the grid whether its service runs"
 CALLBACKS = "start the gRPC process, and see that PUBLIC_ADDRESS leads to its LISTEN_ADDRESS"
 DIRECTORY = "start the directory, or correct LDAP_URL, LDAP_BIND_DN, LDAP_BIND_PASSWORD and LDAP_CA_PATH"
@@ -63,16 +63,17 @@ def directory(shared: Examined) -> Iterator[Finding]:
 
 def flower(shared: Examined) -> Iterator[Finding]:
     """Whether Flower answers. Without it, the fleet works on."""
+    url = shared.settings.flower_url
     try:
         with urllib3.PoolManager(retries=False, timeout=CONNECT_S) as pool:
-            status = pool.request("GET", f"{shared.flower.rstrip('/')}/healthcheck").status
+            status = pool.request("GET", f"{url.rstrip('/')}/healthcheck").status
     except urllib3.exceptions.HTTPError as error:
-        yield yellow("Flower", f"{shared.flower}: {said(error)}", FLOWER)
+        yield yellow("Flower", f"{url}: {said(error)}", FLOWER)
         return
     if status == 200:
-        yield green("Flower", f"{shared.flower} answers")
+        yield green("Flower", f"{url} answers")
     else:
-        yield yellow("Flower", f"{shared.flower} answers with status {status}", FLOWER)
+        yield yellow("Flower", f"{url} answers with status {status}", FLOWER)
 
 
 # --- certificates -----------------------------------------------------------------------------------------------------

@@ -40,11 +40,10 @@ MOST_ROUNDS = 3  # of leaving out what is malformed: what is left may be incompl
 
 @dataclass(frozen=True)
 class Examined:
-    """What the probes share. `flower` is Flower's URL, `customer` the one whose login is tried, if one is named."""
+    """What the probes share. `customer` is the one whose login is tried, if one is named."""
 
     settings: Settings
     until_s: float
-    flower: str
     customer: str | None = None
 
     @cached_property

@@ -21,6 +21,7 @@ from enum import StrEnum
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Protocol
+from urllib.parse import quote
 
 import requests
 
@@ -29,7 +30,7 @@ from supervisor_tasks.config.redaction import Hide, hiding
 from supervisor_tasks.config.url_secrets import all_keys
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.notifications.forms import json_form, mail_form
-from supervisor_tasks.notifications.model import Notice
+from supervisor_tasks.notifications.model import TEST, Notice
 from supervisor_tasks.notifications.rules import Policy
 
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
@@ -39,6 +40,7 @@ SHOWN = 300  # characters of an answer or of a command's output
 MOST_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
 LATE_AFTER_S = 300.0  # messages that fail for longer raise an alarm
 GIVE_UP_AFTER_S = 86_400.0  # messages that fail for longer are parked
+RUNBOOK_VARIABLE = "ALARM_RUNBOOK_URL"  # of a command
 FOR_A_COMMAND = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
@@ -68,8 +70,14 @@ class Notifier:
     channels: Mapping[str, Channel] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
     hide: Hide = str
+    runbook_url: str = "docs/how-to/alarms"
     give_up_after_s: float = GIVE_UP_AFTER_S
     late_after_s: float = LATE_AFTER_S
+
+    def page_of(self, alarm: str) -> str:
+        """Where the page of an alarm is; for TEST, where all pages are listed."""
+        name = "README" if alarm == TEST else quote(alarm, safe="")
+        return f"{self.runbook_url.rstrip('/')}/{name}.md"
 
 
 class Tls(StrEnum):
@@ -168,8 +176,9 @@ class Command:
     repeat_s: float | None = None
 
     def send(self, notice: Notice) -> None:
-        """Run the command, without a shell and without the worker's variables."""
+        """Run the command, without a shell and without the worker's variables; ALARM_RUNBOOK_URL has the alarm's page."""
         environment = {name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ}
+        environment[RUNBOOK_VARIABLE] = notice.runbook_url
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
             given.write(json.dumps(json_form(notice)).encode())
             given.seek(0)

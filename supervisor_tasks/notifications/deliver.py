@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.config.logging import cleaned
-from supervisor_tasks.config.redaction import Hide
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarm_meanings import CRITICAL, MEANINGS, Meaning
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -69,7 +68,7 @@ def _send_to_channel(ledger: Ledger, notifier: Notifier, messages: Sequence[Open
     for number, message in enumerate(messages):
         try:
             channel = _channel(notifier, message.channel)
-            channel.send(_notice(ledger.cluster, message, notifier.hide))
+            channel.send(_notice(ledger.cluster, message, notifier))
         except DeliveryError as error:
             _postpone(ledger, notifier, message, error)
             return number > 0
@@ -140,7 +139,7 @@ def meaning_of(alarm: str) -> Meaning:
     return known.get(alarm, OF_AN_UNKNOWN_ALARM)
 
 
-def _notice(cluster: str, message: OpenMessage, hide: Hide) -> Notice:
+def _notice(cluster: str, message: OpenMessage, notifier: Notifier) -> Notice:
     incident: Incident = message.incident
     meaning = meaning_of(incident.alarm)
     return Notice(
@@ -151,10 +150,11 @@ def _notice(cluster: str, message: OpenMessage, hide: Hide) -> Notice:
         critical=is_critical(incident.alarm),
         cause=meaning.cause,
         advice=meaning.advice,
-        details=cleaned(dict(incident.details), hide),
+        details=cleaned(dict(incident.details), notifier.hide),
         raised_at=incident.raised_at,
         cleared_at=incident.cleared_at,
         raises=incident.raises,
+        runbook_url=notifier.page_of(incident.alarm),
     )
 
 

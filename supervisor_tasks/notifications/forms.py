@@ -31,6 +31,7 @@ def json_form(notice: Notice) -> dict[str, Any]:
         "severity": _severity(notice),
         "cause": notice.cause,
         "advice": notice.advice,
+        "runbook_url": notice.runbook_url,
         "details": dict(notice.details),
         "raised_at": notice.raised_at.isoformat(),
         "resolved_at": _resolved_at(notice),
@@ -46,7 +47,12 @@ def slack_form(notice: Notice) -> dict[str, Any]:
 
 def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
     """The alert for Alertmanager's API v2. Alertmanager knows an alert by its labels, which carry no changing value."""
-    annotations = {"summary": headline(notice), "description": f"{notice.cause} {notice.advice}", "id": notice.key}
+    annotations = {
+        "summary": headline(notice),
+        "description": f"{notice.cause} {notice.advice}",
+        "id": notice.key,
+        "runbook_url": notice.runbook_url,
+    }
     labels = {
         "alertname": "SupervisorAlarm",
         "alarm": notice.alarm,
@@ -55,7 +61,7 @@ def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
     }
     alert = {
         "labels": labels,
-        "annotations": annotations | {name: _text(value) for name, value in notice.details.items()},
+        "annotations": {name: _text(value) for name, value in notice.details.items()} | annotations,
         "startsAt": notice.raised_at.isoformat(),
         "endsAt": _ends_at(notice, now).isoformat(),
     }
@@ -89,6 +95,7 @@ def _body(notice: Notice) -> list[str]:
     lines = [notice.cause]
     if notice.kind is MessageKind.RAISED:
         lines.append(f"Do: {notice.advice}")
+    lines.append(f"Page: {notice.runbook_url}")
     lines += [f"{name}: {_text(value)}" for name, value in notice.details.items() if value is not None]
     lines.append(f"on since: {_moment(notice.raised_at)}")
     if notice.cleared_at is not None and notice.kind is not MessageKind.TEST:

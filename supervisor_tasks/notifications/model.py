@@ -69,6 +69,7 @@ class Notice:
     raised_at: datetime
     cleared_at: datetime | None
     raises: int
+    runbook_url: str  # the alarm's page
 
     @property
     def incident_key(self) -> str:

@@ -40,10 +40,15 @@ def grid() -> Iterator[Grid]:
         running.stop()
 
 
-def examined(grid: Grid, environment: Mapping[str, str] | None = None, flower: str | None = None) -> dict[str, Any]:
+def whole(grid: Grid) -> dict[str, str]:
+    """The settings of the grid, with where its Flower is."""
+    return grid.environment | {"FLOWER_URL": FLOWER[-1]}
+
+
+def examined(grid: Grid, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What doctor finds, by name."""
-    words = ("doctor", "--json", "--within-s", WITHIN_S, "--flower", flower or FLOWER[-1])
-    result = supervisor(*words, env={**grid.environment, **(environment or {})})
+    words = ("doctor", "--json", "--within-s", WITHIN_S)
+    result = supervisor(*words, env={**whole(grid), **(environment or {})})
     assert result.stdout, result.output
     found = {row["name"]: row for row in json.loads(result.stdout)}
     assert result.exit_code == int(any(row["level"] == "red" for row in found.values()))
@@ -72,7 +77,7 @@ def test_doctor__a_whole_grid__is_green(grid: Grid) -> None:
     assert len(seen[-1]) - len(left_out(seen[-1])) >= 25
     assert "refuses a customer's job" in seen[-1]["job_submit.lua"]["found"]
     assert "as its jobs have cost" in seen[-1]["wallet"]["found"]
-    table = supervisor("doctor", "--within-s", WITHIN_S, "--flower", FLOWER[-1], env=grid.environment)
+    table = supervisor("doctor", "--within-s", WITHIN_S, env=whole(grid))
     assert re.match(r"\d+ green, ", table.stdout.splitlines()[-1])
     key = grid.environment["ETH_PRIVATE_KEY"].removeprefix("0x")
     assert key not in table.output
@@ -102,7 +107,7 @@ def test_doctor__the_login_node_shows_another_host_key__is_named(grid: Grid, tmp
 
 def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None:
     wrong = {"CHAIN_ID": "7", "SLURM_PARTITION": "nowhere", "SLURM_SCANCEL_PATH": "/nowhere/scancel"}
-    found = examined(grid, wrong, flower="http://127.0.0.1:1")
+    found = examined(grid, wrong | {"FLOWER_URL": "http://127.0.0.1:1"})
     (endpoint,) = (row for name, row in found.items() if name.startswith("RPC endpoint "))
     assert endpoint["level"] == "red"
     assert "CHAIN_ID" in endpoint["mend"]
@@ -110,6 +115,7 @@ def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None
     assert found["scancel"]["level"] == "red"
     assert "SLURM_SCANCEL_PATH=/nowhere/scancel" in found["scancel"]["mend"]
     assert found["Flower"]["level"] == "yellow"
+    assert "FLOWER_URL" in found["Flower"]["mend"]
     assert found["squeue"]["level"] == "green"
 
 

@@ -50,10 +50,10 @@ def compose(name: str) -> Any:
 
 def set_by_compose() -> set[str]:
     """Settings that compose.yaml gives its containers; what .env says of them does not count."""
-    given: set[str] = set()
+    given = dict[str, str]()
     for service in compose("compose.yaml")["services"].values():
-        given |= set(service.get("environment", {}))
-    return {name.removesuffix("_FILE").lower() for name in given} - {"cluster_name"}
+        given |= service.get("environment", {})
+    return {name.removesuffix("_FILE").lower() for name, value in given.items() if f"${{{name}:-" not in value}
 
 
 def _of_compose() -> Iterator[str]:

@@ -1,10 +1,13 @@
 """The pages of docs/how-to/alarms: each alarm and each alert has one, and what they name exists."""
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +86,23 @@ def test_alert__its_page_and_its_two_tests__are_there(rule: dict[str, Any]) -> N
     tested = {test["name"]: test["alert_rule_test"][0]["exp_alerts"] for test in TESTS}
     assert tested[f"{rule['alert']} fires"]
     assert tested[f"{rule['alert']} stays silent"] == []
+
+
+def test_compose__rules_of_prometheus__link_to_the_sites_pages(tmp_path: Path) -> None:
+    service = yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text())["services"]["prometheus"]
+    (script,) = service["command"]
+    made = tmp_path / "rules.yaml"
+    given = {"/etc/prometheus/rules.yaml": str(CHART_FILES / "rules.yaml"), "/tmp/rules.yaml": str(made), "$$": "$"}
+    for before, after in given.items():
+        script = script.replace(before, after)
+    (tmp_path / "prometheus").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "prometheus").chmod(0o755)
+    site = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNBOOK_URL": "https://docs.example.org/alarms/"}
+    done = subprocess.run([*service["entrypoint"], script], env=site, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("--config.file=")
+    links = re.findall("runbook_url: '(.*)'", made.read_text())
+    assert len(links) == len(RULES)
+    assert all(re.fullmatch(r"https://docs.example.org/alarms/[^/]+\.md", link) for link in links)
 
 
 def test_queries__metrics_that_they_name__are_served() -> None:

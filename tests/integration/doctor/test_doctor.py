@@ -77,23 +77,20 @@ def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
         "LDAP_BIND_DN": "cn=admin",
         "LDAP_BIND_PASSWORD": PASSWORD,
         "PUBLIC_ADDRESS": here,
+        "FLOWER_URL": f"http://{here}",
         "TLS_ENABLE": "true",
         "TLS_CERT": str(tmp_path / "cert.pem"),
         "TLS_KEY": str(tmp_path / "key.pem"),
     }
 
 
-def doctor(
-    environment: Mapping[str, str], flower_port: int, *words: str
-) -> tuple[float, subprocess.CompletedProcess[str]]:
+def doctor(environment: Mapping[str, str], *words: str) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Run the command in a process of its own; how long that took, with its start."""
     argv = [
         sys.executable,
         "-m",
         "supervisor_tasks.cli",
         "doctor",
-        "--flower",
-        f"http://127.0.0.1:{flower_port}",
         *words,
     ]
     begun_s = time.monotonic()
@@ -101,8 +98,8 @@ def doctor(
     return time.monotonic() - begun_s, done
 
 
-def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping[str, str], port: int) -> None:
-    took_s, done = doctor(environment, port, "--json")
+def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping[str, str]) -> None:
+    took_s, done = doctor(environment, "--json")
     assert took_s < deadline(LONGEST_S)
     assert done.returncode == 1, done.stderr
     found = {row["name"]: row for row in json.loads(done.stdout)}
@@ -120,8 +117,8 @@ def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping
     assert PASSWORD not in done.stdout + done.stderr
 
 
-def test_doctor__as_a_table__prints_nothing_beside_it(environment: Mapping[str, str], port: int) -> None:
-    _, done = doctor(environment, port)
+def test_doctor__as_a_table__prints_nothing_beside_it(environment: Mapping[str, str]) -> None:
+    _, done = doctor(environment)
     assert done.returncode == 1
     assert done.stderr == ""
     lines = done.stdout.splitlines()

@@ -580,7 +580,9 @@ def test_command__gets_the_message_and_none_of_the_workers_variables(
     ledger.alarms.on(ALARM, balance_wei=12)
     notify(ledger, Notifier({"command": Command(("/bin/sh", "-c", script))}, AT_ONCE))
     assert json.loads((tmp_path / "body").read_text())["details"] == {"balance_wei": 12}
-    assert "ETH_PRIVATE_KEY" not in (tmp_path / "env").read_text()
+    variables = (tmp_path / "env").read_text()
+    assert "ETH_PRIVATE_KEY" not in variables
+    assert "ALARM_RUNBOOK_URL=docs/how-to/alarms/wallet_empty.md\n" in variables
     assert messages(ledger)[0].sent_at is not None
 
 

@@ -7,6 +7,7 @@ import pytest
 from supervisor_tasks.config.settings import NOTIFY_KEYS, Need, Settings, SettingsError, load
 from supervisor_tasks.notifications.channels import Command, Mail, Tls, Webhook
 from supervisor_tasks.notifications.from_settings import notifier_of
+from supervisor_tasks.notifications.model import TEST
 from supervisor_tasks.notifications.rules import QuietHours
 
 MAIL = {
@@ -51,6 +52,29 @@ def test_all__a_channel_each() -> None:
     assert (mail.server, mail.tls, mail.user) == ("mail.example.org:587", Tls.STARTTLS, "fleet")
     assert wanted.policy.settle_s == 60.0
     assert wanted.hide("a correct-horse and abc123") == "a [redacted] and [redacted]"
+
+
+@pytest.mark.parametrize(
+    ("base", "alarm", "page"),
+    [
+        ("", "wallet_empty", "docs/how-to/alarms/wallet_empty.md"),
+        ("https://git.example.org/alarms/", "wallet_empty", "https://git.example.org/alarms/wallet_empty.md"),
+        ("https://git.example.org/alarms", TEST, "https://git.example.org/alarms/README.md"),
+        (
+            "https://git.example.org/alarms",
+            "of another/version",
+            "https://git.example.org/alarms/of%20another%2Fversion.md",
+        ),
+    ],
+)
+def test_runbook_url__with_an_alarm__is_its_page(base: str, alarm: str, page: str) -> None:
+    assert notifier_of(given(RUNBOOK_URL=base)).page_of(alarm) == page
+
+
+@pytest.mark.parametrize("base", ["alarms", "ftp://x/y", "https://x/y?z=1", "https://x/y#z", "https://x/a b"])
+def test_runbook_url__no_page_can_follow__is_refused(base: str) -> None:
+    with pytest.raises(SettingsError, match="RUNBOOK_URL: found"):
+        given(RUNBOOK_URL=base)
 
 
 @pytest.mark.parametrize(

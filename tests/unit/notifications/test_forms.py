@@ -28,6 +28,7 @@ RAISED = Notice(
     raised_at=BEGAN,
     cleared_at=None,
     raises=1,
+    runbook_url="https://docs.example.org/alarms/wallet_empty.md",
 )
 RESOLVED = replace(RAISED, key="4711-resolved", kind=MessageKind.RESOLVED, cleared_at=ENDED, raises=3)
 TEST = replace(RAISED, key="4711-test", kind=MessageKind.TEST, alarm="test", cleared_at=BEGAN)
@@ -44,6 +45,7 @@ def test_json_form__raised__says_all() -> None:
         "severity": "critical",
         "cause": "The wallet is empty.",
         "advice": "Pay into it.",
+        "runbook_url": "https://docs.example.org/alarms/wallet_empty.md",
         "details": RAISED.details,
         "raised_at": "2026-11-22T03:00:00+00:00",
         "resolved_at": None,
@@ -65,7 +67,7 @@ def test_slack_form__strangers_text__mentions_and_links_nothing() -> None:
     text = slack_form(RAISED)["text"]
     assert "<" not in text
     assert "error: &lt;!channel&gt; &amp; &lt;http://evil|click&gt;" in text
-    assert text.startswith("*[main] CRITICAL: wallet_empty*\nThe wallet is empty.\nDo: Pay into it.\n")
+    assert text.startswith("*[main] CRITICAL: wallet_empty*\nThe wallet is empty.\nDo: Pay into it.\nPage: https://")
     assert text.endswith("_4711-raised_")
 
 
@@ -120,6 +122,17 @@ FORMS: list[Callable[[Notice], Any]] = [
 @pytest.mark.parametrize("notice", [RAISED, RESOLVED, TEST], ids=lambda notice: notice.kind)
 def test_forms__every_message__carry_its_key(form: Callable[[Notice], Any], notice: Notice) -> None:
     assert notice.key in json.dumps(form(notice))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("notice", [RAISED, RESOLVED, TEST], ids=lambda notice: notice.kind)
+def test_forms__every_message__links_to_the_alarms_page(form: Callable[[Notice], Any], notice: Notice) -> None:
+    assert "https://docs.example.org/alarms/wallet_empty.md" in json.dumps(form(notice))
+
+
+def test_alertmanager_form__details_named_as_annotations__replace_the_link_never() -> None:
+    (alert,) = alertmanager_form(replace(RAISED, details={"runbook_url": "http://evil"}), NOW)
+    assert alert["annotations"]["runbook_url"] == RAISED.runbook_url
 
 
 def test_headline__each_kind__is_one_line() -> None:

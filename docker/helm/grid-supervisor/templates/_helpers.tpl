@@ -39,7 +39,8 @@ capabilities: {drop: [ALL]}
 
 {{/* The settings of a cluster as environment variables. */}}
 {{- define "supervisor.settings" -}}
-{{- range $name, $value := merge (dict) (.cluster.settings | default dict) .root.Values.settings }}
+{{- $ours := ternary (dict "FLOWER_URL" (printf "http://%s-flower:5555" .root.Release.Name)) dict .root.Values.flower.enabled }}
+{{- range $name, $value := merge (dict) (.cluster.settings | default dict) .root.Values.settings $ours }}
 {{ $name }}: {{ $value | toString | quote }}
 {{- end }}
 {{- end }}
