@@ -36,6 +36,7 @@ def sbatch(
 ) -> list[str]:
     """Build the command that submits a job; the script goes to standard input. `--parsable` prints `id` or
     `id;cluster`. `comment` is the output of `comment()`, followed by a token where slurmctld asks for one.
+    Without `--ignore-pbs`, sbatch obeys `#PBS` and `#BSUB` lines anywhere in a script, also behind commands.
     """
     gpus = [f"--gpus={definition.gpus}"] if definition.gpus else []
     return [
@@ -51,6 +52,7 @@ def sbatch(
         f"--time={limit_min}",
         f"--output={job_id}.log",
         "--no-requeue",
+        "--ignore-pbs",
     ]
 
 

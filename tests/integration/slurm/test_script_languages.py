@@ -1,6 +1,7 @@
-"""Scripts of any interpreter run as they are, on real SLURM, and their #SBATCH lines have no effect."""
+"""Scripts of any interpreter run as they are, on real SLURM, and their #SBATCH and #PBS lines have no effect."""
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 import pytest
 
@@ -9,24 +10,47 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId, State
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
-ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n"
+ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"
+ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"  # sbatch would obey these
+# Prints the text that the interpreter reads.
 PYTHON = (
-    "from __future__ import annotations\nimport os, sys, random\n"
-    "print('ran', __file__ == sys.argv[0], os.path.exists(sys.path[0]), open(__file__).read().count('\u00e4'), '\u00e4')\n"
+    "from __future__ import annotations\nimport os, sys, hashlib, random\n"
+    "print(hashlib.sha256(open(__file__, 'rb').read()).hexdigest(), end=' ')\n"
+    "print(__file__ == sys.argv[0], os.path.exists(sys.path[0]), '\u00e4')\n"
     "sys.stdout.flush()\n"
 )
+PERL = """\
+use Digest::SHA;
+open my $file, '<:raw', $0 or die; print Digest::SHA->new(256)->addfile($file)->hexdigest, "\\n";
+while (<DATA>) { print $_, $^W }
+exit 4;
+__DATA__
+the data
+"""
+FISH = """\
+set -l words a b
+if test (count $words) -eq 2
+    echo ran in $words[1] (string length $FISH_VERSION >/dev/null; and echo fish)
+    exit 7
+end
+"""
+# first line, body, what it prints ({sha256}: of the script, so that it was read as it is), how it ends
 SCRIPTS = {
-    "python3": ("#!/usr/bin/python3\n", f"{PYTHON}sys.exit(3)\n", "ran True False 2 \u00e4", "3:0"),
-    "env": ("#!/usr/bin/env python3\n", f"{PYTHON}os.kill(os.getpid(), 9)\n", "ran True False 2 \u00e4", "0:9"),
-    "env -S": ("#!/usr/bin/env -S python3 -u -B\n", f"{PYTHON}print(sys.dont_write_bytecode)\n", "True", "0:0"),
-    "perl": ("#! /usr/bin/perl -w\n", "while (<DATA>) { print $_, $^W }\nexit 4;\n__DATA__\nthe data\n", "the data\n1", "4:0"),
-    "awk -f": ("#!/usr/bin/awk -f\n", 'BEGIN { print "ran"; exit 5 }\n', "ran", "5:0"),
-    "bash -e": ("#!/bin/bash -e\n", "echo ran $0; false; echo on\n", "slurm_script", "1:0"),
-    "sh": ("#!/bin/sh\n", "echo ran $0; exit 6\n", "slurm_script", "6:0"),
-    "bash": ("#!/usr/bin/env bash\n", 'echo "${BASH_SOURCE[0]}"; kill -TERM $$\n', "slurm_script", "0:15"),
-    "no first line": ("", "echo ran ${BASH_VERSION:+bash}\n", "ran bash", "0:0"),
-    "no such program": ("#!/usr/bin/no-such-program\n", "x\n", "", "127:0"),
-    "shell words": ("#!/usr/bin/awk -f;touch$IFS/tmp/x\n", "BEGIN {}\n", "", None),
+    "python3": ("#!/usr/bin/python3\n", f"{PYTHON}sys.exit(3)\n", "{sha256} True False \u00e4\n", "3:0"),
+    "env": ("#!/usr/bin/env python3\n", f"{PYTHON}os.kill(os.getpid(), 9)\n", "{sha256} True False \u00e4\n", "0:9"),
+    "env -S": ("#!/usr/bin/env -S python3 -u -B\n", f"{PYTHON}print(sys.dont_write_bytecode)\n",
+        "{sha256} True False \u00e4\nTrue\n", "0:0"),
+    "perl": ("#! /usr/bin/perl -w\n", PERL, "{sha256}\nthe data\n1", "4:0"),
+    "awk -f": ("#!/usr/bin/awk -f\n", 'BEGIN { print "ran"; exit 5 }\n', "ran\n", "5:0"),
+    "fish": ("#!/usr/bin/fish\n", FISH, "ran in a fish\n", "7:0"),
+    "sha256sum": ("#!/usr/bin/sha256sum --tag\n", "any \u00e4 text\n", "SHA256 (/proc/", "0:0"),
+    "bash -e": ("#!/bin/bash -e\n", "echo ran ${0##*/}; false; echo on\n", "ran slurm_script\n", "1:0"),
+    "sh": ("#!/bin/sh\n", "echo ran ${0##*/}; exit 6\n", "ran slurm_script\n", "6:0"),
+    "bash": ("#!/usr/bin/env bash\n", 'echo "${BASH_SOURCE[0]##*/}"; kill -TERM $$\n', "slurm_script\n", "0:15"),
+    "no first line": ("", "echo ran ${BASH_VERSION:+bash}\n", "ran bash\n", "0:0"),
+    "no such program": ("#!/usr/bin/no-such-program\n", "x\n", "/usr/bin/no-such-program: not found\n", "127:0"),
+    "two words in one": ("#!/usr/bin/env python3 -u\n", "print('ran')\n", "'python3 -u': No such file or directory\n", "127:0"),
+    "shell words": ("#!/usr/bin/awk -f;touch$IFS$HOME/touched\n", "BEGIN {}\n", "touched", "2:0"),
 }  # fmt: skip
 
 
@@ -56,17 +80,19 @@ def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
 
 @pytest.mark.parametrize(("first", "body", "printed", "status"), SCRIPTS.values(), ids=SCRIPTS)
 def test_script__runs_as_it_is_and_asks_for_nothing(
-    world: SubmissionEnv, site: WorkerContext, first: str, body: str, printed: str, status: str | None
+    world: SubmissionEnv, site: WorkerContext, first: str, body: str, printed: str, status: str
 ) -> None:
-    job = world.new_job(site, first + ASKS + body)
+    script = first + ASKS + ASKS_AS_ELSEWHERE + body
+    job = world.new_job(site, script)
     slurm_id = ended(world, site, job)
     home = world.slurm.users.home(CUSTOMER)
-    assert printed in (home / f"{job}.log").read_text()
+    log = (home / f"{job}.log").read_text()
+    assert printed.format(sha256=sha256(script.encode()).hexdigest()) in log
     shown = world.slurm.run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
-    assert status is None or f"ExitCode={status} " in shown, shown
-    assert "NumTasks=1 " in shown
+    assert f"ExitCode={status} " in shown, shown
+    assert {"NumTasks=1", "TimeLimit=00:10:00", "Nice=0", "Account=(null)"} <= {*shown.split()}, shown
     assert "ArrayJobId" not in shown
-    assert list(home.glob(".supervisor*")) == []
+    assert [path.name for path in home.iterdir() if "supervisor" in path.name or path.name == "touched"] == []
     assert world.in_slurm(job) == [slurm_id]
 
 
@@ -91,7 +117,9 @@ def test_signal__reaches_the_script_itself(world: SubmissionEnv, site: WorkerCon
 
 def test_long_script__arrives_whole(world: SubmissionEnv, site: WorkerContext) -> None:
     filler = "# \u00e4\u00f6\u00fc supervisor EOF ' \" $(exit 1) `exit 1`\n" * 60_000
-    job = world.new_job(site, f"#!/usr/bin/python3\n{filler}print('the end', len(open(__file__).read()))\n")
+    script = f"#!/usr/bin/python3\n{PYTHON}{filler}print('the end')\n"
+    job = world.new_job(site, script)
     slurm_id = ended(world, site, job)
     assert world.field(slurm_id, "State") == "COMPLETED"
-    assert "the end" in (world.slurm.users.home(CUSTOMER) / f"{job}.log").read_text()
+    log = (world.slurm.users.home(CUSTOMER) / f"{job}.log").read_text()
+    assert log == f"{sha256(script.encode()).hexdigest()} True False \u00e4\nthe end\n"

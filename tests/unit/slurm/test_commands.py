@@ -28,6 +28,7 @@ def test_sbatch__asks_for_what_was_paid_for() -> None:
         "--time=60",
         f"--output={JOB}.log",
         "--no-requeue",
+        "--ignore-pbs",
     ]
     assert shlex.split(shlex.join(words)) == words
 
