@@ -1,6 +1,7 @@
 """A private SLURM: Debian's own slurmctld and slurmd, several nodes on one machine."""
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -171,7 +172,7 @@ class Slurm:
         (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))
         (folder / "gres.conf").write_text(gres_conf(self.layout))
-        (folder / "cgroup.conf").write_text(cgroup_conf())
+        (folder / "cgroup.conf").write_text(cgroup_conf(self.layout, slurm_version()))
 
     def _start_munge(self) -> None:
         munge = self.layout.munge_socket.parent
@@ -233,6 +234,12 @@ class Slurm:
         done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+
+def slurm_version() -> tuple[int, ...]:
+    """Return the version of the SLURM that is installed, such as (22, 5, 8)."""
+    shown = subprocess.run(["/usr/sbin/slurmctld", "-V"], check=True, capture_output=True, text=True).stdout
+    return tuple(int(part) for part in re.findall(r"\d+", shown))
 
 
 def _own_tmpdir(folder: Path) -> str:

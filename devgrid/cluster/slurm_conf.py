@@ -1,7 +1,9 @@
-"""The configuration files of a private SLURM 22.05. Pure text."""
+"""The configuration files of a private SLURM, 22.05 or 24.11. Pure text."""
 
 from dataclasses import dataclass
 from pathlib import Path
+
+NEEDS_CGROUPS = (24, 11)  # the SLURM whose nodes do not start without control groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +96,13 @@ def gres_conf(layout: SlurmLayout) -> str:
     )
 
 
-def cgroup_conf() -> str:
-    """For a cluster whose TaskPlugin is task/cgroup: a job that takes more memory than it asked for is killed."""
-    return "ConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nIgnoreSystemd=yes\n"
+def cgroup_conf(layout: SlurmLayout, version: tuple[int, ...]) -> str:
+    """Where TaskPlugin is task/cgroup, a job that takes more memory than it asked for is killed. Elsewhere SLURM uses no
+    control groups: slurmd of 24.11 does not start where it cannot make any; 22.05 does not know the word, and needs none.
+    """
+    if any("task/cgroup" in line for line in layout.also):
+        return "ConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nIgnoreSystemd=yes\n"
+    return "CgroupPlugin=disabled\n" if version >= NEEDS_CGROUPS else ""
 
 
 def plugstack_conf(layout: SlurmLayout, spool: Path) -> str:
