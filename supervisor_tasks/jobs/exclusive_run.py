@@ -22,10 +22,28 @@ log = structlog.get_logger()
 def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
-    A wake-up can arrive just before the other worker releases the lock. It is not lost: the effects are stored, and
+    If another thread of this process does the work, that thread does it once more, and the database is not asked. In a
+    burst most wake-ups are of that kind.
+
+    A wake-up can arrive just before another worker releases the lock. It is not lost: the effects are stored, and
     `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
-    worker that finds the lock taken leaves one, too.
+    worker that finds the lock taken leaves one, too, and the work is not done once more.
     """
+    if takes_long:
+        _run_with_lock(ledger, name, work, takes_long=True)
+        return
+    if not ledger.local_runs.begin(name):
+        return
+    try:
+        _run_with_lock(ledger, name, work)
+        while ledger.local_runs.again(name):
+            _run_with_lock(ledger, name, work)
+    except BaseException:
+        ledger.local_runs.end(name)
+        raise
+
+
+def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     left = True
     while left:
         ledger.holder.number()  # makes this process a holder: if it stands still with the lock, other holders end it

@@ -27,6 +27,7 @@ from supervisor_tasks.ledger.facts import Facts
 from supervisor_tasks.ledger.foreign_claims import ForeignClaims
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.journal import Journal
+from supervisor_tasks.ledger.local_runs import LocalRuns
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.mapping import job_from_row, row_from_job
 from supervisor_tasks.ledger.outbox import COUNTDOWN_S, EffectRequests, Effects, OpenEffect, WakeUp
@@ -72,6 +73,7 @@ class Ledger:
         self.journal = Journal(engine, cluster)
         self.counters = Counters(engine, cluster)
         self.ticks = PeriodicRuns(engine, cluster)
+        self.local_runs = LocalRuns()
         self.inbox = CallbackReader(engine, cluster, self.ticks)
         self.cursors = Cursors(engine, cluster)
         self.alarms = Alarms(engine, cluster)

@@ -5,10 +5,13 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import event as sqlalchemy_event
 
 from devgrid import REPOSITORY
 from devgrid.processes import wait_until
@@ -504,6 +507,48 @@ def test_who_holds_a_guard__is_a_holder_too(ledger: Ledger) -> None:
         before = len(list(connection.scalars(ALIVE_HOLDERS)))
     run_exclusive(ledger, "work", alive)  # without a lease before
     assert seen == [before + 1]
+
+
+def test_run_exclusive__asked_again_while_it_runs__runs_once_more_and_asks_no_database(ledger: Ledger) -> None:
+    runs = list[str]()
+
+    def work() -> bool:
+        runs.append("begun")
+        if len(runs) == 1:
+            with ThreadPoolExecutor(1) as other, _statements(ledger.engine) as asked:
+                other.submit(run_exclusive, ledger, "work", work).result()
+            assert asked == []
+        return False
+
+    run_exclusive(ledger, "work", work)
+    assert len(runs) == 2
+
+
+def test_run_exclusive__fails_while_it_was_asked_again__can_run_afterwards(ledger: Ledger) -> None:
+    def fail() -> bool:
+        ledger.local_runs.begin("work")
+        raise ValueError("of the work")
+
+    with pytest.raises(ValueError, match="of the work"):
+        run_exclusive(ledger, "work", fail)
+    done = list[bool]()
+    run_exclusive(ledger, "work", lambda: bool(done.append(True)))
+    assert done == [True]
+
+
+@contextmanager
+def _statements(engine: Engine) -> Iterator[list[str]]:
+    """The statements that the engine sends meanwhile."""
+    seen = list[str]()
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    sqlalchemy_event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        sqlalchemy_event.remove(engine, "before_cursor_execute", note)
 
 
 def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connection(

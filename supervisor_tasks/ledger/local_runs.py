@@ -1,0 +1,33 @@
+"""Which exclusive work this process does now. A thread that wants work under way here need not ask the database."""
+
+import threading
+
+
+class LocalRuns:
+    """The exclusive work that runs in this process, by name. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked_again: dict[str, bool] = {}
+
+    def begin(self, name: str) -> bool:
+        """Begin the work. Returns False if another thread does it; that thread then does it once more."""
+        with self._lock:
+            runs = name in self._asked_again
+            self._asked_again[name] = runs
+            return not runs
+
+    def again(self, name: str) -> bool:
+        """Whether the work was asked for since it began, or since the last call; if not, it has ended."""
+        with self._lock:
+            asked = self._asked_again[name]
+            if asked:
+                self._asked_again[name] = False
+            else:
+                del self._asked_again[name]
+            return asked
+
+    def end(self, name: str) -> None:
+        """End the work after an error. What was asked for meanwhile is dispatched again by beat."""
+        with self._lock:
+            self._asked_again.pop(name, None)
