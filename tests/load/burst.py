@@ -55,6 +55,17 @@ def short_jobs(grid: Grid) -> list[Figure]:
     ]
 
 
+def one_job(grid: Grid) -> None:
+    """Carry one job to its end. The processes of the fleet have then imported and connected all that a job needs, which
+    costs seconds of CPU at their start and is no part of what a job costs.
+    """
+    (customer,) = new_customers(grid, 1)
+    job_ids = request(grid, [customer], 1, definition(grid, SHORT_JOB))
+    with Meter(grid) as meter:
+        make_claimable(grid, job_ids)
+        wait_until(lambda: in_state(meter, job_ids, "SETTLED") == 1, "the first job to be settled", 180.0, 0.5)
+
+
 def counts(used: Usage) -> list[Figure]:
     """What a job of that burst costs."""
     name = f"burst of {BURST}"
