@@ -85,9 +85,7 @@ def ran(grid: Grid, user: str) -> set[str]:
     return {program_of(command) for name, command in zip(words[::2], words[1::2], strict=False) if name == user}
 
 
-def test_jobs_of_all_fates__as_the_admin_runs_what_needs_him_and_as_the_customer_his_submission(
-    grid: Grid, customer: Account
-) -> None:
+def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions(grid: Grid, customer: Account) -> None:
     ended, cancelled, longer = (grid.submit_script(customer, script) for script in ("#!/bin/sh\n", SLEEPS, SLEEPS))
     assert wait_for_end(grid, ended, PATIENCE_S).status is ChainStatus.FINISHED
     slurm_id = running(grid, cancelled)

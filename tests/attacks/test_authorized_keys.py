@@ -77,7 +77,7 @@ def test_customer__is_told_the_key(supervisor: str, certificates: Certificates) 
 
 
 @pytest.mark.parametrize("user", OTHERS)
-def test_root_and_users_of_the_system__nothing_is_printed_and_nobody_asked(user: str) -> None:
+def test_authorized_keys__root_and_system_users__prints_nothing_and_asks_no_server(user: str) -> None:
     done = run("--supervisor", f"127.0.0.1:{free_port()}", "--allow", "slurmadmin", user)
     assert (done.status, done.stdout, done.stderr) == (0, "", "")
 

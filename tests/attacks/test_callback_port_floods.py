@@ -91,7 +91,7 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_senders_who_never_finish_their_call__keep_nobody_waiting(port: Port, crowd: Crowd) -> None:
+def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_wait(port: Port, crowd: Crowd) -> None:
     """Each took a thread of the process until its connection ended."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
@@ -100,9 +100,7 @@ def test_senders_who_never_finish_their_call__keep_nobody_waiting(port: Port, cr
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_25600_half_calls_of_one_peer__take_little_memory_and_keep_a_good_caller_of_it_served(
-    port: Port, crowd: Crowd
-) -> None:
+def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it(port: Port, crowd: Crowd) -> None:
     """They took more than 100 MB, for an hour."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)

@@ -155,7 +155,7 @@ def test_pid__of_a_process_of_roots_that_another_user_writes_down__is_not_signal
     assert victim.poll() is None
 
 
-def test_pid__of_a_process_that_is_no_server__is_not_signalled_even_where_root_wrote_it_down(
+def test_end_servers__pid_file_by_root_names_no_server__process_is_not_signalled(
     state: Path, victim: subprocess.Popen[bytes]
 ) -> None:
     """Root's file may be a copy from another machine, or from before a restart."""
@@ -196,7 +196,7 @@ def test_folder__that_another_user_has_made_before__is_refused() -> None:
         shutil.rmtree(outer)
 
 
-def test_folder__in_one_where_everybody_may_write__is_refused() -> None:
+def test_folder__parent_is_writable_for_all_users__is_refused() -> None:
     outer = new_state_folder()
     try:
         (outer / "open").mkdir()
@@ -234,7 +234,7 @@ def test_sockets__another_user_connects__is_refused(state: Path) -> None:
 REACH = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
-def test_postgres__socket_that_everybody_reaches__still_asks_for_credentials(state: Path) -> None:
+def test_postgres__socket_is_open_to_all_users__still_asks_for_credentials(state: Path) -> None:
     """What a backup tool, a container's mount or a mistaken chmod opens."""
     user = User(state)
     try:

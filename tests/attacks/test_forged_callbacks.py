@@ -86,7 +86,7 @@ def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again
 
 
 @pytest.mark.parametrize("site", [ALONE], indirect=True)  # accounting forgets nothing
-def test_called_under_an_id_that_slurm_gave_and_has_forgotten__is_left_to_the_operator(
+def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operator(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """As of a job that ran and ended while the supervisor was away. Accounting would know it."""

@@ -129,7 +129,7 @@ def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
     assert str(CANNOT_BE) in given_back.status_message
 
 
-def test_id_that_cannot_be__is_in_the_ledger_already__the_others_are_seen_all_the_same(
+def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     old = world.new_job(site)
@@ -185,7 +185,7 @@ def test_liar_that_goes_on_lying__is_given_back_with_the_reason(
     assert world.field(number, "State") in LIVE
 
 
-def test_id_of_another_job_though_slurm_took_it__is_found_and_witnessed_under_its_own(
+def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_id(
     world: SubmissionEnv, site: WorkerContext, lies: Path
 ) -> None:
     (lies / ".bashrc").write_text(BEHIND_SBATCH)

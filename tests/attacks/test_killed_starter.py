@@ -105,7 +105,7 @@ def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(starter:
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
 
 
-def test_clone_is_removed_before_the_program_is_killed__its_processes_and_its_folder_are_gone(tmp_path: Path) -> None:
+def test_starter__clone_removed_then_starter_killed__processes_and_folder_are_gone(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     shutil.copytree(REPOSITORY / "devgrid", clone / "devgrid")
     argv = [sys.executable, "-c", STARTER]
@@ -160,7 +160,7 @@ def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos  # a whole demo
-def test_make_demo_is_killed__while_a_job_runs__no_process_of_the_grid_or_of_the_job_is_left(tmp_path: Path) -> None:
+def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(tmp_path: Path) -> None:
     argv = ["make", "demo", "WORKFLOW=devgrid/workflows/sleeper.yaml"]
     log = tmp_path / "log"
     with log.open("w") as out, subprocess.Popen(argv, cwd=REPOSITORY, stdout=out, start_new_session=True) as make:

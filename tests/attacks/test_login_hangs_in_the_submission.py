@@ -61,7 +61,7 @@ def number(grid: Grid, query: str, customer: Account, **parameters: str) -> int:
 
 
 @pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=pytest.mark.chaos)])
-def test_many_jobs_whose_login_hangs_in_the_submission__another_customers_job_is_as_fast_as_alone(
+def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone(
     grid: Grid, customer: Account, jobs: int
 ) -> None:
     times_of(grid, customer)  # the first login
@@ -87,9 +87,7 @@ def test_many_jobs_whose_login_hangs_in_the_submission__another_customers_job_is
 
 
 @pytest.mark.chaos
-def test_as_many_customers_as_fill_a_worker__too_late_for_the_guard__another_customers_job_is_as_fast_as_alone(
-    grid: Grid, customer: Account
-) -> None:
+def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(grid: Grid, customer: Account) -> None:
     times_of(grid, customer)  # the first login
     alone = times_of(grid, customer)
     liars = [grid.new_customer() for _ in range(LIARS)]

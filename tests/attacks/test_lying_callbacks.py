@@ -83,7 +83,7 @@ def test_lies_about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, cu
     assert_billed_as_slurm_says(grid, job_id, slurm_id)
 
 
-def test_lies_about_a_job_that_slurm_has_forgotten__end_nothing_until_the_reporter_tells(
+def test_lies__about_a_job_that_slurm_forgot__do_not_end_it_before_the_reporter_does(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=2), minutes=100)

@@ -181,7 +181,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
             assert max(costs_wei(fleet)) <= MOST_WEI
 
 
-def test_prices__the_node_wants_more_than_the_bound__nothing_is_signed_and_the_others_are_sent(
+def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_sent(
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
     """One that is never mined would hold up all behind it."""
@@ -351,7 +351,7 @@ class Clock:
         return self.now_s
 
 
-def test_claim__second_endpoint_fails_twice_in_an_hour__the_forged_one_is_not_believed_the_second_time(
+def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_believed(
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
     failing, clock, others = threading.Event(), Clock(), dict[str, str]()

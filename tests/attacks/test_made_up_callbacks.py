@@ -53,7 +53,7 @@ def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> s
         return set(pool.map(lambda turn: answer_to(channel, *about(turn), timeout_s=30.0), range(number)))
 
 
-def test_made_up_callbacks_about_unknown_jobs__have_a_small_room_and_push_out_no_good_ones(
+def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_ones(
     site: WorkerContext, port: Port, key_file: Path
 ) -> None:
     ours = any_name()

@@ -104,9 +104,7 @@ def test_commands_that_change_a_worker__broadcast__are_refused(worker: Celery, f
     does_its_work(worker, "main.default")
 
 
-def test_commands_that_are_refused__a_hundred_times__are_a_few_short_lines_in_the_log(
-    worker: Celery, fleet: Fleet
-) -> None:
+def test_remote_control__refused_a_hundred_times__writes_a_few_short_log_lines(worker: Celery, fleet: Fleet) -> None:
     log = fleet.processes.logs / "worker.log"
     written = log.stat().st_size
     began_s = time.monotonic()

@@ -73,9 +73,7 @@ def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_le
     assert row.elapsed_s == sum(run["elapsed_s"] for run in row.runs[:-1]) + last_s
 
 
-def test_requeued_by_an_administrator__the_next_run_gets_what_is_left_and_ends_when_that_is_used(
-    grid: Grid, customer: Account
-) -> None:
+def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=60)
     slurm_id = running(grid, job_id)
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=1")

@@ -186,7 +186,7 @@ print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE), "ETH_PRIVATE_KEY" in chi
 """
 
 
-def test_memory__of_a_guarded_process__is_closed_to_its_own_user_and_its_children_get_no_secret() -> None:
+def test_guarded_process__its_own_user_reads_its_memory__is_refused_children_too() -> None:
     environment = {"PATH": "/usr/bin:/bin", "ETH_PRIVATE_KEY": "4c" * 32}
     argv = [sys.executable, "-c", GUARDED]
     done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True)

@@ -98,7 +98,7 @@ def after_the_next_sign_of_its_own(site: WorkerContext, cluster: str) -> None:
         wait_until(lambda: site.number_of(f"SELECT count(*) {own}", **about) == 1, which, 60.0, 0.1)
 
 
-def test_a_stranger__where_a_proof_is_required__leaves_no_row_no_sign_of_life_and_no_flood_of_the_log(
+def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lines(
     site: WorkerContext, strict: Port
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
@@ -194,7 +194,7 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, stri
     assert signs(site, REPORTER) == 0
 
 
-def test_a_stranger__at_a_site_with_a_key__is_no_reporter_and_his_words_are_not_proven(
+def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unproven(
     site: WorkerContext, lenient: Port
 ) -> None:
     with grpc.insecure_channel(lenient.address) as channel:

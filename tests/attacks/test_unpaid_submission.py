@@ -183,7 +183,7 @@ def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
 # --- what a customer does with a token ------------------------------------------------------------------------------------
 
 
-def test_token__taken_once_also_after_slurmctld_has_begun_anew(grid: Grid, interceptor: Interceptor) -> None:
+def test_token__used_and_slurmctld_started_again__is_refused(grid: Grid, interceptor: Interceptor) -> None:
     comment = interceptor.comment()
     taken = interceptor.give(comment)
     assert taken.isdecimal()
@@ -297,7 +297,7 @@ def jobs_of(grid: Grid, customer: Account) -> list[str]:
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["after the supervisor", "before the supervisor"])
-def test_start_up_file_submits_with_the_token__the_paid_job_runs_once_and_nothing_else(grid: Grid, first: bool) -> None:
+def test_token__start_up_file_submits_with_it__only_the_paid_job_runs_and_only_once(grid: Grid, first: bool) -> None:
     thief = grid.new_customer(shell="/bin/bash")  # noqa: S604  his login shell
     home = grid.users.home(thief.address)
     (home / ".bashrc").write_text(STEALS)

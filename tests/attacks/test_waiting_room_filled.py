@@ -48,7 +48,7 @@ def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(grid: Grid,
         slurm_of(grid).run("scancel", f"--user={holder.address.lower()}")
 
 
-def test_filled_by_one_customer__others_are_claimed__and_when_it_is_full_the_operator_hears_who_fills_it(
+def test_waiting_room__filled_by_one_customer__others_are_claimed_and_alarm_names_it(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins

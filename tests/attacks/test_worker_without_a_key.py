@@ -43,7 +43,7 @@ def alarm(grid: Grid) -> str:
 
 
 @pytest.mark.parametrize("case", ["a wrong key", *map(in_chaos, ["no key", "an empty key"])])
-def test_worker_without_slurmctlds_key__job_waits_the_operator_is_called_and_it_is_submitted_with_the_key(
+def test_worker__without_slurmctlds_key__job_waits_with_an_alarm_until_the_key_comes(
     grid: Grid, customer: Account, case: str
 ) -> None:
     key, advice = WITHOUT[case]

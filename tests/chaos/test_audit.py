@@ -172,7 +172,7 @@ def test_cancelled__and_no_slurmd_said_why__is_ours(evidence: Evidence) -> None:
     assert wrong(replace(given_up_by_slurmd(evidence), unlaunched=set())) >= OF_A_CANCELLED_JOB
 
 
-def test_cancelled__by_slurmctld_without_anybodys_request__is_slurms_own_doing(evidence: Evidence) -> None:
+def test_cancelled__by_slurmctld_without_a_request__is_slurms_own_doing(evidence: Evidence) -> None:
     slurm_id = evidence.slurm_jobs(finished(evidence).job_id)[0].slurm_id
     again = with_job(with_slurm(evidence, state="CANCELLED"), status="CANCELLED")
     assert wrong(again) == {"ledger_agrees"}
@@ -303,7 +303,7 @@ def test_acknowledged__of_a_plugin_of_another_version__is_not_kept(evidence: Evi
     assert "acknowledged" not in wrong(replace(evidence, acknowledged=other))
 
 
-def test_heard_and_acknowledged__so_much_was_said_of_the_job_that_no_more_is_kept__is_right(evidence: Evidence) -> None:
+def test_audit__inbox_of_a_job_was_full__a_missing_callback_is_right(evidence: Evidence) -> None:
     about = about_the_finished(evidence)
     lies = [{**evidence.ledger["callbacks"][0], **said(*about, duration_s=10**6 + number)} for number in range(1000)]
     others = [row for row in evidence.ledger["callbacks"] if (row["job_id"], row["slurm_id"]) != about]

@@ -38,7 +38,7 @@ def call(grid: Grid, number: int) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_disk_full__callbacks_and_jobs_under_way__nothing_acknowledged_is_lost_and_all_end_right(
+def test_disk_full__callbacks_and_jobs_under_way__loses_no_acknowledged_call(
     target: faults.Target,
 ) -> None:
     grid = target.grid
@@ -62,7 +62,7 @@ def test_disk_full__callbacks_and_jobs_under_way__nothing_acknowledged_is_lost_a
 
 
 @pytest.mark.timeout(300)
-def test_spools_disk_full__jobs_start_and_end__slurm_goes_on_and_what_is_lost_is_told_and_found(
+def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found(
     target: faults.Target,
 ) -> None:
     grid = target.grid

@@ -98,9 +98,7 @@ def runs(grid: Grid, customer: Account) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def test_another_slurm__answers_at_the_address__nothing_is_given_to_it_and_nothing_ends(
-    grid: Grid, customer: Account
-) -> None:
+def test_another_slurm__answers_at_the_address__gets_no_job_and_ends_no_job(grid: Grid, customer: Account) -> None:
     drain_nodes(grid)
     queued = [grid.submit_script(customer, RUNS) for _ in range(2)]
     wait_until(lambda: {state(grid, job_id) for job_id in queued} == {"QUEUED"}, "two jobs to wait", 60.0)

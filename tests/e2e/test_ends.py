@@ -106,9 +106,7 @@ def test_cancelled_by_its_owner__before_it_started__costs_nothing(grid: Grid, cu
     assert assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED).elapsed_s == 0
 
 
-def test_cancelled_by_its_owner__while_it_makes_something_of_the_signal__has_no_exit_status(
-    grid: Grid, customer: Account
-) -> None:
+def test_cancelled_by_owner__script_traps_the_signal__has_no_exit_status(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrap 'exit 7' TERM\nsleep 300 & wait\n")
     as_customer(grid, customer, "scancel", "--full", str(running(grid, job_id)))
     assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED)
@@ -146,9 +144,7 @@ def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, custome
     assert row.elapsed_s == last.submit_s - row.runs[0]["start_s"] + last.elapsed_s
 
 
-def test_owner_changes_name_comment_and_limit__while_it_waits_and_while_it_runs__changes_nothing(
-    grid: Grid, customer: Account
-) -> None:
+def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(grid: Grid, customer: Account) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\nexit 4\n")
     slurm_id = id_of(grid, job_id)
@@ -189,7 +185,7 @@ def test_name_used_twice__by_the_same_owner__the_other_job_says_nothing_of_ours(
     assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
 
 
-def test_customers_user_cannot_be_resolved__for_a_while__holds_up_no_other_and_not_its_own_running_job(
+def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_job(
     grid: Grid, customer: Account
 ) -> None:
     other = grid.new_customer()

@@ -118,7 +118,7 @@ def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int, int]:
     raise AssertionError(f"accounting has no record of {slurm_id} since {submit_s}: {records}")
 
 
-def test_accounting_is_away__jobs_that_slurmctld_knows_go_on_and_nothing_is_said_of_the_others(
+def test_accounting_away__jobs_known_to_slurmctld_go_on__others_stay_undecided(
     grid: Grid, customer: Account, jobs: dict[str, str]
 ) -> None:
     ids = {what: row_of(grid, job_id).slurm_id for what, job_id in jobs.items()}
@@ -139,7 +139,7 @@ def test_accounting_is_away__jobs_that_slurmctld_knows_go_on_and_nothing_is_said
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_forgotten__and_the_id_given_to_another_job_of_the_same_user__ends_as_accounting_says(
+def test_forgotten__id_reused_by_the_same_user__ends_as_accounting_says(
     grid: Grid, jobs: dict[str, str], what: str
 ) -> None:
     if not any(entry.name == "slurmdbd" for entry in grid.processes.running()):

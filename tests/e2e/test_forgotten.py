@@ -171,9 +171,7 @@ def is_left_to_the_operator(grid: Grid, job_id: str, ends: str) -> None:
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
 
 
-def test_lies__about_what_slurm_has_forgotten__change_no_end_and_have_nothing_cancelled(
-    grid: Grid, forgotten: Forgotten
-) -> None:
+def test_lies__about_jobs_that_slurm_forgot__change_no_end_and_cancel_no_job(grid: Grid, forgotten: Forgotten) -> None:
     lied_about = set(forgotten.lied_about)
     wait_until(lambda: lied_about <= ended(grid) | parked_witnesses(grid), "an end, or the operator's turn", 60.0, 0.1)
     assert_ended_as_slurm_said_or_parked(grid, forgotten)

@@ -245,7 +245,9 @@ def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
 @pytest.mark.parametrize(
     ("service", "waiting"), [("postgres", {"worker", "beat", "callbacks"}), ("anvil", {"worker"}), ("sshd", {"worker"})]
 )
-def test_service_that_hangs__those_who_need_it__are_not_ready(probes: Probes, service: str, waiting: set[str]) -> None:
+def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
+    probes: Probes, service: str, waiting: set[str]
+) -> None:
     with stopped(probes.grid, service):
         for name in waiting:
             probes.wait_for(name, 503)

@@ -173,7 +173,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
 
 
-def test_scan__claim_whose_receipt_nobody_read__is_found(grid: Grid, customer: Account) -> None:
+def test_scan__claim_with_an_unread_receipt__is_found(grid: Grid, customer: Account) -> None:
     """The worker is away while somebody claims with the provider's key: only the log tells."""
     fleet = grid.fleet
     grid.processes.kill(fleet.find("worker"))

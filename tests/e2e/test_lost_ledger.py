@@ -176,9 +176,7 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     assert violations([entry for entry in found if entry.check.name not in OF_ONE_LEDGER]) == []
 
 
-def test_ledger_restored_from_a_backup__jobs_claimed_since_then__are_not_submitted_again(
-    grid: Grid, customer: Account
-) -> None:
+def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again(grid: Grid, customer: Account) -> None:
     """One that runs, one that waits, and one that waits under a name of its owner's."""
     wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has a mark
     stop_fleet(grid)

@@ -66,7 +66,7 @@ def settles(grid: Grid) -> ChainStatus:
     return wait_for_end(grid, job_id).status
 
 
-def test_fleet__flags_and_variables__a_job_goes_through_and_a_killed_worker_starts_again(
+def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_again(
     grid: Grid, fleet: Running
 ) -> None:
     wait_until(lambda: all(child(fleet, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)

@@ -204,7 +204,7 @@ def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
     assert set(report["seconds"]) >= {"ledger", "slurm", "chain"}
 
 
-def test_sweep__end_that_nobody_heard_of__is_reported_with_true_figures(grid: Grid, customer: Account) -> None:
+def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid, customer: Account) -> None:
     with nobody_tells(grid):
         job_id = running_job(grid, customer, ENDS_AT.format(gate="ended-unheard"))
         grid.processes.kill(grid.fleet.find("worker"))
@@ -242,7 +242,7 @@ def limit_of(grid: Grid, slurm_id: int) -> str:
     return shown.stdout.strip()
 
 
-def test_sweep__slurm_has_a_limit_from_before_a_top_up__is_given_it_again_and_what_the_owner_lowers_stays(
+def test_sweep__slurm_has_an_older_limit__restores_it_but_not_one_the_owner_lowered(
     grid: Grid, customer: Account
 ) -> None:
     job_id = running_job(grid, customer, minutes=10)
@@ -412,9 +412,7 @@ def read_older_claims(grid: Grid) -> list[str]:
     return [report["why"] for report in reports(grid, before)]
 
 
-def test_sweep__older_claims__are_read_without_one_until_there_is_one_that_nobody_knows(
-    grid: Grid, customer: Account
-) -> None:
+def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid: Grid, customer: Account) -> None:
     """Of known claims no sweep is made, ever. One for another reason (SLURM did not answer in time) reads them itself: then
     nothing is shown, and they are read once more.
     """
@@ -490,9 +488,7 @@ def until_found(grid: Grid, job_id: str, kind: str) -> None:
     wait_until(lambda: bool(sweep(grid)) and kind in ever_found(grid, job_id), f"{job_id} to be {kind}", 120.0, GRACE_S)
 
 
-def test_sweep__slurmctld_was_killed_before_it_saved_a_job__it_is_submitted_again_and_runs_once(
-    grid: Grid, customer: Account
-) -> None:
+def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(grid: Grid, customer: Account) -> None:
     slurm, nodes = slurm_of(grid), "nodename=node[1-4]"
     slurm.run("scontrol", "update", nodes, "state=drain", "reason=test")
     state_folder, saved = slurm.layout.folder / "state", slurm.layout.folder / "saved"
@@ -526,9 +522,7 @@ def alarms(grid: Grid) -> set[str]:
     return {row.name for row in rows(grid, "SELECT name FROM alarms")}
 
 
-def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_are_lost(
-    grid: Grid, customer: Account
-) -> None:
+def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(grid: Grid, customer: Account) -> None:
     first, second = running_job(grid, customer), running_job(grid, customer)
     lose_state(grid)
     until_found(grid, first, "held")  # SLURM lists nothing at all
@@ -557,9 +551,7 @@ def test_sweep__slurm_lost_its_memory__held_until_it_is_plain_that_only_these_ar
     end(grid, customer, other)
 
 
-def test_sweep__slurm_lost_its_memory_and_accounting_did_not__ends_with_accountings_figures(
-    grid: Grid, customer: Account
-) -> None:
+def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Grid, customer: Account) -> None:
     """slurmctld tells slurmdbd, when it starts without a state, that all jobs have ended; then it gives the id again."""
     grid.environment["SLURM_ACCOUNTING"] = "true"
     grid.processes.kill(grid.fleet.find("worker"))
@@ -598,9 +590,7 @@ def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
     return given
 
 
-def test_sweep__callback_nobody_read_and_transaction_nobody_follows__whoever_does_that_is_woken(
-    grid: Grid, customer: Account
-) -> None:
+def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(grid: Grid, customer: Account) -> None:
     """The sweep is made by a process of its own: a worker also looks for what was forgotten, once a second."""
     gate = grid.users.home(customer.address) / "go"
     ends = running_job(grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n")

@@ -64,9 +64,7 @@ def looks_are_rare(grid: Grid, job_id: str) -> bool:
     return bool(rows(grid, FAR_AHEAD, id=job_id))
 
 
-def test_job_that_slurm_never_begins__is_the_operators_after_an_hour_and_goes_on_when_it_runs(
-    grid: Grid, customer: Account
-) -> None:
+def test_job__slurm_never_begins_it__is_parked_after_an_hour_until_it_runs(grid: Grid, customer: Account) -> None:
     scontrol(grid, "update", "PartitionName=main", "MaxTime=10")
     job_id = grid.submit_script(customer, "#!/bin/bash\nexit 3\n")
     wait_until(lambda: bool(rows(grid, SEEN, id=job_id, seen=NEVER_BEGINS)), "a look", 60.0, 0.1)

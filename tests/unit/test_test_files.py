@@ -1,5 +1,6 @@
 """Where test files stand: a reader finds a module's tests by its package, and the helpers of all tests in tests/support."""
 
+import ast
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -7,6 +8,7 @@ TESTS = REPOSITORY / "tests"
 MIRRORS = ("unit", "integration")
 OF_NO_PACKAGE = {"benchmarks", "devgrid", "docker", "grpc_callbacks", "plugins"}
 HELPERS_OF_THEIR_OWN = {"support", "chaos", "load", "images"}  # programs and stacks that no other folder uses
+MOST_CHARACTERS = 80  # of a test's name
 
 
 def _python_files(folder: Path) -> list[Path]:
@@ -30,3 +32,14 @@ def test_helpers__of_all_tests__are_in_support() -> None:
     files = [path.relative_to(TESTS) for path in _python_files(TESTS)]
     helpers = [path for path in files if not path.name.startswith(own) and path.parts[0] not in HELPERS_OF_THEIR_OWN]
     assert not helpers, f"to be moved to tests/support: {[str(path) for path in helpers]}"
+
+
+def test_names__of_all_tests__have_at_most_80_characters() -> None:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    parsed = [(path, ast.parse(path.read_text())) for path in _python_files(TESTS)]
+    nodes = [(path, node) for path, tree in parsed for node in ast.walk(tree) if isinstance(node, functions)]
+    tests = {
+        f"{path.relative_to(TESTS)}: {node.name}": node.name for path, node in nodes if node.name.startswith("test_")
+    }
+    long = [place for place, name in tests.items() if len(name) > MOST_CHARACTERS]
+    assert not long, f"names of more than {MOST_CHARACTERS} characters: {long}"

@@ -45,7 +45,7 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(tmp_path: Pa
     assert "Traceback" not in ended.stderr
 
 
-def test_on_worker_init__what_nobody_foresaw__ends_the_worker_and_is_told() -> None:
+def test_on_worker_init__unexpected_error__ends_the_worker_and_is_logged() -> None:
     program = "from supervisor_tasks.worker import on_worker_init; on_worker_init(sender=None)"
     argv, environment = [sys.executable, "-c", program], {"PATH": "/usr/bin:/bin"}
     ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)

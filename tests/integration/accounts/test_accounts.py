@@ -190,7 +190,7 @@ def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_uniqu
     assert len(numbers) == len(set(numbers)) > 120
 
 
-def test_ensure__two_who_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
+def test_ensure__two_processes_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
     """As two clusters of one site do, each with a ledger of its own."""
     first, second = directory_of(ldap), directory_of(ldap)
     earlier = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")}
@@ -302,7 +302,7 @@ def listening(grid: Grid) -> bool:
     return bool(rows(grid, "SELECT 1 FROM cursors WHERE stream = 'customers'"))
 
 
-def test_fleet__customers_ask_while_the_directory_is_away__all_get_accounts_with_numbers_of_their_own(
+def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_later(
     grid: Grid,
 ) -> None:
     slapd = grid.processes.find("slapd")

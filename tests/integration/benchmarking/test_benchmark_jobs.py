@@ -77,7 +77,7 @@ def submit(slurm: Slurm, name: str, plan: Plan) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_benchmarks__native_on_two_slurmd__measure_what_is_there_and_name_what_is_not(slurm: Slurm) -> None:
+def test_benchmarks__native_on_two_slurmd__measure_or_name_what_is_missing(slurm: Slurm) -> None:
     port = free_port()
     server = ["iperf3", "--server", "--bind", "127.0.0.1", "--port", str(port)]
     slurm.processes.start("iperf3", server, ready=lambda: answers(port))

@@ -144,7 +144,7 @@ def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world
     assert in_slurm(world, results(site)["words"]["job_name"]) == []
 
 
-def test_run_without_a_step__says_why_and_calls_the_operator_when_it_cannot_be_planned(world: SubmissionEnv) -> None:
+def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(world: SubmissionEnv) -> None:
     site = a_site(world, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
@@ -408,7 +408,7 @@ def test_running_job_that_may_not_be_cancelled__is_awaited(world: SubmissionEnv)
     assert results(site)["endless"]["reason"] == "enough"
 
 
-def test_error_that_nobody_foresaw__is_shown_and_calls_the_operator(world: SubmissionEnv) -> None:
+def test_run__unexpected_error__is_shown_and_raises_an_alarm(world: SubmissionEnv) -> None:
     site = a_site(world, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
@@ -439,7 +439,7 @@ def test_cancel_once_the_job_has_completed__keeps_what_it_measured(world: Submis
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def test_user_changed_in_the_middle__the_job_is_found_and_the_next_one_is_the_new_users(world: SubmissionEnv) -> None:
+def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_user(world: SubmissionEnv) -> None:
     site = a_site(world, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
@@ -465,7 +465,7 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: Su
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
 
 
-def test_user_who_is_not_let_in__is_tried_ever_less_often_and_the_operator_is_called(world: SubmissionEnv) -> None:
+def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(world: SubmissionEnv) -> None:
     allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
     command = ["/bin/sh", "-c", allows_others, "%u"]
     refusing = Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")

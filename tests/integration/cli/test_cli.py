@@ -256,7 +256,7 @@ def test_job__unknown_ambiguous_or_no_id__is_told(run: Run, ledger: Ledger) -> N
     assert said(run("job", "show", job_id(0x1A), "-o", "json"))["job"]["job_id"] == job_id(0x1A)
 
 
-def test_retry__one_effect__begins_anew(run: Run, ledger: Ledger) -> None:
+def test_retry__one_effect__starts_again_from_its_first_attempt(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     effect = park_one(ledger)
     assert [row["effect"] for row in said(run("effect", "list", "--state", "parked", "-o", "json"))] == [effect.id]
@@ -424,7 +424,7 @@ def test_forget__cancellation_of_what_slurm_may_not_have__is_done(run: Run, ledg
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
 
 
-def test_health__ticks__tell_who_does_not_progress(run: Run, ledger: Ledger) -> None:
+def test_health__ticks__name_the_task_without_progress(run: Run, ledger: Ledger) -> None:
     assert "nothing periodic comes to an end" in run("health", status=1).stdout
     tick_all(ledger)
     assert run("health").stdout == "healthy\n"
@@ -436,7 +436,7 @@ def test_health__ticks__tell_who_does_not_progress(run: Run, ledger: Ledger) -> 
     assert "queue chain" in complaint
 
 
-def test_health__an_effect_that_nobody_takes__is_told(run: Run, ledger: Ledger) -> None:
+def test_health__an_effect_that_no_worker_takes__is_shown(run: Run, ledger: Ledger) -> None:
     tick_all(ledger)
     ledger.record(JobChange(job_id(1), claim(1)))
     run("health")
@@ -580,7 +580,7 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     assert "ended" in run("status").stdout
 
 
-def test_forget_reporter__nobody_waits_for_it_any_more(run: Run, ledger: Ledger) -> None:
+def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(run: Run, ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         record_heartbeats(connection, "here", [CALLBACKS, REPORTER])
         connection.execute(
@@ -615,9 +615,7 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
     assert asked.value == 70
 
 
-def test_take_over__a_mark_that_is_known__is_ours_from_then_on_and_a_sweep_is_asked_for(
-    run: Run, ledger: Ledger
-) -> None:
+def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(run: Run, ledger: Ledger) -> None:
     mark = b"\x0a" * 8
     ledger.others.keep([OthersClaim(mark, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
     assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("job", "adopt", "00", "--yes", status=1).stderr
@@ -738,9 +736,7 @@ def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
     assert "expected an address" in run("job", "list", "--customer", "0x%", status=2).stderr
 
 
-def test_submissions__paused_by_an_operator__are_resumed_and_what_the_fleet_holds_is_not(
-    run: Run, ledger: Ledger
-) -> None:
+def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     assert "1 job in SLURM will go on" in run("submissions", "pause", "--reason", "upgrade", "--yes").stderr
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"

@@ -169,7 +169,7 @@ def test_servers__killed__next_user_starts_them_on_the_same_data(state: Path, us
     assert value(state, "SELECT answer FROM kept") == 42
 
 
-def test_servers__killed_while_used__are_started_anew_and_end_with_the_last_user(
+def test_servers__killed_while_used__start_again_and_end_with_the_last_user(
     state: Path, users: Callable[[], User]
 ) -> None:
     first, second = users(), users()
@@ -244,7 +244,7 @@ def test_postgres__all_connections_taken__is_left_running(state: Path, users: Ca
     assert value(state, "SELECT 1") == 1
 
 
-def test_postgres__initialising_killed__next_start_begins_anew() -> None:
+def test_postgres__initialising_killed__next_start_initialises_again() -> None:
     state = new_state_folder()
     folder = state / "postgres"
     folder.mkdir()

@@ -156,7 +156,7 @@ def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(flee
         fleet.processes.kill(fleet.find("worker"))
 
 
-def test_worker__broker_takes_no_message_at_its_start__the_ledger_knows_what_the_start_asks_for(
+def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledger(
     processes: Processes, fleet: Fleet, engine: Engine
 ) -> None:
     another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another", "ETH_PRIVATE_KEY": f"{2:064x}"})
@@ -189,7 +189,7 @@ def lost_wake_ups(processes: Processes) -> tuple[str, ...]:
     return tuple(entry["task"] for entry in entries if entry["event"] == "task_publish_failed")
 
 
-def test_worker__its_wallet_is_another_clusters_and_the_ledger_comes_late__ends_with_2_before_any_task(
+def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     """The ledger does not answer when the worker starts; so its first task is the first that can ask."""

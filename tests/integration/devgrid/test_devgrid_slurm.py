@@ -198,7 +198,7 @@ def test_login__with_another_key__is_refused(login: _Login) -> None:
     assert "Permission denied" in done.stderr
 
 
-def test_login__as_nobody_of_the_cluster__is_refused(login: _Login) -> None:
+def test_login__user_is_not_of_the_cluster__is_refused(login: _Login) -> None:
     assert login.run(login.key, "0x" + "ee" * 20, "true").returncode == 255
 
 

@@ -136,7 +136,7 @@ def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
             processes.kill(processes.find(name))
 
 
-def test_db_upgrade__table_held_by_a_long_transaction__fails_soon_and_says_what_to_do(
+def test_db_upgrade__table_locked_by_a_long_transaction__fails_soon_with_advice(
     installed: Path, processes: Processes, environment: dict[str, str]
 ) -> None:
     engine = create_engine(environment["DATABASE_URL"])

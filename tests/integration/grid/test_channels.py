@@ -48,10 +48,10 @@ def test_open__authority_unknown__is_refused(address: str, tmp_path: Path) -> No
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_open__unverified__answers_whatever_the_certificate(address: str) -> None:
+def test_open__unverified__answers_with_any_certificate(address: str) -> None:
     assert answered(Channels(verified=False), address) == b"\x08\x01"
 
 
-def test_open__unverified_and_nobody_there__says_so() -> None:
+def test_open__unverified_and_no_server__says_so() -> None:
     with pytest.raises(ServiceDownError, match="shows no certificate"):
         Channels(verified=False).open("127.0.0.1:9")

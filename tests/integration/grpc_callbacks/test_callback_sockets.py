@@ -21,7 +21,7 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: Any) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: list(found))
 
 
-def test_listening_sockets__name_of_an_address_that_is_not_here__listens_at_the_others(
+def test_listening_sockets__one_address_is_not_here__listens_at_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names(monkeypatch, V6_NOT_HERE, V4)
@@ -60,7 +60,7 @@ def test_folder__long_path__takes_sockets_and_is_removed(tmp_path: Path) -> None
     assert list(state.iterdir()) == []
 
 
-def test_folder__of_a_process_that_was_killed__is_removed_by_the_next_and_that_of_a_living_one_stays(
+def test_socket_folder__of_a_killed_process__is_removed_but_a_living_ones_stays(
     tmp_path: Path,
 ) -> None:
     program = "import sys, pathlib, os; from grpc_callbacks.private_sockets import SocketFolder\n"

@@ -371,7 +371,7 @@ def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path:
     assert ended.stderr.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
 
 
-def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plugin_until_the_job_is_settled(
+def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(
     site: WorkerContext,
 ) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3))
@@ -393,7 +393,7 @@ def test_inbox__too_many_different_callbacks_about_one_job__are_kept_by_the_plug
     inbox.close()
 
 
-def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_on(site: WorkerContext) -> None:
+def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(site: WorkerContext) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
     report = CallbackPayload(NAME, 7, 7, 1, 0)
     with pytest.raises(CallbackWriterClosedError):
@@ -406,7 +406,7 @@ def test_inbox__a_callback_that_nobody_foresaw__is_refused_and_the_writer_goes_o
     inbox.close()
 
 
-def test_inbox__the_question_whether_it_is_open_fails_as_nobody_foresaw__is_no(
+def test_inbox__check_whether_it_is_open_fails_unexpectedly__answers_no(
     site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")

@@ -265,7 +265,7 @@ def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(s
         assert redis.llen("together.slurm") > in_time
 
 
-def test_bell__nobody_works_the_queue_off__falls_silent_and_rings_again_when_somebody_does(site: WorkerContext) -> None:
+def test_notify__queue_is_full__sends_again_when_a_worker_has_taken_messages(site: WorkerContext) -> None:
     with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
         bell = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
 

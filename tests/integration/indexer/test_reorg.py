@@ -281,7 +281,7 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> 
     play.ends_right(job_id)
 
 
-def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_all_the_same(shallow: Play) -> None:
+def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow: Play) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     play.report()
@@ -297,7 +297,7 @@ def test_receipt_that_is_committed_when_the_scan_is_past_its_block__is_compared_
     play.ends_right(job_id)
 
 
-def test_receipts_lost_deeper_than_expected__wait_for_the_operator_who_need_not_name_a_block(shallow: Play) -> None:
+def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(shallow: Play) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)

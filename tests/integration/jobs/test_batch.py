@@ -125,7 +125,7 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
             assert list(connection.scalars(held)) == [hangs]
 
 
-def test_batch__one_fails_as_was_not_foreseen__others_are_done_and_it_is_parked_after_the_third_time(
+def test_batch__one_fails_unexpectedly__others_are_done_and_it_is_parked_after_three(
     ledger: Ledger, engine: Engine
 ) -> None:
     (poison,) = to_be_told(ledger, 1, logger=POISON)
@@ -184,7 +184,7 @@ CANNOT_BE_GIVEN_BACK = """
 LEASE_THAT_RAN_OUT_COUNTS = text("SELECT (now() - (1 + :lease_s) * interval '1 s' > pg_postmaster_start_time())::int")
 
 
-def test_batch__one_that_failed_cannot_be_given_back__others_are_done_and_it_is_tried_when_its_lease_has_run_out(
+def test_batch__a_failed_one_cannot_be_released__is_tried_when_its_lease_has_expired(
     ledger: Ledger, engine: Engine
 ) -> None:
     (poison,) = to_be_told(ledger, 1, logger=POISON)

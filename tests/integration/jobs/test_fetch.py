@@ -177,7 +177,7 @@ def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(fetching:
     assert "larger than max" in outcome.reason
 
 
-def test_service_that_denies_the_job_for_good__ends_it_after_the_last_try_and_not_before(fetching: Fetching) -> None:
+def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(fetching: Fetching) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     for _ in range(REFUSED_TRIES + 1):
         assert fetching.try_once(job_id).state is State.CLAIMED  # it is too young

@@ -87,7 +87,7 @@ def claimed_by(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
-def test_hash_that_is_no_text__ends_at_no_cost_with_its_reason_and_the_jobs_beside_it_go_on(
+def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
     chain: Chain, fleet: Fleet, words: bytes
 ) -> None:
     bad = hostile_job(chain, fleet.wallet.address, words)
@@ -116,9 +116,7 @@ def test_label_that_is_no_text__is_none_of_our_business(chain: Chain, fleet: Fle
     assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
 
 
-def test_job_that_costs_nothing__has_a_limit_beyond_all_numbers__and_ends_with_its_reason(
-    chain: Chain, database: Engine
-) -> None:
+def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(chain: Chain, database: Engine) -> None:
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
     empty(database)

@@ -122,7 +122,7 @@ def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> Non
     assert alarms(ledger) == {}
 
 
-def test_parked__callers_who_have_said_too_much__have_nothing_tried(ledger: Ledger, engine: Engine) -> None:
+def test_parked__too_many_callbacks_about_a_job__are_not_tried(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     park(ledger, effect, "no")
@@ -147,7 +147,9 @@ def test_parked__job_goes_on_without_it__alarm_is_cleared(ledger: Ledger, engine
     assert alarms(ledger) == {}
 
 
-def test_batch__one_that_nobody_foresaw__is_parked_alone_and_the_others_go_on(ledger: Ledger, engine: Engine) -> None:
+def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_on(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, *range(1, 21))
     poison, failed_sizes = job_id(13), []
 
@@ -217,9 +219,7 @@ def until_given_back(engine: Engine) -> list[Any]:
     return rows(engine, open_ones)
 
 
-def test_batch__that_cannot_be_given_back_while_the_disk_is_full__is_as_soon_as_it_is_not(
-    ledger: Ledger, engine: Engine
-) -> None:
+def test_batch__disk_is_full__is_released_as_soon_as_there_is_room(ledger: Ledger, engine: Engine) -> None:
     def no_answer(_: Sequence[OpenEffect]) -> None:
         raise TransientError("SLURM does not answer")
 

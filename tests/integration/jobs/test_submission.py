@@ -465,7 +465,7 @@ def at_work(site: WorkerContext) -> Iterator[None]:
             threads.shutdown(cancel_futures=True)
 
 
-def test_customer_whose_login_hangs__another_ones_job_is_submitted_and_witnessed_meanwhile(
+def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_seen(
     world: SubmissionEnv,
 ) -> None:
     world.slurm.users.add(HANGING)
@@ -700,7 +700,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(world: SubmissionEnv, site: 
 # --- last, because SLURM keeps a job in here of which nothing can be told --------------------------------------------------
 
 
-def test_job_of_which_nothing_can_be_told__is_left_to_the_operator_and_not_submitted_again(
+def test_submission__job_cannot_be_recognised__is_parked_and_not_submitted_again(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")

@@ -117,7 +117,7 @@ def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, R
 
 
 @pytest.mark.parametrize("number", BATCHES)
-def test_no_fault__each_job_is_in_slurm_with_its_own_script_and_is_told_as_soon_as_it_is(
+def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
     world: SubmissionEnv, cluster: Cluster, number: int
 ) -> None:
     batch = requests(number)
@@ -206,7 +206,7 @@ def with_sbatch(world: SubmissionEnv, cluster: Cluster, text: str) -> Cluster:
     return replace(cluster, paths=replace(PATHS, sbatch=str(file)))
 
 
-def test_one_that_hangs__those_before_it_are_told_at_once_and_those_behind_it_are_not_run(
+def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_run(
     world: SubmissionEnv, cluster: Cluster, tmp_path: Path
 ) -> None:
     batch = requests(4)

@@ -53,7 +53,7 @@ def test_condition__wrong_for_long__is_an_alarm_after_its_time_and_not_before(le
     assert AFTER_S < alarm.details["for_s"] < AFTER_S + 30
 
 
-def test_condition__right_again__ends_the_alarm_at_once_and_counts_from_the_beginning(ledger: Ledger) -> None:
+def test_condition__right_again__ends_the_alarm_and_restarts_its_time(ledger: Ledger) -> None:
     condition = Condition(ledger, NAME, AFTER_S)
     condition.update(True)
     pass_time(ledger, AFTER_S + 1)

@@ -17,7 +17,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def test_connection__ended_while_it_rested__is_made_anew_and_nobody_notices(engine: Engine) -> None:
+def test_connection__ended_while_idle__is_opened_again_without_an_error(engine: Engine) -> None:
     with read_connection(engine) as connection:
         rested = connection.scalar(text("SELECT pg_backend_pid()"))
     rests_since_s = time.monotonic()

@@ -92,7 +92,7 @@ def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: En
     assert look(engine).abandoned
 
 
-def test_look__who_is_at_work_under_a_guard__is_busy(engine: Engine) -> None:
+def test_look__worker_holds_a_guard__is_busy(engine: Engine) -> None:
     with (
         try_advisory_lock(engine, cluster_lock("here", "collect_receipts")) as mine,
         try_advisory_lock(engine, cluster_lock("there", "scan")),

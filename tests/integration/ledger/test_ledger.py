@@ -169,7 +169,7 @@ def test_record__event_of_an_unknown_job__leaves_nothing(ledger: Ledger, engine:
     assert journal(engine) == []
 
 
-def test_record__fails_in_the_middle__leaves_nothing_and_wakes_nobody(
+def test_record__fails_in_the_middle__stores_nothing_and_wakes_no_task(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
     def fail(_: object) -> None:
@@ -201,7 +201,7 @@ def test_record__state_in_which_effects_have_no_purpose__closes_them(ledger: Led
     assert open_kinds(engine) == {"report"}
 
 
-def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+def test_lease__taken__no_other_worker_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(JobChange(JOB, CLAIM))
     assert len(ledger.effects.lease([EffectKind.FETCH])) == 1
@@ -210,7 +210,7 @@ def test_lease__taken__nobody_else_gets_it(ledger: Ledger, engine: Engine, woken
     other.holder.close()
 
 
-def test_cut_off__of_others_counts_what_was_begun_and_taken_between_the_first_and_the_last(
+def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_last(
     ledger: Ledger, engine: Engine
 ) -> None:
     """Who came before it, or comes when it is over, tells nothing of a SLURM that took no jobs meanwhile."""
@@ -310,7 +310,7 @@ def test_forgotten__message_sent_since_it_is_due_or_not__is_told(ledger: Ledger,
     assert [effect.notified for effect in ledger.effects.forgotten()] == [True]
 
 
-def test_refused_and_claimed_again__begins_anew(ledger: Ledger, engine: Engine) -> None:
+def test_record__refused_and_claimed_again__starts_from_the_claim(ledger: Ledger, engine: Engine) -> None:
     events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), SubmitRejected("full"))
     ledger.record(*(JobChange(JOB, event) for event in events))
     ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.PENDING, (8, 0))))
@@ -346,7 +346,7 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Led
 
 
 @pytest.mark.parametrize(("settled", "forgotten"), [(False, 0), (True, 3)])
-def test_inbox__what_is_said_of_a_job_that_slurm_never_had__is_kept_until_it_is_settled(
+def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled(
     ledger: Ledger, engine: Engine, settled: bool, forgotten: int
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
@@ -496,7 +496,7 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger
             other.kill()
 
 
-def test_who_holds_a_guard__is_a_holder_too(ledger: Ledger) -> None:
+def test_holders__process_with_a_guard__is_one_of_them(ledger: Ledger) -> None:
     def alive() -> bool:
         with ledger.engine.connect() as connection:
             seen.append(len(list(connection.scalars(ALIVE_HOLDERS))))
@@ -509,7 +509,7 @@ def test_who_holds_a_guard__is_a_holder_too(ledger: Ledger) -> None:
     assert seen == [before + 1]
 
 
-def test_run_exclusive__asked_again_while_it_runs__runs_once_more_and_asks_no_database(ledger: Ledger) -> None:
+def test_run_exclusive__asked_again_while_it_runs__runs_once_more_without_queries(ledger: Ledger) -> None:
     runs = list[str]()
 
     def work() -> bool:

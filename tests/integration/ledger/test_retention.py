@@ -177,7 +177,7 @@ def test_delete__script__is_dropped_a_week_after_the_end(change: str, kept: bool
         assert (connection.scalar(text("SELECT script FROM jobs")) is not None) is kept
 
 
-def test_delete__transactions_without_a_job__by_age_but_not_the_one_of_the_registration(engine: Engine) -> None:
+def test_delete__old_transactions_without_a_job__all_but_the_registrations(engine: Engine) -> None:
     with engine.begin() as connection:
         for nonce, purpose in ((2, "claim"), (3, "register"), (4, "register")):
             transaction(connection, nonce, purpose)

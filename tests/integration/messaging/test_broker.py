@@ -219,7 +219,7 @@ def test_redis_flushed__worker_consumes(
     wait_for_dispatch(engine)
 
 
-def test_queue_that_nobody_works_off__grows_no_further_and_goes_on_when_somebody_does(
+def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
     fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
 ) -> None:
     wait_for_dispatch(engine)

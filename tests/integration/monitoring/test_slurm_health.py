@@ -121,7 +121,7 @@ def test_specs__nodes_work__are_the_same(world: SubmissionEnv, nodes: Nodes) -> 
     world.slurm.run("scancel", str(slurm_id))
 
 
-def test_specs__slurmctld_begins_anew__are_unknown_for_a_while_but_never_others(
+def test_specs__slurmctld_starts_again__are_unknown_for_a_while_but_never_others(
     world: SubmissionEnv, nodes: Nodes
 ) -> None:
     before, found = nodes.specs(), list[PartitionHardware | None]()
@@ -220,7 +220,7 @@ def provider(world: SubmissionEnv, *words: str) -> str:
     return result.stdout
 
 
-def test_look_at_nodes__partition_is_misspelt__the_operator_hears_why_until_it_is_right(
+def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}

@@ -458,7 +458,7 @@ def test_mail__server_with_tls_and_login__takes_it(ledger: Ledger, certificates:
         ({"tls": Tls.NONE}, "SMTP"),
     ],
 )
-def test_mail__wrong_password_or_unknown_authority_or_no_tls__is_an_error_without_the_password(
+def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
     ledger: Ledger, certificates: Certificates, changes: dict[str, Any], error: str
 ) -> None:
     handler = MailReceiver()

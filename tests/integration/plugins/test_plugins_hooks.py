@@ -99,13 +99,13 @@ def test_hook__name_that_the_owner_changed__is_known_by_the_log(
 
 
 @pytest.mark.parametrize("log", ["/home/x/slurm-7.out", f"/home/x/{'0x' + 'cd' * 32}.out", "/home/x/.log", ""])
-def test_hook__log_that_somebody_else_named__leaves_the_name_to_tell(log: str, programs: Path, spool: Path) -> None:
+def test_hook__another_process_renamed_the_log__its_new_name_is_reported(log: str, programs: Path, spool: Path) -> None:
     assert run(programs / "supervisor-ended", STDOUT=log).returncode == 0
     assert [event.job_id for event in events(spool)] == [JOB_ID]
 
 
 @pytest.mark.parametrize("comment", ["", "benchmark 127.0.0.1:1", " supervisor x:1"])
-def test_start__comment_of_somebody_else__writes_nothing(comment: str, programs: Path, spool: Path) -> None:
+def test_start__comment_of_another_program__writes_nothing(comment: str, programs: Path, spool: Path) -> None:
     assert run(programs / "supervisor-started", SLURM_JOB_COMMENT=comment).returncode == 0
     assert list(spool.iterdir()) == []
 

@@ -106,7 +106,7 @@ def test_reporter__file_that_no_hook_wrote__goes_to_rejected(processes: Processe
         assert not supervisor.calls
 
 
-def test_reporter__folder_of_the_rejected_is_gone__is_made_anew_and_nobody_waits(
+def test_reporter__folder_of_the_rejected_is_gone__is_made_again_without_delay(
     processes: Processes, spool: Path
 ) -> None:
     with serving() as (supervisor, port):
@@ -125,7 +125,9 @@ def test_reporter__folder_of_the_rejected_is_gone__is_made_anew_and_nobody_waits
     assert said(processes, "spool_failed") == []
 
 
-def test_reporter__rejected_cannot_be_put_aside__keeps_nobody_waiting(processes: Processes, spool: Path) -> None:
+def test_reporter__rejected_event_cannot_be_put_aside__other_events_do_not_wait(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         (spool / "rejected").rmdir()
@@ -274,7 +276,7 @@ def test_reporter__answer_that_is_no_answer__is_asked_again(processes: Processes
     assert code in log_of(processes)
 
 
-def test_reporter__jobs_that_always_fail__keep_nobody_waiting_and_their_own_order(
+def test_reporter__jobs_that_always_fail__delay_no_others_and_keep_their_own_order(
     processes: Processes, spool: Path
 ) -> None:
     bad = range(1, 21)  # more than the reporter has callers
@@ -347,7 +349,7 @@ def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: P
             assert set(heard) == {START, END}
 
 
-def test_reporter__spoiled_files__block_nobody(processes: Processes, spool: Path) -> None:
+def test_reporter__spoiled_files__block_no_other_events(processes: Processes, spool: Path) -> None:
     (spool / "0000000000000000001-1-end").touch()
     (spool / "0000000000000000002-2-end").write_bytes(b"\0" * 4096)
     (spool / "0000000000000000003-3-end").mkdir()

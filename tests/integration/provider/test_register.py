@@ -150,7 +150,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
         app.close()
 
 
-def test_life_of_a_provider__each_turn_is_noticed_told_and_changes_whether_jobs_are_claimed(
+def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claims(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain, address = play.chain, play.provider.address
@@ -236,7 +236,7 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
         assert words in shown
 
 
-def test_register__not_mined_yet__no_second_one_whatever_changes(play: Play) -> None:
+def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: Play) -> None:
     play.chain.rpc.call("evm_setAutomine", False)
     try:
         register(play.worker.context)
@@ -264,7 +264,7 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: 
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_is_called(play: Play) -> None:
+def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(play: Play) -> None:
     play.facts.learn_hardware((Machine(0, 0, 16_000),))
     play.look()
     assert play.sent() == 0
@@ -276,7 +276,7 @@ def test_register__the_contract_would_refuse__nothing_is_spent_and_the_operator_
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__more_machines_than_the_usual_margin_leaves_room_for__fits_into_a_block(play: Play) -> None:
+def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play: Play) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
@@ -285,7 +285,7 @@ def test_register__more_machines_than_the_usual_margin_leaves_room_for__fits_int
     assert (play.sent(), play.alarms()) == (1, set())
 
 
-def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_operator_is_called(play: Play) -> None:
+def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(play: Play) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
     with gas_limit(play.chain, BLOCK_GAS):
         for _ in range(2):
@@ -297,7 +297,7 @@ def test_register__more_machines_than_a_block_holds__nothing_is_signed_and_the_o
     assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
 
 
-def test_register__signed_for_more_gas_than_a_block_holds__is_given_up_and_written_anew(play: Play) -> None:
+def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: Play) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
         register(play.worker.context)
@@ -325,7 +325,7 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
-def test_slurm_is_back__its_nodes_count_when_somebody_has_looked_again(play: Play) -> None:
+def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play: Play) -> None:
     play.ledger.ticks.remove(NODES_SEEN)
     register(play.worker.context)
     assert play.sent() == 0
@@ -457,7 +457,7 @@ def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_n
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_node_that_comes_and_goes__is_measured_once_each_and_each_has_its_own_numbers(measured: Play) -> None:
+def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(measured: Play) -> None:
     show(measured, FEWER)
     measure_on(measured, FEWER, 50.0)
     measured.look()

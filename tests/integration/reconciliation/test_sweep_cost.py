@@ -35,7 +35,7 @@ def test_many_jobs__few_commands_and_requests(grid: Grid) -> None:
     assert polls.commands == 1
 
 
-def test_many_jobs_forgotten__few_commands_and_two_for_each_customer_of_a_few_at_a_time(grid: Grid) -> None:
+def test_sweep__many_jobs_forgotten__two_commands_for_each_of_a_few_customers(grid: Grid) -> None:
     each, others = 4, 2
     (commands, found), (later, found_later) = forget_waiting_jobs(grid, CUSTOMERS_AT_ONCE + others, each)
     assert found == {"forgotten": each * CUSTOMERS_AT_ONCE, "missing": each * others}

@@ -187,7 +187,7 @@ def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None
     assert ledger.switches.reason(held) is None
 
 
-def test_stale__what_nobody_touched__is_counted(ledger: Ledger) -> None:
+def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     assert ledger.sweeps.stale() == {"effects": 0, "callbacks": 0, "transactions": 0}
     execute(ledger, "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL")
@@ -248,7 +248,7 @@ def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
     return next((alarm for alarm in ledger.alarms.all() if alarm.name is name), None)
 
 
-def test_signs_of_life__a_gap__begins_anew(ledger: Ledger) -> None:
+def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert continuous_uptime_s(ledger.ticks.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
@@ -263,7 +263,7 @@ def test_signs_of_life__a_gap__begins_anew(ledger: Ledger) -> None:
     assert (continuous_uptime_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
 
 
-def test_watch_tellers__missed_for_a_while__the_operator_is_called_until_they_are_back(ledger: Ledger) -> None:
+def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledger: Ledger) -> None:
     heard(ledger, CALLBACKS, REPORTER)
     time_passes(ledger, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
@@ -341,7 +341,7 @@ def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_ag
     assert EffectKind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
 
 
-def test_forgotten__limit_that_slurm_lost__is_no_sweeps_any_more_until_there_is_another(ledger: Ledger) -> None:
+def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(
         *(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5), LimitApplied(15)))

@@ -86,7 +86,7 @@ def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(chain: Chai
     assert signs(chain, two, "0x1", mark) == []
 
 
-def test_signs_of_life__a_fleet_at_another_database_of_the_server__by_its_connections(
+def test_signs_of_life__fleet_at_another_database_of_the_server__is_seen_connected(
     chain: Chain, engines: list[Engine]
 ) -> None:
     one, two = engines

@@ -211,7 +211,7 @@ def hanging(login: Login) -> Iterator[Path]:
     login.users.give_shell(CUSTOMER, "/bin/sh")
 
 
-def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
+def test_login_hangs__one_thread_waits_for_it__then_no_thread_for_a_while(
     login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 6.0)
@@ -244,7 +244,7 @@ def test_login_that_hangs__one_thread_waits_for_it_and_then_nobody_for_a_while(
     ssh.close()
 
 
-def test_login_node_that_answers_nobody__everybody_is_asked_again_at_once(
+def test_login_node__answers_no_user__all_users_are_retried_at_once(
     login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 2.0)
@@ -258,7 +258,7 @@ def test_login_node_that_answers_nobody__everybody_is_asked_again_at_once(
     ssh.close()
 
 
-def test_login_hangs_on_a_connection_that_was_there__or_is_the_sites_own__is_asked_again_at_once(
+def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
     login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others answer all the time."""
@@ -338,7 +338,7 @@ def test_answer_that_came_late_while_others_were_answered__is_a_silence(
     ssh.close()
 
 
-def test_customers_who_were_slow__share_some_places__and_a_quick_one_does_not_need_them(
+def test_slow_customers__share_some_places__a_quick_one_needs_none_of_them(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SLOW_COMMANDS", 1)

@@ -100,7 +100,7 @@ def ended(world: SubmissionEnv, number: SlurmId) -> None:
     wait_until(lambda: world.field(number, "State") in ("FAILED", "CANCELLED"), f"{number} to end", 60.0, 0.1)
 
 
-def test_forgotten__its_id_is_another_ones_before_the_ledger_hears_of_that__is_not_the_other_one(
+def test_forgotten__id_is_anothers_before_the_ledger_knows__is_not_the_other_job(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     save(world)
@@ -115,7 +115,7 @@ def test_forgotten__its_id_is_another_ones_before_the_ledger_hears_of_that__is_n
     assert (seen_as(site, lost), seen_as(site, later)) == (None, ("FAILED", 7 * 256))
 
 
-def test_submission_unclear__slurm_gave_it_the_id_of_one_that_it_has_forgotten__is_found_and_not_submitted_again(
+def test_submission_unclear__got_the_id_of_a_forgotten_job__is_found_and_runs_once(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     save(world)
@@ -127,9 +127,7 @@ def test_submission_unclear__slurm_gave_it_the_id_of_one_that_it_has_forgotten__
     assert world.in_slurm(later) == [number]
 
 
-def test_renamed_before_the_first_look__its_script_tells_while_it_runs_and_when_it_has_ended(
-    world: SubmissionEnv, site: WorkerContext
-) -> None:
+def test_renamed__before_the_first_look__is_recognised_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
     job = submitted(world, site, GATED)
@@ -175,7 +173,7 @@ def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: Submi
     assert found[0] in LIVE
 
 
-def test_forgotten_and_renamed__accounting_knows_it_and_nothing_is_done_to_the_one_that_has_its_id(
+def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_kept(
     world: SubmissionEnv, accounting: WorkerContext
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"

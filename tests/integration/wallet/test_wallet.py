@@ -108,7 +108,7 @@ def mined(wallet: Wallet, chain: Chain) -> list[tuple[Mined, dict[str, object]]]
     return [(Mined.from_receipt(entry, receipt), receipt) for entry, receipt in pairs if receipt is not None]
 
 
-def test_send__n_claims__go_out_with_consecutive_nonces_and_their_events_are_in_the_receipts(
+def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 5)
@@ -221,7 +221,7 @@ def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
     assert wallet.open_transactions() == []
 
 
-def test_nonce__somebody_else_used_the_wallet__goes_on_behind_it(
+def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 3)

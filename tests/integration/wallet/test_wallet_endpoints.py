@@ -342,7 +342,7 @@ def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: 
         assert set(rpc.health().values()) == {Health.ALIVE}
 
 
-def test_what_the_contract_refuses_and_what_is_wrong_with_a_transaction__is_no_fault_of_the_node(
+def test_endpoints__contract_reverts_or_transaction_is_wrong__node_stays_alive(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     with refusing(chain, []) as (_, one), refusing(chain, []) as (asked, two):
@@ -479,7 +479,7 @@ def test_node_that_takes_a_thousand_calls__gets_a_thousand(chain: Chain, provide
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
-def test_node_that_refuses_whatever_it_is_asked__is_not_asked_call_by_call(chain: Chain, status: int) -> None:
+def test_node__refuses_all_batches__is_not_asked_call_by_call(chain: Chain, status: int) -> None:
     requests_made: list[int] = []
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
@@ -532,7 +532,7 @@ def test_key_in_the_url__is_in_no_error_and_no_traceback_however_short(
     ],
     ids=["body", "chunk", "header"],
 )
-def test_node_that_drips__holds_nobody_longer_than_the_deadline(headers: bytes) -> None:
+def test_node__sends_its_answer_drop_by_drop__no_call_exceeds_the_deadline(headers: bytes) -> None:
     with dripping(headers) as url:
         rpc, begun_s = Rpc.at(url, DEADLINE_S), time.monotonic()
         with pytest.raises(RpcUnavailableError):

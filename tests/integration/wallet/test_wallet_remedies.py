@@ -164,7 +164,7 @@ def test_replaced__and_the_first_signature_is_mined__counts(chain: Chain, provid
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
-def test_replaced__and_the_first_signature_lost_its_block__is_replaced_by_the_same_bytes_again(
+def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes(
     chain: Chain, provider: Account, fleet: Fleet
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -210,7 +210,7 @@ def wants_a_tip(signed: DecodedTransaction) -> str | None:
     return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
 
 
-def test_node_suggests_no_tip_and_wants_one__it_has_one_at_once_and_the_fee_stays_what_it_was(
+def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -230,7 +230,7 @@ def test_node_suggests_no_tip_and_wants_one__it_has_one_at_once_and_the_fee_stay
     base_fee(chain, GWEI)
 
 
-def test_node_refuses_in_words_that_nobody_knows__minutes_later_the_nonce_is_given_up_and_no_fee_is_raised(
+def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_raised(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 2)
@@ -270,7 +270,7 @@ def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signe
     assert fleet.signatures() == 3
 
 
-def test_more_than_the_node_lets_anybody_send__is_signed_again_when_it_costs_less(
+def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -321,7 +321,7 @@ def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_f
     assert fleet.alarms() == set()
 
 
-def test_bytes_of_a_spike_that_nobody_can_pay_for__are_signed_again_when_the_fee_has_fallen(
+def test_signed_in_a_spike__balance_is_too_low__is_signed_again_when_the_fee_falls(
     chain: Chain, provider: Account, fleet: Fleet
 ) -> None:
     scheduled_jobs(chain, provider, 2)
@@ -398,7 +398,7 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
 
 
 @pytest.mark.parametrize("written_before", [True, False])
-def test_foreign_writer__its_block_is_lost__the_nonce_is_filled_and_nothing_waits_behind_it(
+def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
     chain: Chain, provider: Account, fleet: Fleet, written_before: bool
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -446,7 +446,7 @@ def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_nonce_that_nobody_signed__is_filled(chain: Chain, provider: Account, fleet: Fleet) -> None:
+def test_nonce__without_a_signed_transaction__is_filled(chain: Chain, provider: Account, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider, 1)
     nonce = fleet.wallet.look().mined_nonces
     chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
@@ -486,7 +486,9 @@ def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
     assert set(fleet.site.ledger.jobs(more)) == set(more)
 
 
-def test_former_key__is_followed_and_never_signed_anew(chain: Chain, provider: Account, fleet: Fleet) -> None:
+def test_former_key__open_transaction__is_followed_and_never_signed_again(
+    chain: Chain, provider: Account, fleet: Fleet
+) -> None:
     scheduled_jobs(chain, provider, 2)
     other = chain.new_account()
     with held(chain):

@@ -100,7 +100,7 @@ def nobody_answers(fleet: Fleet) -> None:
             raise TransientError("the node is away")
 
 
-def test_reverted__of_a_job_that_the_contract_does_not_have__holds_up_nobody(chain: Chain, fleet: Fleet) -> None:
+def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
     end = Write("end", "report", report_call(lost, StatusUpdate(ChainStatus.FINISHED)), lost, gas=GAS)
@@ -174,9 +174,7 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain
     assert chain.job(stuck).status is ChainStatus.RUNNING
 
 
-def test_report__refused_in_the_dry_run__is_parked_at_the_third_refusal_whatever_else_failed(
-    chain: Chain, fleet: Fleet
-) -> None:
+def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_others(chain: Chain, fleet: Fleet) -> None:
     job_id = started(fleet, provider_of(fleet))
     alarms = list[set[AlarmName]]()
     for end in (NO_ESTIMATE, NO_ESTIMATE, NO_ESTIMATE, REFUSED, REFUSED, NO_ESTIMATE, REFUSED):
@@ -253,7 +251,7 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
 
 
 @pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
-def test_transaction__no_node_will_ever_take_it__its_nonce_is_used_up_and_its_intent_is_free(
+def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_freed(
     chain: Chain, fleet: Fleet, gas: int
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
@@ -281,9 +279,7 @@ def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, flee
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
-def test_balance_pays_for_none_of_what_the_price_has_left_behind__the_operator_is_called(
-    chain: Chain, fleet: Fleet
-) -> None:
+def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
         fleet.wallet.send(claims(2))
@@ -396,9 +392,7 @@ def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engi
     settled(fleet)
 
 
-def test_cancel__asked_for__a_transaction_that_does_nothing_is_mined_and_the_intent_is_free(
-    chain: Chain, fleet: Fleet
-) -> None:
+def test_cancel__requested__an_empty_transaction_is_mined_and_the_intent_freed(chain: Chain, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)

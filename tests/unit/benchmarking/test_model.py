@@ -89,7 +89,7 @@ def test_next_step__one_job_at_a_time() -> None:
 @pytest.mark.parametrize(
     "end", [BenchmarkState.MEASURED, BenchmarkState.FAILED, BenchmarkState.LEFT_OUT, BenchmarkState.CANCELLED]
 )
-def test_next_step__whatever_became_of_one__the_next_one_is_measured(end: BenchmarkState) -> None:
+def test_next_step__any_end_of_one_benchmark__the_next_one_is_measured(end: BenchmarkState) -> None:
     measurements = [one(end, cleaned=True), one(BenchmarkState.WAITING)]
     assert next_step(RUNNING, measurements) == (RunStep.SUBMIT, measurements[1])
     assert next_step(RUNNING, measurements[:1]) == (RunStep.FINISH, None)
@@ -114,12 +114,12 @@ def test_cancelled_before_it_was_handed_over__nothing_is_to_be_cleaned() -> None
         assert next_step(ending, [called]) == (RunStep.CLEAN, called)
 
 
-def test_step__with_slurm__takes_the_ledgers_slurm_and_begins_nothing_unless_it_works() -> None:
+def test_run_step__each_step__says_whether_it_asks_slurm_and_begins_a_job() -> None:
     assert {step for step in RunStep if not step.asks_slurm} == {RunStep.SKIP, RunStep.FINISH}
     assert {step for step in RunStep if step.begins_something} == {RunStep.BEGIN, RunStep.SUBMIT}
 
 
-def test_run_without_a_step__calls_the_operator_after_a_while_and_at_once_when_it_cannot_be_planned() -> None:
+def test_patience__run_without_a_step__is_zero_when_it_cannot_be_planned() -> None:
     assert patience_s(impossible=False) == STANDS_STILL_S
     assert patience_s(impossible=True) == 0.0
 

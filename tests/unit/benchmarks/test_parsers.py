@@ -58,7 +58,7 @@ def test_hpl__residual_failed__is_refused() -> None:
     assert "no result with a passed residual" in refused("hpl", ("hpl", sample("hpcc-1.5.0-residual-failed.txt")))
 
 
-def test_hpl_mxp__residual_failed__is_refused_and_that_of_another_result_does_not_count() -> None:
+def test_hpl_mxp__residual_failed__is_refused_but_another_passed_result_counts() -> None:
     passed = sample("hpl-mxp-nvidia-26.02.made-up.txt")
     failed = passed.replace("PASSED", "FAILED").replace("2.0416e+06", "9.0416e+06")
     assert "no result with a passed residual" in refused("hpl", ("hpl", failed))

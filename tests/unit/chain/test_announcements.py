@@ -48,9 +48,7 @@ def test_why_not__before_the_first_block__is_no_trouble_and_not_relied_on() -> N
     assert found.why_not(1.0) == ""
 
 
-def test_why_not__endpoints_go_on_without_it__polling_takes_over_within_two_seconds_and_until_it_has_caught_up() -> (
-    None
-):
+def test_why_not__endpoints_are_ahead__polling_takes_over_until_it_has_caught_up() -> None:
     """Blocks come once a second, and the last that was announced is number 9."""
     found, last_s = announced(1.0), 9.0
     assert found.silent_in_s(last_s) == 3.0
@@ -73,7 +71,7 @@ def test_why_not__the_chain_itself_is_quiet__relied_on_and_looked_at_more_often(
     assert (found.why_not(3600.0), found.silent_in_s(3600.0)) == ("", 0.0)
 
 
-def test_why_not__a_block_was_announced_a_moment_before_the_endpoint_has_it__relied_on() -> None:
+def test_why_not__block_announced_before_the_endpoint_has_it__is_relied_on() -> None:
     found = announced(1.0)
     found.shown(8, 9.0)
     found.shown(8, 20.0)
@@ -115,7 +113,7 @@ def test_why_not__cut__says_why_until_the_next_block() -> None:
         (None, None),
     ],
 )  # fmt: skip
-def test_read__whatever_a_node_says__an_answer_an_announcement_or_nothing(said: Any, expected: Message | None) -> None:
+def test_read__any_text_of_a_node__is_an_answer_an_announcement_or_nothing(said: Any, expected: Message | None) -> None:
     assert read(json.dumps(said)) == expected
 
 

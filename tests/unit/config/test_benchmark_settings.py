@@ -21,7 +21,7 @@ UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
         ((NODE2,), (NODE1, NODE10), ("b:1",)),
     ],
 )
-def test_ucx_devices__belong_to_their_nodes__whichever_of_them_work(
+def test_ucx_devices__some_nodes_are_down__belong_to_their_nodes(
     nodes: tuple[SlurmNode, ...], left_out: tuple[SlurmNode, ...], devices: tuple[str, ...]
 ) -> None:
     assert plan_of(load(environment=UCX), PartitionHardware(nodes, left_out), NONCE).ucx.affinity == devices

@@ -451,7 +451,7 @@ def given_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("given_secrets")
-def test_hide_secrets__of_a_process_with_a_need__leaves_no_secret_to_children_and_keeps_what_it_needs() -> None:
+def test_hide_secrets__process_with_a_need__keeps_only_the_secrets_it_needs() -> None:
     hide_secrets(Need.WALLET)
     settings = load(Need.WALLET)
     assert settings.eth_private_key is not None

@@ -64,7 +64,7 @@ def test_shared__several_ask__is_made_once() -> None:
     assert made == [1]
 
 
-def test_shared__cannot_be_made__its_own_probe_has_the_error_and_others_are_not_tried() -> None:
+def test_shared__cannot_be_made__its_own_probe_fails_and_others_are_not_tried() -> None:
     def make() -> int:
         raise OSError("refused")
 
@@ -75,7 +75,7 @@ def test_shared__cannot_be_made__its_own_probe_has_the_error_and_others_are_not_
         shared.needed()
 
 
-def test_shared__hangs__nobody_waits_longer_than_the_moment() -> None:
+def test_shared__hangs__no_probe_waits_past_the_deadline() -> None:
     shared = Shared("it", HANGS.wait, time.monotonic() + 0.1)
     with pytest.raises(TimeoutError):
         shared.get()

@@ -59,7 +59,7 @@ def some_services() -> Services:
     return Services(cast(CallbackWriter, None), cast(PollNotifier, None), Callers(None), "")
 
 
-def test_call__error_that_nobody_foresaw__is_internal_and_one_line_for_many_calls(
+def test_call__unexpected_error__is_internal_and_one_log_line_for_many_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = CapturingLogger()

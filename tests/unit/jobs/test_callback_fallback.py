@@ -114,7 +114,7 @@ def test_believed__ended_by_slurm__has_no_exit_status() -> None:
     assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)
 
 
-def test_look_in_s__plugins_at_once_and_whoever_says_more_ever_later() -> None:
+def test_poll_delay_s__more_callbacks__is_zero_first_and_grows_to_the_longest_gap() -> None:
     assert [poll_delay_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
     assert poll_delay_s(10**6) == LONGEST_GAP_S
 
@@ -129,7 +129,7 @@ def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
         assert outcome_from_callbacks(JOB, CALLED_S, nothing, suspended=True) is None
 
 
-def test_believed__of_a_job_that_was_requeued__an_end_before_the_last_run_was_seen_is_an_earlier_runs() -> None:
+def test_believed__end_before_the_last_run_of_a_requeued_job__is_an_earlier_runs() -> None:
     submit_s, seen_s = int(CALLED_S), int(CALLED_S) + 150
     runs = (JobRun(submit_s=submit_s, elapsed_s=75), JobRun(submit_s=submit_s + 75, restarts=1, seen_s=seen_s))
     job = replace(JOB, runs=runs)

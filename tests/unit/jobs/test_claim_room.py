@@ -28,7 +28,7 @@ def test_share_of_less_than_one_job__is_one() -> None:
     assert Room(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
 
 
-def test_told__who_takes_the_most_comes_first() -> None:
+def test_told__two_customers__the_one_with_most_places_comes_first() -> None:
     told = ROOM.told({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
     assert list(told.items()) == [("b", "2 wait, 3 are held"), ("a", "1 wait, 0 are held")]
 

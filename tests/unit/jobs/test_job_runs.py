@@ -72,7 +72,7 @@ def test_ended__after_a_requeue__all_runs_are_billed() -> None:
     assert (job.outcome.elapsed_s, job.outcome.minutes) == (145, 2)
 
 
-def test_earlier_run_that_no_look_saw__told_by_the_hooks__leaves_more_for_the_next_one() -> None:
+def test_earlier_run__reported_only_by_hooks__leaves_more_time_for_the_next_run() -> None:
     unseen = SlurmJobIdentified(ID, T + 500, replace(requeued(500), restarts=1), T)
     job = then(lived(*TO_RUNNING)[0], unseen)
     assert (job.earlier_s, job.run_limit_min) == (500, 2)
@@ -87,7 +87,7 @@ def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> Non
     assert job.outcome.elapsed_s == 131
 
 
-def test_ended__accounting_knows_fewer_runs_than_the_looks__what_these_saw_is_the_least() -> None:
+def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimum() -> None:
     twice = then(run_again(75)[0], SlurmJobIdentified(ID, T + 200, replace(requeued(200), restarts=2)))
     ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=10)
     less, more = (
@@ -108,7 +108,7 @@ def test_ended__its_owner_can_have_it_requeued__slurm_is_to_refuse_that() -> Non
     assert Effect(EffectKind.CANCEL) not in step(run_once(), SlurmCompleted(finished))[1]
 
 
-def test_ended_by_itself__while_it_was_being_stopped__keeps_its_end_and_gets_the_reason() -> None:
+def test_ended__by_itself_while_being_stopped__keeps_its_end_and_gets_the_reason() -> None:
     stopped = then(run_once(), MoreThanPaid("GPUs: 2 instead of 1", limit_only=False, waits=False))
     ended = then(stopped, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70)))
     assert ended.outcome is not None

@@ -206,7 +206,7 @@ def test_advance__slurm_rejects__gives_back_and_tells_the_user() -> None:
     assert is_final(job)
 
 
-def test_advance__given_back_and_claimed_again__begins_anew() -> None:
+def test_advance__given_back_and_claimed_again__starts_from_the_claim() -> None:
     refused, _ = lived(*TO_SUBMITTING, SubmitRejected("full"), ChainStatusObserved(ChainStatus.PENDING))
     same, _ = advance(refused, CLAIM)
     assert same == refused
@@ -313,7 +313,7 @@ def test_advance__slurmctld_forgot_what_waited__submitted_again_and_once() -> No
     assert lived(*TO_QUEUED, SubmissionLostBySlurm(SlurmId(8))) == (lived(*TO_QUEUED)[0], ())
 
 
-def test_advance__slurm_denies_the_id_that_sbatch_named__is_looked_for_unless_it_was_recognised() -> None:
+def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_recognised() -> None:
     denied = SubmissionDenied(SlurmId(7), "another's")
     sought, effects = lived(*TO_QUEUED, denied)
     assert (sought.state, sought.slurm_id, effects) == (State.SUBMITTING, None, (Effect(EffectKind.SUBMIT),))
@@ -438,6 +438,6 @@ def test_recognised__under_another_id_or_after_the_end__changes_nothing() -> Non
     assert then(ended, SlurmJobIdentified(SlurmId(7), 2000)) == ended
 
 
-def test_recognised__by_a_later_time_after_a_requeue__is_written_down_anew() -> None:
+def test_recognised__by_a_later_time_after_a_requeue__is_recorded_again() -> None:
     events = ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmJobIdentified(SlurmId(7), 1000)
     assert then(lived(*events)[0], SlurmJobIdentified(SlurmId(7), 1060)).slurm_submit_s == 1060

@@ -85,7 +85,7 @@ def test_fork_point__is_the_last_block_that_is_as_it_was() -> None:
     assert last_common_block(known, {1: "a", 2: "b", 3: "c"}) == 3
 
 
-def test_fork_point__a_block_that_was_read_only_when_one_below_it_was_lost__is_above_the_fork() -> None:
+def test_last_common_block__a_lower_block_was_lost__later_blocks_are_above_the_fork() -> None:
     known = [(1, "a"), (3, "c"), (3, "z"), (9, "d")]
     assert last_common_block(known, {1: "a", 3: "c", 9: "d"}) == 1
 
@@ -108,7 +108,7 @@ def test_claim_lost__slurm_goes_on_and_nothing_is_reported_until_it_is_claimed_a
     assert pending_reports(job) == (StatusUpdate(ChainStatus.RUNNING), StatusUpdate(ChainStatus.FINISHED, 2))
 
 
-def test_claim_lost__of_a_job_without_a_script__is_fetched_only_when_it_is_ours_again() -> None:
+def test_claim_lost__job_without_a_script__is_fetched_only_when_claimed_again() -> None:
     job, effects = lived(CLAIM, LOST, ScriptUnavailable("UNAUTHENTICATED"))
     assert (job.state, effects, EffectKind.FETCH in obsolete_effects(job)) == (State.CLAIMED, set(), True)
     assert lived(CLAIM, LOST, replace(CLAIM, at=(12, 0)))[1] == {EffectKind.FETCH}
@@ -178,7 +178,7 @@ def test_cancel_lost__counts_only_while_the_contract_has_it() -> None:
     assert lived(*asked, reorganised(ChainStatus.RUNNING, fork=7, cancel=True))[0].cancel_requested
 
 
-def test_top_up_lost__counts_once_when_it_comes_again_and_not_at_all_when_it_does_not() -> None:
+def test_top_up_lost__comes_again_or_not__counts_once_or_not_at_all() -> None:
     longer = (*TO_RUNNING, ToppedUp("tx:1", 5, (8, 0)), LimitApplied(15))
     doubted, effects = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7))
     assert (doubted.limit_min, doubted.reorg_deadline_block, EffectKind.TOP_UP in effects) == (15, 20, False)

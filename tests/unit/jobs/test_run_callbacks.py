@@ -41,7 +41,7 @@ def test_ends_of_earlier_runs__one_end_for_each_run(
         (shown("RUNNING", 9, 2), [20], False),
     ],
 )
-def test_is_awaited__of_a_job_that_has_ended_and_of_which_the_hooks_tell(
+def test_is_awaited__ended_job_with_hook_callbacks__each_case(
     seen: JobRecord, ends_s: list[int], awaited: bool
 ) -> None:
     assert is_awaited(seen, ends_s) == awaited

@@ -81,7 +81,7 @@ def test_excesses__rounded_up_by_slurm__are_none_beside_what_was_asked_for() -> 
     assert not may_be_rounded(excesses(replace(SIZE, limit_min=600, partition="x"), PAID))
 
 
-def test_excesses__fewer_threads_of_a_core_than_at_the_first_look__are_whole_cores_that_were_not_paid_for() -> None:
+def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cores() -> None:
     first, shown = replace(PAID, threads="*"), replace(SIZE, cpus=6, threads="1")
     assert of(as_asked(shown, SIZE, first)) == ["CPUs"]
     for the_sites_choice in (replace(PAID, threads="1"), PAID):

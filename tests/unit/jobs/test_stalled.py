@@ -44,13 +44,13 @@ def test_unknown_states__in_turn__count_together(state: str) -> None:
 
 
 @pytest.mark.parametrize("before", ["RUNNING", "PENDING", NOT_LISTED])
-def test_unknown_state__behind_one_that_is_known__begins_anew(before: str) -> None:
+def test_stall_reason__unknown_state_after_a_known_one__restarts_its_time(before: str) -> None:
     looks = [("COMPLETING", 10.0), (before, 900.0), ("COMPLETING", AN_HOUR_AGO)]
     assert stall_reason(showing("COMPLETING"), looks) is None
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "NODE_FAIL"])
-def test_known_state__for_however_long__is_nobodys(state: str) -> None:
+def test_stall_reason__known_state_for_any_time__is_none(state: str) -> None:
     assert stall_reason(showing(state), [("REVOKED", AN_HOUR_AGO)]) is None
 
 
@@ -84,7 +84,7 @@ def test_waits_for_what_does_not_come__after_an_hour__is_the_operators(reason: s
 
 
 @pytest.mark.parametrize("reason", [*PASSES, "ReqNodeNotAvail, UnavailableNodes:node1"])
-def test_waits_for_what_passes__for_however_long__is_nobodys(reason: str) -> None:
+def test_stall_reason__reason_that_passes_for_any_time__is_none(reason: str) -> None:
     seen = showing("PENDING", reason)
     assert stall_reason(seen, [(seen.shown, AN_HOUR_AGO)]) is None
     held = showing("PENDING", "JobHeldUser")

@@ -49,6 +49,6 @@ def test_migration__that_is_not_made_online__is_found(tmp_path: Path) -> None:
     assert hot_changes(file) == ["op.create_index('jobs_by_size', 'jobs', ['size'])"]
 
 
-def test_migrations__each_says_whether_old_processes_work__those_that_stop_them_are_on_the_page() -> None:
+def test_migrations__those_that_stop_old_processes__are_on_the_upgrade_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "upgrade.md").read_text()
     assert [revision for revision in stops_old_processes() if revision not in page] == []

@@ -16,14 +16,14 @@ def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
     assert found == [[]] * int(STANDS_STILL_S) + [[SILENT]]
 
 
-def test_says_something__begins_anew() -> None:
+def test_stale_session__gives_a_sign__restarts_its_time() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
     assert silence.too_long([(7, "began", "another word")], 14.0) == []
     assert watch(silence, range(15, 29), (7, "began", "another word")) == [[]] * 14
 
 
-def test_watcher_stood_still_itself__has_seen_nobodys_silence() -> None:
+def test_stale_session__watcher_stood_still__counts_no_silence() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT, OTHER)
     assert silence.too_long([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []

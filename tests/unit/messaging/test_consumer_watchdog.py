@@ -13,7 +13,7 @@ def test_ear__nothing_received_of_what_waits__is_deaf_after_so_many_looks() -> N
     assert looks(ear, 1) == [False]
 
 
-def test_ear__something_received__begins_anew() -> None:
+def test_watchdog__message_received__restarts_its_time() -> None:
     ear = ConsumerWatchdog()
     looks(ear, SAMPLES)
     assert ear.hears(received=8, waiting=3, idle=True)

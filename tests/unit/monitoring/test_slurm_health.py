@@ -20,7 +20,7 @@ def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(sil
     assert [tries for tries in range(13) if is_alarming(tries, False, silent_s)] == [10, 11, 12]
 
 
-def test_seen_since_the_start__is_tried_whenever_the_clock_says_so_and_missed_for_a_minute_before_the_alarm() -> None:
+def test_next_try__slurm_was_seen_since_the_start__no_delay_and_alarm_after_a_minute() -> None:
     assert {next_try_s(tries, True, 10.0) for tries in range(100)} == {0.0}
     assert not is_alarming(30, True, 59.0)
     assert is_alarming(2, True, 61.0)

@@ -86,7 +86,7 @@ def test_alertmanager_form__raised_and_resolved__are_one_alert_by_their_labels()
     assert all(isinstance(value, str) for value in raised["annotations"].values())
 
 
-def test_alertmanager_form__test__ends_by_itself_and_calls_nobody_as_critical() -> None:
+def test_alertmanager_form__test__ends_by_itself_and_is_not_critical() -> None:
     (alert,) = alertmanager_form(TEST, NOW)
     assert alert["labels"]["severity"] == "info"
     assert datetime.fromisoformat(alert["endsAt"]) == BEGAN + timedelta(minutes=5)

@@ -125,21 +125,21 @@ def test_plan__channel_that_is_gone__still_gets_the_resolution_of_what_it_was_to
     assert made == NoticePlan((MessageRequest("slack", MessageKind.RESOLVED),), closed=True)
 
 
-def test_plan__nobody_looked_while_the_alarm_came_and_went__both_are_told() -> None:
+def test_plan__not_run_while_the_alarm_came_and_went__sends_both() -> None:
     incident = Incident(1, "key", "wallet_empty", at("12:00"), at("12:01"))
     made = plan(incident, ("webhook",), False, Policy(NIGHT), at("13:00"))
     kinds = [message.kind for message in made.messages]
     assert (kinds, made.closed) == ([MessageKind.RAISED, MessageKind.RESOLVED], True)
 
 
-def test_plan__nobody_looked_until_the_quiet_hours__waits_for_their_end_and_then_tells_both() -> None:
+def test_plan__not_run_until_quiet_hours__waits_for_their_end_and_sends_both() -> None:
     incident = Incident(1, "key", "wallet_empty", at("21:00"), at("21:01"))
     policy = Policy(NIGHT)
     assert plan(incident, ("webhook",), False, policy, at("22:30")) == NoticePlan(look_again_at=at("23 07:00"))
     assert len(plan(incident, ("webhook",), False, policy, at("23 07:00")).messages) == 2
 
 
-def test_plan__nobody_looked_for_a_day__an_alarm_of_two_nights_is_told() -> None:
+def test_plan__not_run_for_a_day__sends_an_alarm_of_two_nights() -> None:
     incident = Incident(1, "key", "wallet_empty", at("23:00"), at("23 23:30"))
     made = plan(incident, ("webhook",), False, Policy(NIGHT), at("24 08:00"))
     assert len(made.messages) == 2

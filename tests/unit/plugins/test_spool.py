@@ -125,7 +125,7 @@ def test_read__not_what_a_hook_writes__is_malformed(tmp_path: Path, text: str) -
 
 
 @pytest.mark.parametrize("make", [lambda file: file.mkdir(), lambda file: file.symlink_to("/etc/passwd"), os.mkfifo])
-def test_read__not_a_file__is_malformed_and_hangs_nobody(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_read__not_a_file__is_malformed_and_does_not_hang(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "1-7-end")
     with pytest.raises(spool.MalformedEventError, match="expected a file"):
         spool.read(tmp_path / "1-7-end")
@@ -137,7 +137,7 @@ def test_read__endless__is_malformed(tmp_path: Path) -> None:
         spool.read(tmp_path / "1-7-end")
 
 
-def test_pending__drafts_and_others_files_between_events__are_left_out_and_the_oldest_is_first(tmp_path: Path) -> None:
+def test_pending__drafts_and_strange_files__are_left_out_and_the_oldest_is_first(tmp_path: Path) -> None:
     for name in ("100-2-end", "99-10-start", "100-1-start", ".98-1-end", "rejected", "98-1-end.swp", "lost"):
         (tmp_path / name).touch()
     names = [file.name for file in spool.pending(tmp_path)]
@@ -205,7 +205,7 @@ def test_read_lost__lines_of_hooks__are_one_hint_a_job(tmp_path: Path) -> None:
     assert record.hints == [spool.SpooledEvent(JOB_ID, 7, spool.RUNNING)]
 
 
-def test_lost__room_for_it_is_taken_before_the_first_event_and_kept_when_it_is_cleared(tmp_path: Path) -> None:
+def test_keep_reserve__before_the_first_event__takes_room_that_clearing_keeps(tmp_path: Path) -> None:
     lost = tmp_path / "lost"
     spool.keep_reserve(tmp_path)
     assert (lost.stat().st_size, lost.stat().st_mode & 0o777) == (0, 0o600)

@@ -103,7 +103,7 @@ def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -
     assert decision.why == "the cpu price was 0.000000000000000012 credits a minute, is 0.00000000000000001"
 
 
-def test_decide__benchmarks_off__old_benchmark_labels_are_kept_and_the_rest_is_registered() -> None:
+def test_decide__benchmarks_off__keeps_old_benchmark_labels_and_registers_the_rest() -> None:
     decision = decide(situation(chain(OFFER), prices=DEARER, operator={"name": "there"}))
     assert decision.action is Action.REGISTER
     assert decision.offer == offer(prices=DEARER, operator={"name": "there"})
@@ -294,7 +294,7 @@ def test_still_measured__the_last_ones_and_those_of_the_last_days(runs: list[Com
     assert still_measured(runs) == expected
 
 
-def test_price_changed__while_slurm_is_away__is_registered_and_measured_when_it_is_back() -> None:
+def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later() -> None:
     away = of_all(measured_days_ago=30, machines=(), prices=DEARER)
     assert run_due(away) == ""
     registered = replace(away, on_offer=chain(offer(*ALL, prices=DEARER)))
@@ -312,7 +312,7 @@ def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
     assert decide(found).offer == offer(BIG)
 
 
-def test_hardware_unknown__prices_are_registered_with_the_hardware_that_the_contract_has() -> None:
+def test_decide__hardware_unknown__registers_prices_with_the_contracts_hardware() -> None:
     assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(prices=DEARER)
     assert decide(situation(chain(), machines=())).action is Action.WAIT
 
@@ -320,7 +320,7 @@ def test_hardware_unknown__prices_are_registered_with_the_hardware_that_the_cont
 @pytest.mark.parametrize(
     ("looked_s_ago", "shown"), [(None, False), (0.0, True), (LOOK_LASTS_S, True), (LOOK_LASTS_S + 1, False)]
 )
-def test_shows_nodes__as_long_as_somebody_has_just_looked(looked_s_ago: float | None, shown: bool) -> None:
+def test_shows_nodes__read_recently_or_not__each_case(looked_s_ago: float | None, shown: bool) -> None:
     assert shows_nodes(looked_s_ago) is shown
 
 
@@ -345,7 +345,7 @@ def test_decide__a_registration_under_way__waits(changed: dict[str, Any]) -> Non
     assert decide(situation(chain(OFFER), fate=TransactionStatus(open=True), **changed)).action is Action.WAIT
 
 
-def test_decide__mined_in_a_block_that_the_node_does_not_have__waits_and_forgets_nothing() -> None:
+def test_decide__mined_in_a_block_that_the_node_lacks__waits_and_forgets_nothing() -> None:
     late = TransactionStatus(mined_block=11)
     found = told(situation(chain(), memory=RegistrationRecord(sent=OFFER.digest), fate=late))
     assert found.memory.rejected == ()
@@ -381,7 +381,7 @@ def test_removed_after_approval__is_told_apart_and_not_registered_again() -> Non
     assert decide(removed).turned_down
 
 
-def test_registered_by_somebody_else_and_removed__is_not_registered_again() -> None:
+def test_decide__registered_by_another_program_and_removed__does_not_register_again() -> None:
     before = told(situation(chain(OFFER)))
     assert decide(told(replace(before, on_offer=chain()))).action is Action.REGISTER, "labels were lost with it"
     measured = MeasuredState(enabled=False, labels=MEASURED)
@@ -418,7 +418,7 @@ def test_rejected__approved_after_all__is_forgiven() -> None:
     assert decide(again).action is Action.NOTHING
 
 
-def test_reverted_again_and_again__is_given_up_until_somebody_asks() -> None:
+def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
     found = replace(sent_and(chain()), fate=TransactionStatus(), memory=RegistrationRecord())
     for _ in range(MOST_TRIES):
         decision = decide(found)

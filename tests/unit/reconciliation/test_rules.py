@@ -115,7 +115,7 @@ def test_compare__all_as_it_should_be__nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-def test_compare__slurm_has_a_limit_from_before_a_top_up__it_is_given_the_last_one_again(state: State) -> None:
+def test_compare__slurm_has_a_limit_from_before_a_top_up__restores_the_last_limit(state: State) -> None:
     job, seen = (
         known(state=state, earlier_limits_min=frozenset({60, 90})),
         "PENDING" if state is State.QUEUED else state,
@@ -158,7 +158,7 @@ def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight()
         assert only(again).events == (ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),)
 
 
-def test_given_back__whatever_slurm_does_with_it__is_not_ours_and_slurm_is_stopped() -> None:
+def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
     view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
     (event,) = only(replace(view, suspects=dict.fromkeys(doubts(view, find_discrepancies(view)), GRACE_S))).events
     job, _ = advance(None, CLAIM)
@@ -190,7 +190,7 @@ def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> No
     assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
 
 
-def test_compare__restored_from_a_backup__what_ran_is_adopted_and_not_submitted_again() -> None:
+def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_again() -> None:
     job = known(state=State.READY, slurm_id=None)
     view = seeing(job, chain={name(1): standing(ChainStatus.RUNNING)})
     assert unlisted(view) == {name(1): CUSTOMER}
@@ -233,7 +233,7 @@ def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked(
     assert find_discrepancies(seeing(known(parked=POLLED), rows=[row(1)])) == []
 
 
-def test_compare__slurm_does_not_know_it__panicked_at_the_second_sight_and_not_before() -> None:
+def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() -> None:
     first = gone(known())
     assert (only(first).kind, only(first).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
     assert doubts(first, find_discrepancies(first)) == {f"missing {name(1)}": 0.0}
@@ -258,7 +258,7 @@ def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     assert (only(runs).kind, only(runs).events) == (DiscrepancyKind.CONTRADICTED, ())
 
 
-def test_compare__who_would_tell_of_its_end_is_away__held_and_lost_only_when_they_had_the_time() -> None:
+def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deliver() -> None:
     ran, waits = known(), known(**WAITS)
     for job, trace in ((ran, Trace.SOME), (waits, Trace.SOME), (waits, Trace.NONE)):
         away = gone(job, age_s=GRACE_S, traces={name(1): trace}, continuous_uptime_s=None)
@@ -287,7 +287,7 @@ def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
 
 
-def test_compare__nobody_saw_the_job_and_its_id_was_given_again__the_row_is_not_its_own() -> None:
+def test_compare__unseen_job_whose_id_was_reused__is_missing() -> None:
     first = known(state=State.QUEUED, open=POLLED)
     assert [job.job_id for job in missing(seeing(first, rows=[row(name=name(2))]))] == [name(1)]
 
@@ -307,7 +307,7 @@ def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None
     assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.LOST_END]
 
 
-def test_compare__many_renamed_and_recognised__the_one_that_is_lost_is_not_held_for_them() -> None:
+def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> None:
     jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
     asked = {name(number): listed.seen for number, listed in enumerate(rows, start=1)}
     view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), asked={**asked, name(8): None})
@@ -336,7 +336,7 @@ def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
     assert held_now(back, find_discrepancies(back), before) == {}
 
 
-def test_compare__slurm_forgot_what_it_had_just_taken__submitted_again_only_when_nothing_was_seen() -> None:
+def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() -> None:
     waits, sure = known(**WAITS), GRACE_S * 2
     view = gone(waits, age_s=sure, slurm={})  # also when it has lost all
     assert [job.job_id for job in pending_and_missing(view)] == [name(1)]
@@ -393,7 +393,7 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     assert not replace(lost, jobs=many, slurm=rows).slurm_lost_state  # less than a tenth
 
 
-def test_lost_its_memory__nothing_is_listed_but_ids_go_on__a_few_have_ended_and_were_forgotten_in_time() -> None:
+def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs() -> None:
     last = forgetful(2, saved=2, slurm={})
     assert last.slurm_lost_state
     assert replace(last, first_id=2).slurm_lost_state  # the second job had that id
@@ -520,7 +520,7 @@ def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone
     assert find_discrepancies(replace(view, chain=None)) == []
 
 
-def test_unexplained__batch_jobs_of_the_customer_that_ran_and_are_nobodys() -> None:
+def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job() -> None:
     rows = [
         row(7, number=7),
         row(8, number=8, user=STRANGER),
@@ -603,7 +603,7 @@ VIEWS = st.builds(
 
 
 @given(VIEWS)
-def test_compare__whatever_is_seen__cancels_only_jobs_with_our_mark_and_none_that_a_hot_job_is_known_by(
+def test_compare__any_snapshot__cancels_only_jobs_with_our_tag_and_no_live_job(
     view: Snapshot,
 ) -> None:
     assert view.slurm is not None

@@ -273,7 +273,7 @@ def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: 
     assert [one.stderr for one in heard] == ["of 0\n", "of 1\n", "of 2\n"]
 
 
-def test_answers__more_than_is_kept__nobody_knows() -> None:
+def test_answers__longer_than_is_kept__are_unknown() -> None:
     answers = Answers(MARK, 1, lambda *_: None, time.monotonic)
     answers.stdout(f"{MARK}\n".encode())
     with pytest.raises(AnswerTooLongError):
@@ -294,7 +294,7 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
     assert not verdicts(guarded_run(["echo", f"{MARK} late"])).came_late
 
 
-def test_guarded__command_that_does_not_end__is_ended_in_time_and_the_rest_is_too_late(tmp_path: Path) -> None:
+def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(tmp_path: Path) -> None:
     begun = time.monotonic()
     found = run_in(tmp_path, framed(MARK, [Order(["sleep", "60"], b""), *jobs(2)]), 3, seconds=3)
     assert time.monotonic() - begun < 20
@@ -304,7 +304,7 @@ def test_guarded__command_that_does_not_end__is_ended_in_time_and_the_rest_is_to
     assert ran(tmp_path) == {}
 
 
-def test_guarded__command_that_ignores_being_ended__is_killed_before_its_deadline_and_a_little(tmp_path: Path) -> None:
+def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) -> None:
     stubborn = Order(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], b"")
     begun = time.monotonic()
     found = run_in(tmp_path, framed(MARK, [stubborn, *jobs(1)]), 2, seconds=3)
@@ -400,7 +400,7 @@ def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_hear
         MARK,
     ],
 )
-def test_answers__end_not_seen__nobody_knows(stdout: str) -> None:
+def test_answers__end_not_seen__are_unknown(stdout: str) -> None:
     with pytest.raises(OutcomeUnknownError):
         only(CommandAnswer(0, stdout, f"{MARK}\n{MARK}\n"))
 

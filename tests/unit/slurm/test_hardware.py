@@ -380,7 +380,7 @@ def test_read_specs__free_text__is_not_read() -> None:
         assert (node.name, node.cpus, node.gpus, node.state) == ("node1", 4, 0, "IDLE")
 
 
-def test_read_specs__node_without_partition__is_none_of_ours_whatever_its_reason_says() -> None:
+def test_read_specs__node_without_partition_but_a_reason_that_names_it__is_left_out() -> None:
     nowhere = "NodeName=node2 CPUTot=8 State=IDLE CfgTRES=cpu=4,mem=1000M Reason=taken out of Partitions=main\n"
     specs = read_specs(answer(node_line(), nowhere, members="main|node1\n"), MARK, "main")
     assert [node.name for node in specs.nodes] == ["node1"]

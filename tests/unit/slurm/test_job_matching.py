@@ -51,12 +51,12 @@ def recognised(
     return match_jobs([wanted], records, ask)[wanted.job_id]
 
 
-def test_known_time__same__is_ours_whatever_it_is_called_and_whoever_slurm_says_that_the_user_is() -> None:
+def test_recognised__known_submit_time__is_ours_with_any_name_and_user() -> None:
     for seen in (SEEN, replace(SEEN, user=""), replace(SEEN, user="renamed")):
         assert recognised(KNOWN, listed(seen, "renamed")) == MatchResult(seen)
 
 
-def test_known_time__another__is_a_later_job_of_the_same_id_even_of_the_same_user_and_name() -> None:
+def test_recognised__another_submit_time__is_a_later_job_despite_same_user_and_name() -> None:
     assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
 
 
@@ -72,7 +72,7 @@ def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -
 
 
 @pytest.mark.parametrize("off_s", [-86_400, -1, 0, 3, 86_400])
-def test_first_look__user_and_name_fit__is_ours_whatever_the_clocks_say(off_s: int) -> None:
+def test_first_look__user_and_name_fit__is_ours_at_any_clock_time(off_s: int) -> None:
     seen = replace(SEEN, submit_s=AT_S + off_s)
     assert recognised(JOB, listed(seen)) == MatchResult(seen)
 
@@ -95,11 +95,11 @@ def test_first_look__of_another_name__its_script_decides(name: str) -> None:
     assert recognised(JOB, listed(name=name), scripts={}) == MatchResult(unclear=UNREAD)
 
 
-def test_first_look__of_a_job_without_a_script__is_not_ours_whatever_it_is_called() -> None:
+def test_first_look__job_without_a_script__is_not_ours_with_any_name() -> None:
     assert recognised(JOB, listed(batch=False)) == UNKNOWN
 
 
-def test_first_look__id_is_a_later_jobs__its_script_decides_whatever_it_is_called() -> None:
+def test_first_look__id_is_a_later_jobs__its_script_decides_and_not_its_name() -> None:
     lost = replace(JOB, id_is_anothers=True)
     assert recognised(lost, listed(), scripts={SlurmId(7): OTHER}) == UNKNOWN
     assert recognised(lost, listed(), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)

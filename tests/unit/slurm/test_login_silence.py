@@ -35,7 +35,7 @@ def test_carried_out__the_next_silence_is_short_again() -> None:
     assert hung_for(silence, 1000.0) == FIRST_S
 
 
-def test_slow__stays_slow_for_a_while__whatever_is_quick_in_between() -> None:
+def test_slow__quick_commands_in_between__stays_slow_for_a_while() -> None:
     silence = LoginSilence()
     silence.took(SLOW_S - 0.1, 10.0)
     assert not silence.is_slow(10.0)

@@ -141,20 +141,20 @@ def test_accounted_jobs__cancelled__names_no_user() -> None:
     assert told[SlurmId(6)].outcome().status is ChainStatus.CANCELLED
 
 
-def test_outcome__ended_by_slurm__has_no_exit_status_whatever_squeue_shows() -> None:
+def test_outcome__ended_by_slurm__has_no_exit_status_even_if_squeue_shows_one() -> None:
     shown = seen_jobs(recorded("squeue-jobs"))
     assert {shown[SlurmId(number)].exit_status for number in (1, 6, 7)} == {15, 9}
     assert {shown[SlurmId(number)].outcome().exit_status for number in (1, 6, 7)} == {0}
 
 
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
-def test_outcome__not_the_scripts_own_end__is_failed_with_slurms_word_and_the_minutes_that_ran(state: str) -> None:
+def test_outcome__ended_by_slurm__is_failed_with_slurms_state_and_the_minutes_used(state: str) -> None:
     outcome = seen_jobs(CommandAnswer(0, listed_as(state, "2:59"), ""))[SlurmId(7)].outcome()
     assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
     assert outcome.exit_status == (253 if state == "OUT_OF_MEMORY" else 0)
 
 
-def test_seen_jobs__time_that_cannot_be_read__leaves_one_job_unclear_and_not_the_others() -> None:
+def test_seen_jobs__unreadable_time__leaves_only_that_job_unclear() -> None:
     lines = listed_as("COMPLETED", "INVALID") + listed_as("COMPLETED", "0:05").replace("7", "8", 1)
     jobs = seen_jobs(CommandAnswer(0, lines, ""))
     assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
@@ -197,7 +197,7 @@ def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None
     assert suspended.elapsed_s < suspended.ended_s - suspended.submit_s
 
 
-def test_unnamed_user__recorded__is_nobodys() -> None:
+def test_unnamed_user__recorded_line__has_no_user() -> None:
     assert {job.user for job in seen_jobs(recorded("squeue-jobs-unnamed")).values()} == {""}
     assert {job.user for job in accounted("sacct-jobs-unnamed")} == {""}
 
@@ -314,7 +314,7 @@ ENDS_OF_SBATCH = [
 
 
 @pytest.mark.parametrize(("status", "stderr", "error"), ENDS_OF_SBATCH)
-def test_submitted_id__every_end_of_sbatch__says_whether_to_look_to_wait_or_to_give_up(
+def test_submitted_id__each_failure_of_sbatch__raises_its_error(
     status: int, stderr: str, error: type[SupervisorError]
 ) -> None:
     with pytest.raises(SupervisorError) as raised:

@@ -56,7 +56,7 @@ def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> Non
         histories(answer, "USERMARK")
 
 
-def test_accounted_jobs__whatever_was_written_into_a_line__is_one_record() -> None:
+def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
     hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(MARK)}"
     (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, hostile)), ""), MARK)
     assert record.submit_line == hostile

@@ -59,7 +59,7 @@ def sought(job_id: JobId = OURS, **owners: JobId) -> ScriptSearch:
     return ScriptSearch(job_id, user, 100.0, {SlurmId(int(number[1:])): {owner} for number, owner in owners.items()})
 
 
-def test_suspects__what_calls_itself_so_and_what_came_since__but_no_other_job_of_ours() -> None:
+def test_suspects__jobs_with_the_name_or_submitted_later__but_no_other_of_ours() -> None:
     rows, late = listing().values(), listing()[SlurmId(9)].submit_s + 100.0
     assert {job.slurm_id for job in sought().suspects(rows, late)} == {3, 9, 10}
     assert {job.slurm_id for job in sought(_3=OURS, _9=OTHER).suspects(rows, late)} == {3, 10}
@@ -77,7 +77,7 @@ def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none
     assert recognised(OTHER, jobs * MOST_SCRIPTS, {}, set()) is None
 
 
-def test_written_at__each_file_its_own_time__whatever_start_up_files_print() -> None:
+def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> None:
     answer = CommandAnswer(
         0, "welcome\nwritten 17 0xa.log.old\nnot written 19 0xa.log\nwritten 1700000000 0xa.log\n", ""
     )

@@ -71,7 +71,7 @@ def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() ->
     assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
 
 
-def test_listed_jobs__nobody_has_a_job__is_empty() -> None:
+def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
     assert listed_jobs(CommandAnswer(0, "", ""), MARK) == {}
 
 
@@ -113,7 +113,7 @@ OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0"
 
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
-def test_listed_jobs__whatever_owners_write__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
+def test_listed_jobs__any_text_of_an_owner__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
     hostile = (*RECORD[:10], name, comment, path, *RECORD[13:])
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(CommandAnswer(0, printed(hostile, other), ""), MARK)

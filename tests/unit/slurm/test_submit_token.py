@@ -94,7 +94,7 @@ def test_script__takes_the_supervisors_job_and_the_token_out_of_its_comment(scri
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 60, 61, 62, 63, 64, 65, 100, 127, 128, 129, 500])
-def test_script__computes_the_same_code_whatever_its_length(script: Script, length: int) -> None:
+def test_script__any_length__computes_the_same_code(script: Script, length: int) -> None:
     assert script.run(submit(replace(SUBMISSION, comment="c" * length)))[0].startswith("taken")
 
 
@@ -183,7 +183,7 @@ def test_script__takes_both_keys_while_they_are_changed(script: Script, keys: st
 
 
 @pytest.mark.parametrize("keys", ["", "secret\n", f"{KEY}\n{KEY}\n{KEY}\n"])
-def test_script__without_a_key_refuses_customers_and_nobody_else(script: Script, keys: str) -> None:
+def test_script__without_a_key__refuses_only_customers(script: Script, keys: str) -> None:
     script.key.write_text(keys)
     assert script.run(submit(), submit(changed="{user_name = 'alice'}"))[0] == "no key"
 

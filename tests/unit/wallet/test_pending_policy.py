@@ -79,7 +79,7 @@ def test_replacement__pays_at_least_todays_price_and_never_above_the_cap(
 
 
 @given(markets, markets, st.integers(1, 10**13))
-def test_replacement__of_what_waits_in_a_pool__pays_a_tenth_more_of_both_as_far_as_the_cap_allows(
+def test_replacement__waits_in_a_pool__raises_fee_and_tip_by_a_tenth_up_to_the_cap(
     then: Market, now: Market, cap_wei: int
 ) -> None:
     old = fees(then, cap_wei)
@@ -104,7 +104,7 @@ def test_replacement__at_the_cap__is_none_and_below_it_the_cap() -> None:
 TIPLESS = Market(10 * GWEI, 0, 0)
 
 
-def test_replacement__of_what_was_called_underpriced__has_a_tip_at_once_and_costs_little_more() -> None:
+def test_replacement__was_underpriced__has_a_tip_at_once_and_costs_little_more() -> None:
     old = fees(TIPLESS, CAP)
     assert replacement(old, TIPLESS, CAP, underpriced=True) == Fees(21 * GWEI, GWEI, legacy=False)
     assert replacement(Fees(CAP, 95, legacy=False), TIPLESS, CAP, underpriced=True) == Fees(CAP, GWEI, legacy=False)
@@ -259,7 +259,7 @@ def test_cured__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
     assert decide(taken, 7, CALM, RULES, SMALL_WEI) == PendingDecision(PendingAction.WAIT, USUAL)
 
 
-def test_cured__bytes_that_cannot_be_paid__are_signed_again_for_todays_price_if_that_can() -> None:
+def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_payable() -> None:
     assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(PendingAction.REPLACE, USUAL)
     assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(PendingAction.PAUSE, DEAR)
     assert decide(UNPAID, 7, CALM, RULES, 10**16).remedy is PendingAction.PAUSE
@@ -267,7 +267,7 @@ def test_cured__bytes_that_cannot_be_paid__are_signed_again_for_todays_price_if_
     assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is PendingAction.SEND
 
 
-def test_cured__more_than_a_node_lets_anybody_send__is_signed_cheaper_as_soon_as_it_may_be_and_never_dearer() -> None:
+def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() -> None:
     refused = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.FEE_CAP, blocks=99, signed_age_s=99.0)
     assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(PendingAction.REPLACE, USUAL)
     assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(PendingAction.SEND, DEAR)
@@ -275,7 +275,7 @@ def test_cured__more_than_a_node_lets_anybody_send__is_signed_cheaper_as_soon_as
     assert decide(replace(refused, mine=False), 7, CALM, RULES, 10**18) == PendingDecision(PendingAction.SEND, DEAR)
 
 
-def test_cured__underpriced_again_and_again__reaches_the_tip_that_the_node_wants_long_before_the_cap() -> None:
+def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_cap() -> None:
     entry, least_tip_wei, steps = (
         replace(NOT_TAKEN, fees=fees(TIPLESS, CAP), refusal=Error.UNDERPRICED),
         30 * GWEI,
@@ -289,7 +289,7 @@ def test_cured__underpriced_again_and_again__reaches_the_tip_that_the_node_wants
     assert entry.fees.max_fee_wei < 60 * GWEI
 
 
-def test_cures__each_has_what_those_before_it_leave_at_the_prices_that_they_have_then() -> None:
+def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> None:
     three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
     two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
     wanted = [PendingAction.REPLACE, PendingAction.REPLACE, PendingAction.PAUSE]

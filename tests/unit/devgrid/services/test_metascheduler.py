@@ -134,11 +134,11 @@ def test_choose__several_fit__takes_the_cheapest() -> None:
     assert choose(job, [dear, replace(PROVIDER, banned=True)], frozenset()) == "0xbb"
 
 
-def test_choose__who_refused_it__does_not_get_it_again() -> None:
+def test_choose__provider_refused_it__does_not_get_it_again() -> None:
     dear = replace(PROVIDER, address="0xbb", prices=ChainPrices(2, 2, 2))
     assert choose(JOB, [PROVIDER], frozenset({"0xaa"})) is None
     assert choose(replace(JOB, max_cost_wei=10 * ENOUGH), [PROVIDER, dear], frozenset({"0xaa"})) == "0xbb"
 
 
-def test_choose__nobody_there__is_nobody() -> None:
+def test_choose__no_provider__is_none() -> None:
     assert choose(JOB, [], frozenset()) is None
