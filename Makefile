@@ -8,7 +8,7 @@ WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
-.PHONY: help hooks setup packages protos contracts plugins check complexity test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo images-test lock lock-test wheel clean
+.PHONY: help hooks setup packages protos contracts plugins check complexity test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo debian-test images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ chaos: setup ## kill processes where the world changes, then what takes long (RU
 
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (ONLY=words)
 	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
+
+debian-test: ## setup, demo and SLURM's tests in a Debian 13 root, which is made in build/ (TESTS=files, WORKERS=2)
+	@devgrid/in-debian.sh $(TESTS)
 
 golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists
 	@$(BIN)/python -m tests.support.benchmark_cases

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs, demonstrates and tests the project in a Debian of another release than this machine's: in-debian.sh [pytest's words]
+#
+# Root makes the release in $DEBIAN_ROOT (build/debian-$DEBIAN_RELEASE) from this machine's own mirror, once. What is committed
+# is cloned into it. `make setup` has this machine's network there; `make demo` and the tests have one of their own.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+release=${DEBIAN_RELEASE:-trixie}
+root=${DEBIAN_ROOT:-$here/build/debian-$release}
+tests=("$@")
+[ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/e2e/test_journey.py tests/e2e/test_ends.py)
+[ "$(id -u)" = 0 ] || { echo "in-debian: only root can make and enter another Debian" >&2; exit 1; }
+
+make_root() {
+    "$here/devgrid/install-packages.sh" /dev/null mmdebstrap iproute2
+    local mirror
+    # shellcheck disable=SC2016  # apt's own words
+    mirror=$(apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' | sed -n '/^Debian|Debian|/{s///p;q}')
+    [ -n "$mirror" ] || { echo "in-debian: apt knows no mirror of Debian: run apt-get update" >&2; exit 1; }
+    echo "in-debian: $release into $root"
+    mkdir -p "$(dirname "$root")"
+    rm -rf "$root.new"
+    mmdebstrap --quiet --variant=minbase --include=ca-certificates,git,make,nodejs,npm,python3,python3-venv \
+        "$release" "$root.new" "$mirror"
+    mv "$root.new" "$root"
+}
+
+# What pip and npm are told here, and how names are resolved.
+copy_configuration() {
+    local file
+    for file in /etc/pip.conf /etc/npmrc /root/.npmrc /root/.config/pip/pip.conf /etc/resolv.conf /etc/hosts \
+        /etc/ssl/certs/ca-certificates.crt; do
+        [ -e "$file" ] || continue
+        mkdir -p "$root$(dirname "$file")"
+        cp -L --remove-destination "$file" "$root$file"
+    done
+}
+
+clone() {
+    rm -rf "$root/root/supervisor/.git"
+    mkdir -p "$root/root/supervisor"
+    git clone --quiet --no-checkout --no-hardlinks "$here" "$root/root/clone"
+    mv "$root/root/clone/.git" "$root/root/supervisor/.git"
+    rmdir "$root/root/clone"
+    git -C "$root/root/supervisor" reset --quiet --hard "$(git -C "$here" rev-parse HEAD)"
+}
+
+# shellcheck disable=SC2016  # the words of the shell inside
+mounts='mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t sysfs sysfs "$0/sys" &&'
+# The name service of C answers nothing for a host with a loopback address only, so it has one more (RFC 5737).
+alone='ip link set lo up && ip addr add 192.0.2.1/32 dev lo &&'
+# shellcheck disable=SC2016
+enter='exec chroot "$0" /bin/sh -c "cd /root/supervisor && exec \"\$@\"" sh "$@"'
+inside=''
+trap '[ -z "$inside" ] || kill -KILL "$inside" 2>/dev/null || true' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# run NETWORK COMMAND...: NETWORK is `shared` or `own`. unshare ignores SIGTERM while it waits: it is killed at our end, and the
+# kernel ends all that runs in its namespace of process ids.
+run() {
+    local flags=(--mount --pid --fork --kill-child --ipc) first=$mounts status=0
+    if [ "$1" = own ]; then
+        flags+=(--net)
+        first+=$alone
+    fi
+    shift
+    env HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PIP_FIND_LINKS='' \
+        unshare "${flags[@]}" /bin/bash -c "$first $enter" "$root" "$@" </dev/null &
+    inside=$!
+    wait "$inside" || status=$?
+    inside=''
+    return "$status"
+}
+
+[ -d "$root" ] || make_root
+copy_configuration
+clone
+run shared make setup
+run own make demo
+run own .venv/bin/pytest "${tests[@]}" -n "${WORKERS:-2}" --dist loadfile
