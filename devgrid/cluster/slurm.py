@@ -172,7 +172,7 @@ class Slurm:
         (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))
         (folder / "gres.conf").write_text(gres_conf(self.layout))
-        (folder / "cgroup.conf").write_text(cgroup_conf(self.layout, slurm_version()))
+        (folder / "cgroup.conf").write_text(cgroup_conf(self.layout, _numbers(slurm_version())))
 
     def _start_munge(self) -> None:
         munge = self.layout.munge_socket.parent
@@ -236,10 +236,14 @@ class Slurm:
             raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")
 
 
-def slurm_version() -> tuple[int, ...]:
-    """Return the version of the SLURM that is installed, such as (22, 5, 8)."""
+def slurm_version() -> str:
+    """Return the version of the SLURM that is installed, such as 22.05.8."""
     shown = subprocess.run(["/usr/sbin/slurmctld", "-V"], check=True, capture_output=True, text=True).stdout
-    return tuple(int(part) for part in re.findall(r"\d+", shown))
+    return shown.split()[-1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def _own_tmpdir(folder: Path) -> str:
