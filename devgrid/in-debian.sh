@@ -45,12 +45,14 @@ clone() {
     git -C "$root/root/supervisor" reset --quiet --hard "$(git -C "$here" rev-parse HEAD)"
 }
 
-# shellcheck disable=SC2016  # the words of the shell inside
-mounts='mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t sysfs sysfs "$0/sys" &&'
+# The words of the shell inside. Its root is exchanged: a program in a chroot cannot make a namespace of users.
+# shellcheck disable=SC2016
+mounts='mount --make-rprivate / && mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
+    mount -t sysfs sysfs "$0/sys" &&'
 # The name service of C answers nothing for a host with a loopback address only, so it has one more (RFC 5737).
 alone='ip link set lo up && ip addr add 192.0.2.1/32 dev lo &&'
 # shellcheck disable=SC2016
-enter='exec chroot "$0" /bin/sh -c "cd /root/supervisor && exec \"\$@\"" sh "$@"'
+enter='cd "$0" && pivot_root . . && umount --lazy . && cd /root/supervisor && exec "$@"'
 inside=''
 trap '[ -z "$inside" ] || kill -KILL "$inside" 2>/dev/null || true' EXIT
 trap 'exit 143' TERM

@@ -12,6 +12,18 @@ from cryptography.x509.oid import NameOID
 
 HOST_OF_CONTAINERS = "host.containers.internal"  # this machine, as podman's containers know it
 VALID = datetime.timedelta(days=30)
+# Python 3.13 takes no authority that does not say what its key is for, nor a certificate that names no authority's key.
+_SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +46,15 @@ def make_certificates(folder: Path) -> Certificates:
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _builder("devgrid", "devgrid", ca_key.public_key())
     authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    authority = authority.add_extension(_SIGNS, critical=True)
+    own = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
+    authority = authority.add_extension(own, critical=False)
     server = _builder("localhost", "devgrid", key.public_key())
     hosts = [x509.DNSName("localhost"), x509.DNSName(HOST_OF_CONTAINERS)]
     names = [*hosts, x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = server.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+    server = server.add_extension(signed_by, critical=False)
     files.ca.write_bytes(_pem(authority.sign(ca_key, hashes.SHA256())))
     files.cert.write_bytes(_pem(server.sign(ca_key, hashes.SHA256())))
     files.key.touch(mode=0o600)
