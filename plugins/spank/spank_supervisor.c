@@ -27,6 +27,7 @@ static bool write_start(void *context, char *why)
     const struct starting *starting = context;
     struct spool_event event;
     job_info_msg_t *answer = NULL;
+    slurm_init(NULL); /* without it, SLURM 24.11 answers nothing; 22.05 ignores it */
     if (slurm_load_job(&answer, starting->slurm_id, SHOW_ALL) != SLURM_SUCCESS || answer->record_count < 1) {
         snprintf(why, SPOOL_WHY, "slurmctld does not tell the job's name: %s", slurm_strerror(errno));
         return false;
