@@ -49,6 +49,7 @@ UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --g
 lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 3.11.0 to 3.13 (UPGRADE=1: with newer versions)
 	@$(UV_COMPILE) --output-file requirements.txt
 	@$(UV_COMPILE) --extra dev --constraints requirements.txt --output-file requirements-dev.txt
+	@$(UV_COMPILE) --extra otel --constraints requirements-dev.txt --output-file requirements-otel.txt
 	@cd docker && ../$(subst pyproject.toml,,$(UV_COMPILE)) --constraints ../requirements-dev.txt requirements-build.in \
 		--output-file requirements-build.txt
 

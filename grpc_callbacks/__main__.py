@@ -20,6 +20,7 @@ from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
 from supervisor_tasks.monitoring.progress import LOOP
+from supervisor_tasks.monitoring.traces import tracer_of
 
 log = structlog.get_logger()
 
@@ -45,8 +46,9 @@ async def _serve(settings: Settings) -> None:
         database, broker = database_url(settings), broker_url(settings)
         sockets = SocketFolder(settings.state_dir)
     _warn_of_readers(settings)
+    tracer = tracer_of(settings, "callbacks")
     inbox, bell = (
-        CallbackWriter(database, settings.cluster_name),
+        CallbackWriter(database, settings.cluster_name, tracer=tracer),
         PollNotifier(broker, settings.cluster_name, tls=broker_tls(settings)),
     )
     services = Services(inbox, bell, callers, settings.slurm_ssh_public_key or "")
@@ -71,6 +73,7 @@ async def _serve(settings: Settings) -> None:
         probes.stop()
     bell.close()
     inbox.close()
+    tracer.close()
 
 
 def _callers(settings: Settings) -> Callers:

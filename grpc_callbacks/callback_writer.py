@@ -23,6 +23,7 @@ from grpc_callbacks.room import MOST, CallbackOrigin, Known, Scope, scope_of
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
+from supervisor_tasks.jobs.trace import NoTraces, Tracer
 from supervisor_tasks.ledger.heartbeats import REPORTER, record_heartbeats
 from supervisor_tasks.ledger.tables import Callback
 from supervisor_tasks.ledger.tick_names import CALLBACKS as THIS_PROCESS
@@ -100,7 +101,7 @@ NEEDLESS = text(
 
 Row = dict[str, Any]
 Answer = asyncio.Future[None]
-Entry = tuple[Row | None, Answer]  # without a row: only a check whether the database answers
+Entry = tuple[Row | None, Answer, float]  # and when it came; without a row: only a check whether the database answers
 
 
 class CallbackWriterClosedError(TransientError):
@@ -125,8 +126,15 @@ REFUSED: dict[CallbackOrigin, type[SupervisorError]] = {
 class CallbackWriter:
     """Stores the callbacks of one cluster. Threads may share it."""
 
-    def __init__(self, database_url: str, cluster: str, most: Mapping[CallbackOrigin, int] = MOST) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        cluster: str,
+        most: Mapping[CallbackOrigin, int] = MOST,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._tracer = tracer or NoTraces()
         self._most = most
         self._engine: Engine = create_engine(database_url, pool_size=1, max_overflow=0, connect_args=CONNECT)
         self._insert = _insert()
@@ -184,7 +192,7 @@ class CallbackWriter:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         expiry = loop.call_later(TIMEOUT_S, _expire, done)
-        self._waiting.put((row, done))
+        self._waiting.put((row, done, time.time()))
         try:
             await done
         finally:
@@ -193,19 +201,27 @@ class CallbackWriter:
     def _write_on(self) -> None:
         while (first := self._waiting.get()) is not None:
             batch = [first, *self._also_waiting()]
-            wanted = [(row, done) for row, done in batch if not done.done()]
+            wanted = [entry for entry in batch if not entry[1].done()]
             self._busy_since_s = time.monotonic()
             refused = dict[int, CallbackOrigin]()
-            failure = self._try_to_commit([row for row, _ in wanted if row is not None], refused)
+            known = set[int]()
+            failure = self._try_to_commit([row for row, *_ in wanted if row is not None], refused, known)
             answers: list[tuple[Answer, Exception | None]]
             if failure is None:
-                answers = [(done, self._refusal(refused.get(id(row)))) for row, done in wanted]
+                answers = [(done, self._refusal(refused.get(id(row)))) for row, done, _ in wanted]
             else:
-                answers = [(done, failure) for _, done in wanted]
+                answers = [(done, failure) for _, done, _ in wanted]
             _tell(answers)
             if failure is None:
+                self._trace([(row, came_s) for row, _, came_s in wanted if row is not None and id(row) in known])
                 self._leave_signs()
             self._busy_since_s = None
+
+    def _trace(self, stored: Sequence[tuple[Row, float]]) -> None:
+        """Tell of callbacks about the ledger's own jobs. A stranger can make up any other job."""
+        for row, came_s in stored:
+            about = {name: row[name] for name in ("slurm_id", "status", "duration_s", "exit_code")}
+            self._tracer.span(row["job_id"], "callback", came_s, time.time(), proof=str(row["proof"]), **about)
 
     def _refusal(self, kind: CallbackOrigin | None) -> SupervisorError | None:
         return None if kind is None else REFUSED[kind](f"more than {self._most[kind]} callbacks about {kind}")
@@ -223,10 +239,10 @@ class CallbackWriter:
             entries.append(entry)
         return entries
 
-    def _try_to_commit(self, rows: list[Row], refused: dict[int, CallbackOrigin]) -> Exception | None:
+    def _try_to_commit(self, rows: list[Row], refused: dict[int, CallbackOrigin], known: set[int]) -> Exception | None:
         """As _commit, and return unexpected errors too: if the thread ended, no caller would get an answer."""
         try:
-            return self._commit(rows, refused)
+            return self._commit(rows, refused, known)
         except Exception as error:
             log.exception("callback_write_failed", callbacks=len(rows))
             closed = CallbackWriterClosedError(f"the callbacks could not be stored: {type(error).__name__}")
@@ -246,8 +262,9 @@ class CallbackWriter:
         except Exception:
             log.exception("heartbeat_write_failed")  # without heartbeats an alarm calls the operator
 
-    def _commit(self, rows: list[Row], refused: dict[int, CallbackOrigin]) -> SQLAlchemyError | None:
-        """Store the rows; returns the error, or None. `refused` gets the rows without room, by their id().
+    def _commit(self, rows: list[Row], refused: dict[int, CallbackOrigin], known: set[int]) -> SQLAlchemyError | None:
+        """Store the rows; returns the error, or None. `refused` gets the rows without room, by their id(), and `known`
+        those about jobs of the ledger that were stored.
 
         Tries twice when the connection is broken: one from before a restart of the database fails once.
         """
@@ -255,7 +272,7 @@ class CallbackWriter:
             try:
                 with _point_of(rows), self._engine.begin() as connection:
                     refused.clear()
-                    refused.update(self._execute(connection, rows))
+                    refused.update(self._execute(connection, rows, known))
             except SQLAlchemyError as error:
                 if attempt == 1 and getattr(error, "connection_invalidated", False):
                     continue
@@ -263,7 +280,7 @@ class CallbackWriter:
             return None
         raise AssertionError("the second attempt returns")
 
-    def _execute(self, connection: Connection, rows: list[Row]) -> dict[int, CallbackOrigin]:
+    def _execute(self, connection: Connection, rows: list[Row], known: set[int]) -> dict[int, CallbackOrigin]:
         """Store the rows that have room; returns the kind of each other row, by its id().
 
         A row without room that is needless (NEEDLESS) is not returned: it counts as acknowledged.
@@ -276,7 +293,9 @@ class CallbackWriter:
         for row, scope in zip(rows, scopes, strict=True):
             if left[scope] > 0:
                 left[scope] -= 1
-                fitting.append(row | {"unknown_job": scope[0] is CallbackOrigin.STRANGE})
+                is_strange = scope[0] is CallbackOrigin.STRANGE
+                fitting.append(row | {"unknown_job": is_strange})
+                known |= set() if is_strange else {id(row)}
             else:
                 others.append((row, scope[0]))
         if fitting:

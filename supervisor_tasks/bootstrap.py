@@ -30,10 +30,12 @@ from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.monitoring.traces import tracer_of
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.provider.offer import price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
@@ -57,7 +59,9 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     """Build a worker for the queues that it serves, with only the parts that they need."""
     logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
     wake_ups = TaskDispatcher(app)
-    ledger = Ledger(open_engine(settings), settings.cluster_name, wake_ups.effects)
+    engine = open_engine(settings)
+    tracer = tracer_of(settings, "worker", Journal(engine, settings.cluster_name).history)
+    ledger = Ledger(engine, settings.cluster_name, wake_ups.effects, tracer.ended)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
     slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
@@ -67,7 +71,9 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
     notifier, days = notifier_of(settings), settings.retention_days
-    site = WorkerContext(ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days)
+    site = WorkerContext(
+        ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days, tracer
+    )
     new_blocks = None if chain is None else NewBlocks(site, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
     hold_wallet = None if chain is None else partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}

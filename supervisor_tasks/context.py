@@ -13,6 +13,7 @@ from supervisor_tasks.chain.heads import Heads
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.jobs.trace import NoTraces, Tracer
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.channels import Notifier
@@ -124,6 +125,7 @@ class WorkerContext:
     offer_side: OfferConfig | None = None
     notifier: Notifier = field(default_factory=Notifier)
     retention_days: int = 400
+    tracer: Tracer = field(default_factory=NoTraces)
 
     @property
     def chain(self) -> ChainServices:

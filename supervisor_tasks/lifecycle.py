@@ -119,5 +119,6 @@ class Worker:
             batch.close()
         if self.context.slurm_side is not None:
             self.context.slurm_side.cluster.ssh.close()
+        self.context.tracer.close()  # it reads the ledger
         self.context.ledger.holder.close()
         self.context.ledger.engine.dispose()

@@ -426,6 +426,8 @@ class Settings(BaseSettings):
     """The folder of the embedded servers and of the gRPC process's Unix sockets."""
     log_level: Annotated[str, pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
     """The level of the logs."""
+    otel_exporter_otlp_endpoint: Annotated[str, url_with("http", "https")] | None = None
+    """Where a trace of each job is sent, by OTLP over HTTP, such as http://collector:4318; none: no traces."""
     explorer_url: Annotated[
         str, pattern(r"(https?://\S*\{hash\}\S*)?", "the URL of a transaction in an explorer, with {hash} for its hash")
     ] = ""

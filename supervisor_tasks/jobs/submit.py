@@ -10,6 +10,7 @@ whose claim the ledger does not remember (indexer/claim_ownership.py): another l
 this one did and has forgotten it. Second, jobs that we gave back and claimed again: we may have submitted them before.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -131,10 +132,12 @@ def _hand_over(
     begun_s: float,
 ) -> dict[JobId, SlurmId]:
     """Run sbatch for each job. Returns the ids of jobs that SLURM may have twice: the caller looks, then answers."""
-    cluster, to_look_at = group.site.slurm.cluster, dict[JobId, SlurmId]()
+    cluster, to_look_at, called_s = group.site.slurm.cluster, dict[JobId, SlurmId](), time.time()
     again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
+        told = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
+        group.site.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **told)
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:

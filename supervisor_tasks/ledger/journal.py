@@ -16,13 +16,16 @@ from supervisor_tasks.jobs.events import (
     SubmitOutcomeUnknown,
     stored_name,
 )
-from supervisor_tasks.jobs.model import Job, JobId, SlurmId
+from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json
-from supervisor_tasks.ledger.tables import EffectRow, EventRow
+from supervisor_tasks.ledger.tables import EffectRow, EventRow, SignatureRow, TransactionRow
 
 EVENTS = EventRow.metadata.tables["events"]
 EFFECTS = EffectRow.metadata.tables["effects"]
+SIGNATURES = SignatureRow.metadata.tables["signatures"]
+TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 
 # All jobs that ever got one of these SLURM ids. An id has several jobs if slurmctld gave it again.
 _SUBMISSIONS = text(
@@ -206,6 +209,21 @@ class Journal:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
         claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == stored_name(Claimed)).scalar_subquery()
         return *about, than(claimed)
+
+    def history(self, job: Job) -> tuple[list[Recorded], float | None]:
+        """All events of a job in order, and when its claim was signed (Unix time); None if another ledger did that."""
+        at_s = func.extract("epoch", EVENTS.c.at).label("at_s")
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job.job_id
+        query = select(EVENTS.c.id, at_s, EVENTS.c.name, EVENTS.c.state).where(*about).order_by(EVENTS.c.id)
+        claim = select(SIGNATURES.c.transaction_id).where(SIGNATURES.c.hash == job.claim_key.rpartition(":")[0])
+        signed_s = func.extract("epoch", func.min(TRANSACTIONS.c.created_at))
+        mine = TRANSACTIONS.c.cluster == self._cluster, TRANSACTIONS.c.id.in_(claim)
+        with read_connection(self._engine) as connection:
+            events = [
+                Recorded(row.id, float(row.at_s), row.name, State(row.state)) for row in connection.execute(query)
+            ]
+            signed = connection.scalar(select(signed_s).where(*mine))
+        return events, None if signed is None else float(signed)
 
     def looks(self, job_ids: Iterable[str], within_s: float) -> dict[JobId, list[tuple[str, float]]]:
         """The states that SLURM showed of these jobs in the last `within_s`, and how many seconds ago; latest first."""

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
-from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId
+from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId, is_final
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
@@ -57,16 +57,22 @@ class JobChange:
 
 
 Also = Callable[[Connection], object]
+Ended = Callable[[Sequence[Job]], None]
 Jobs = Mapping[JobId, Job]
+
+
+def _ignore(_: Sequence[Job]) -> None:
+    """Tell of no end."""
 
 
 class Ledger:
     """The ledger of one cluster: its jobs, and beside them its parts by subject. After each commit it calls `wake` with
-    the effects that are due now or in a moment.
+    the effects that are due now or in a moment, and `ended` with the jobs whose end on chain it has just stored.
     """
 
-    def __init__(self, engine: Engine, cluster: str, wake: WakeUp) -> None:
+    def __init__(self, engine: Engine, cluster: str, wake: WakeUp, ended: Ended = _ignore) -> None:
         self.engine = engine
+        self._ended = ended
         self.cluster = cluster
         self.holder = WorkerSession(engine)
         self.effects = Effects(engine, cluster, self.holder, wake)
@@ -112,9 +118,16 @@ class Ledger:
         soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
         if soon:
             self.effects.wake(soon)
+        self._tell_ended(before, after)
         served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
         changed_jobs.add([*with_news(before, after), *(job for job_id, job in after.items() if job_id in served)])
         return after
+
+    def _tell_ended(self, before: Jobs, after: Jobs) -> None:
+        known = {job_id for job_id, job in before.items() if is_final(job)}
+        ended = [job for job_id, job in after.items() if is_final(job) and job_id not in known]
+        if ended:
+            self._ended(ended)
 
     def _lock(self, connection: Connection, changes: Sequence[JobChange]) -> dict[JobId, Job]:
         if any(isinstance(change.event, Claimed) for change in changes):

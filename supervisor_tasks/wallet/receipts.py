@@ -1,7 +1,7 @@
 """Track: follow sent transactions until they are mined, and record what their receipts show about jobs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -12,7 +12,7 @@ from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs import claim_backoff
-from supervisor_tasks.jobs.events import ChainStatusObserved
+from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
@@ -83,19 +83,36 @@ def _confirmed(site: WorkerContext, receipts: dict[int, dict[str, Any]]) -> dict
 
 
 def _settle(site: WorkerContext, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
-    wallet = site.chain.wallet
+    wallet, read_s = site.chain.wallet, time.time()
     reverted = wallet.why_reverted(mined)
     happened = decode_logs(
         site.ledger, site.chain.contract, (entry for receipt in receipts for entry in receipt["logs"])
     )
     changes = [JobChange(entry.job_id, entry.event) for entry in happened] + _true_statuses(site, mined, reverted)
     site.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
+    _trace(site, mined, {entry.tx_hash: entry.job_id for entry in happened if isinstance(entry.event, Claimed)}, read_s)
     claim_backoff.record_results(site.ledger, mined, reverted)
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
         site.ledger.effects.hurry(
             again, (EffectKind.REPORT, EffectKind.RETURN_JOB), "its transaction was mined and reverted"
         )
+
+
+def _trace(site: WorkerContext, mined: Sequence[Mined], claimed: Mapping[str, JobId], read_s: float) -> None:
+    """Tell of the transactions about jobs, from the last signature to the receipt. A claim is of the job that it got."""
+    for result in mined:
+        job_id = result.sent.job_id or claimed.get(result.hash)
+        if job_id is not None:
+            site.tracer.span(
+                JobId(job_id),
+                f"transaction {result.sent.purpose}",
+                read_s - result.sent.signed_age_s,
+                read_s,
+                tx_hash=result.hash,
+                block=result.block_number,
+                success=result.success,
+            )
 
 
 def _true_statuses(site: WorkerContext, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[JobChange]:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.settings import Need, load
@@ -27,6 +28,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, Outcome, SlurmId, State
 from supervisor_tasks.jobs.report import report
+from supervisor_tasks.jobs.trace import AGAIN, ROOT
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -34,6 +36,7 @@ from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.support.ledgers import emptied, migrated
+from tests.support.traces import TraceReceiver, trace_receiver
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CONFIRMATIONS = 40  # ten seconds of this chain
@@ -139,7 +142,7 @@ class Play:
         assert self.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
 
 
-def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int) -> Iterator[Play]:
+def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int, **more: str) -> Iterator[Play]:
     engine, environment = database
     emptied(engine)
     with engine.begin() as connection:
@@ -153,6 +156,7 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
         "CHAIN_ID": str(chain.chain_id),
         "CHAIN_CONFIRMATIONS": str(confirmations),
         "ETH_PRIVATE_KEY": provider.private_key,
+        **more,
     }
     app = Celery("test", broker="memory://")
     worker = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
@@ -179,6 +183,43 @@ def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[P
 @pytest.fixture
 def few(request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
     yield from playing(database, chain, request.param)
+
+
+@pytest.fixture
+def traces() -> Iterator[TraceReceiver]:
+    with trace_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def traced(database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver) -> Iterator[Play]:
+    yield from playing(database, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url)
+
+
+def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
+    traced: Play, traces: TraceReceiver
+) -> None:
+    job_id = traced.claimed(*STARTED)
+    traced.report()
+    above = traced.chain.block_number()
+    traced.ends_right(job_id)
+    wait_until(lambda: ROOT in [span.name for span in traces.of(job_id)], "the root", 20.0, 0.05)
+    traced.lose(above)
+    scan(traced.worker.context)
+    assert traced.job(job_id).state is State.ENDED
+    traced.follow()
+    assert traced.job(job_id).state is State.SETTLED
+    wait_until(lambda: AGAIN in [span.name for span in traces.of(job_id)], "the later end", 20.0, 0.05)
+    traced.worker.context.tracer.close()
+    spans = traces.of(job_id)
+    (root,), (again,) = ([span for span in spans if span.name == name] for name in (ROOT, AGAIN))
+    assert [span.parent for span in spans if not span.parent] == [root.parent]
+    assert again.parent == root.id
+    assert again.begun_s >= root.ended_s
+    assert {span.parent for span in spans} <= {"", root.id, again.id}
+    assert len({span.trace for span in spans}) == 1
+    assert len({span.id for span in spans}) == len(spans)
+    assert [span.name for span in spans if span.parent == again.id] == [State.ENDED]
 
 
 def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> None:

@@ -1,0 +1,162 @@
+"""What a job's trace consists of. Pure.
+
+The ids follow from the cluster and the job's id. So each process derives them by itself, and no process passes anything
+on to another one. All spans of a job hang on one root, which the process sends that records the job's end on chain.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from supervisor_tasks.jobs.model import Job, JobId, State
+
+ROOT = "job"
+AGAIN = "job again"  # after an end that a reorganisation took back, or after the job was given back and claimed again
+TRACE_BYTES = 16
+SPAN_BYTES = 8
+GIVEN_BACK = ("ChainStatusObserved", "Reorganised")  # the events by which a refused job becomes another provider's
+
+Value = str | int | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A span. Times are Unix times. Without a parent it is the root."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    name: str
+    begun_s: float
+    ended_s: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event of a job in the journal: its place, when it happened (Unix time), and the job's state after it."""
+
+    place: int
+    at_s: float
+    name: str
+    state: State
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is left to decide about the job after it."""
+        return self.state is State.SETTLED or (self.state is State.REFUSED and self.name in GIVEN_BACK)
+
+
+class Tracer(Protocol):
+    """Where spans go. No method waits for anything or raises."""
+
+    def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
+        """Tell of something that this process did or heard for a job, in Unix times."""
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        """Tell that this process has recorded the end of these jobs on chain."""
+
+    def close(self) -> None:
+        """Send what is left, within a few seconds."""
+
+
+class NoTraces:
+    """Traces are off."""
+
+    def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
+        """Do nothing."""
+
+    def ended(self, jobs: Sequence[Job]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def trace_id(cluster: str, job_id: str) -> int:
+    """Return the id of a job's trace: 128 bits."""
+    return int.from_bytes(_digest(cluster, job_id)[:TRACE_BYTES])
+
+
+def span_id(cluster: str, job_id: str, *words: object) -> int:
+    """Return the id of a span of a job: 64 bits. Without words it is the root's."""
+    return int.from_bytes(_digest(cluster, job_id, "span", *words)[:SPAN_BYTES])
+
+
+def _digest(*words: object) -> bytes:
+    return hashlib.sha256("\0".join(str(word) for word in words).encode()).digest()
+
+
+def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: float | None) -> list[Span]:
+    """Return the spans of a job's last end: the root, and one for each state. Without an end there are none.
+
+    `history` are all its events in order. `signed_s` is when its claim was signed; None if another ledger did that. A
+    later end of the job has no root of its own: its span AGAIN hangs on the root.
+    """
+    lives = _lives(history)
+    ended = [life for life in lives if life[-1].is_end]
+    if not ended:
+        return []
+    life, is_first = ended[-1], ended[-1] is lives[0]
+    root = span_id(cluster, job.job_id)
+    whole = root if is_first else span_id(cluster, job.job_id, "again", life[0].place)
+    begun_s = min(life[0].at_s, signed_s) if is_first and signed_s is not None else life[0].at_s
+    about = {"job_id": job.job_id, "cluster": cluster, "customer": job.customer}
+
+    def made(number: int, parent: int | None, name: str, since_s: float, until_s: float, **more: Value) -> Span:
+        return Span(
+            trace_id=trace_id(cluster, job.job_id),
+            span_id=number,
+            parent_id=parent,
+            name=name,
+            begun_s=since_s,
+            ended_s=max(since_s, until_s),
+            attributes=about | more,
+        )
+
+    result = _result(job)
+    spans = [
+        made(
+            whole,
+            None if is_first else root,
+            ROOT if is_first else AGAIN,
+            begun_s,
+            life[-1].at_s,
+            tx_hash=job.claim_key.rpartition(":")[0],
+            **result,
+        )
+    ]
+    for first, after in _states(life):
+        number = span_id(cluster, job.job_id, "state", first.place)
+        spans.append(made(number, whole, first.state.value, first.at_s, after.at_s))
+    return spans
+
+
+def _result(job: Job) -> dict[str, Value]:
+    found: dict[str, Value] = {"state": job.state.value, "status": job.chain_status.name}
+    return found if job.slurm_id is None else found | {"slurm_id": int(job.slurm_id)}
+
+
+def _lives(history: Sequence[Recorded]) -> list[list[Recorded]]:
+    """Return the events of each life: from the beginning, or from the first event after an end, to the next end."""
+    lives: list[list[Recorded]] = []
+    for event in history:
+        over = not lives or lives[-1][-1].is_end
+        if lives and over and event.is_end:
+            continue  # it says the end again
+        if over:
+            lives.append([])
+        lives[-1].append(event)
+    return lives
+
+
+def _states(life: Sequence[Recorded]) -> list[tuple[Recorded, Recorded]]:
+    """Return for each state of a life the event that began it, and the one that ended it."""
+    begun = [
+        event for before, event in zip((None, *life), life, strict=False) if not before or before.state != event.state
+    ]
+    following = [*begun[1:], life[-1]]
+    return [
+        (first, after) for first, after in zip(begun, following, strict=True) if first is not after or not first.is_end
+    ]

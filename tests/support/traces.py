@@ -1,0 +1,113 @@
+"""A receiver of traces: OTLP over HTTP, read by OpenTelemetry's own messages."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSpan:
+    """A span as it came. Ids are hex; `parent` is empty for a root. Times are Unix times."""
+
+    service: str
+    trace: str
+    id: str
+    parent: str
+    name: str
+    begun_s: float
+    ended_s: float
+    attributes: dict[str, str | int | bool]
+
+
+class TraceReceiver(ThreadingHTTPServer):
+    """Keeps each span that it gets. While `let_go` is not set, it answers nothing."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.spans: list[ReceivedSpan] = []
+        self.paths: set[str] = set()
+        self.asked = threading.Event()
+        self.let_go = threading.Event()
+        self.let_go.set()
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def of(self, job_id: str) -> list[ReceivedSpan]:
+        """The spans about a job."""
+        return [span for span in self.spans if span.attributes.get("job_id") == job_id]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: TraceReceiver
+
+    def do_POST(self) -> None:
+        request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.set()
+        self.server.let_go.wait()
+        self.server.paths.add(self.path)
+        self.server.spans += _spans(request)
+        body = ExportTraceServiceResponse().SerializeToString()
+        with suppress(ConnectionError):  # the sender has ended meanwhile
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def _spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
+    for resource in request.resource_spans:
+        service = str(_values(resource.resource.attributes)["service.name"])
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield ReceivedSpan(
+                    service,
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.parent_span_id.hex(),
+                    span.name,
+                    span.start_time_unix_nano / NS,
+                    span.end_time_unix_nano / NS,
+                    _values(span.attributes),
+                )
+
+
+def _values(attributes: "list[KeyValue] | object") -> dict[str, str | int | bool]:
+    found = {}
+    for pair in attributes:  # type: ignore[attr-defined]  # a repeated field
+        found[pair.key] = getattr(pair.value, pair.value.WhichOneof("value"))
+    return found
+
+
+@contextmanager
+def trace_receiver(port: int = 0) -> Iterator[TraceReceiver]:
+    """A running receiver."""
+    server = TraceReceiver(port)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.let_go.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
