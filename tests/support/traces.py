@@ -30,7 +30,7 @@ class ReceivedSpan:
 
 
 class TraceReceiver(ThreadingHTTPServer):
-    """Keeps each span that it gets. While `let_go` is not set, it answers nothing."""
+    """Keeps each span that it takes, and answers with `status`. While `let_go` is not set, it answers nothing."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -39,6 +39,8 @@ class TraceReceiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.spans: list[ReceivedSpan] = []
         self.paths: set[str] = set()
+        self.status = 200
+        self.refused = 0
         self.asked = threading.Event()
         self.let_go = threading.Event()
         self.let_go.set()
@@ -61,10 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.set()
         self.server.let_go.wait()
         self.server.paths.add(self.path)
-        self.server.spans += _spans(request)
+        if self.server.status == 200:
+            self.server.spans += _spans(request)
+        else:
+            self.server.refused += 1
         body = ExportTraceServiceResponse().SerializeToString()
         with suppress(ConnectionError):  # the sender has ended meanwhile
-            self.send_response(200)
+            self.send_response(self.server.status)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -20,6 +20,7 @@ MODULES = ("celeryconfig", "flowerconfig")
 DECLARED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 RUNTIME = [Requirement(line) for line in DECLARED["project"]["dependencies"]]
 DEV = [Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["dev"]]
+OTEL = [Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["otel"]]
 # The oldest and the newest Python that the locks are for, and Debian 12's.
 PYTHONS = ("3.11.0", "3.11.2", "3.12.0", "3.13.0")
 
@@ -58,7 +59,7 @@ def imported() -> Iterator[tuple[str, Path]]:
 
 def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
     ours = {*PACKAGES, *MODULES, *sys.stdlib_module_names}
-    declared = {canonicalize_name(requirement.name) for requirement in RUNTIME}
+    declared = {canonicalize_name(requirement.name) for requirement in [*RUNTIME, *OTEL]}
     providers = packages_distributions()
     for name, file in imported():
         if name not in ours:
@@ -70,7 +71,12 @@ def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize(
-    ("lock", "wanted"), [("requirements.txt", RUNTIME), ("requirements-dev.txt", [*RUNTIME, *DEV])]
+    ("lock", "wanted"),
+    [
+        ("requirements.txt", RUNTIME),
+        ("requirements-dev.txt", [*RUNTIME, *DEV]),
+        ("requirements-otel.txt", [*RUNTIME, *OTEL]),
+    ],
 )
 def test_lock__each_python__has_one_version_that_is_declared(lock: str, wanted: list[Requirement], python: str) -> None:
     pinned = pins(lock)
@@ -95,13 +101,14 @@ def test_lock__each_python__has_the_package_that_postgres_is_taken_from(python: 
     assert len(applying(pins("requirements.txt")[name], python)) == 1
 
 
-def test_lock__for_development__has_the_versions_of_the_other() -> None:
+@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-otel.txt"])
+def test_lock__for_development__has_the_versions_of_the_others(lock: str) -> None:
     everything = {name: {version(pin) for pin in pinned} for name, pinned in pins("requirements-dev.txt").items()}
-    for name, pinned in pins("requirements.txt").items():
+    for name, pinned in pins(lock).items():
         assert everything[name] == {version(pin) for pin in pinned}
 
 
-@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-dev.txt", "requirements-otel.txt"])
 def test_lock__names_no_registry_and_has_hashes(lock: str) -> None:
     text = (REPOSITORY / lock).read_text()
     assert "://" not in text

@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -65,6 +66,10 @@ def tell(tracer: OtlpTracer, number: int) -> float:
     return time.monotonic() - begun_s
 
 
+def events(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [entry["event"] for entry in logs]
+
+
 def closed_within_s(tracer: OtlpTracer) -> float:
     begun_s = time.monotonic()
     tracer.close()
@@ -94,13 +99,12 @@ def test_on__with_the_packages__sends() -> None:
     assert "opentelemetry.exporter.otlp.proto.http.trace_exporter" in modules
 
 
-def test_receiver_is_away__work_goes_on_with_one_warning_until_it_comes() -> None:
+def test_receiver_is_away__work_goes_on_and_spans_arrive_once_it_is_there() -> None:
     port = free_port()
     tracer = OtlpTracer(f"http://127.0.0.1:{port}/", "here", "worker")
     with capture_logs() as logs:
         assert tell(tracer, MANY) < deadline(5.0)
-        wait_until(lambda: "traces_not_sent" in [entry["event"] for entry in logs], "the warning", 30.0, 0.05)
-        tell(tracer, 3 * BATCH)
+        wait_until(lambda: "traces_not_sent" in events(logs), "the warning", 30.0, 0.05)
         with trace_receiver(port) as receiver:
 
             def has_come() -> bool:
@@ -108,9 +112,18 @@ def test_receiver_is_away__work_goes_on_with_one_warning_until_it_comes() -> Non
                 return bool(receiver.spans)
 
             wait_until(has_come, "spans to arrive", 60.0, 0.2)
-            wait_until(lambda: "traces_sent_again" in [entry["event"] for entry in logs], "the news", 30.0, 0.05)
-            assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
-    assert [entry["event"] for entry in logs] == ["traces_not_sent", "traces_sent_again"]
+            wait_until(lambda: "traces_sent_again" in events(logs), "the news", 30.0, 0.05)
+            tracer.close()
+
+
+def test_receiver_refuses__many_batches__are_one_warning(receiver: TraceReceiver) -> None:
+    receiver.status = 400
+    tracer = OtlpTracer(receiver.url, "here", "worker")
+    with capture_logs() as logs:
+        tell(tracer, 4 * BATCH)
+        wait_until(lambda: receiver.refused >= 4, "batches to be refused", 30.0, 0.05)
+        tracer.close()
+    assert events(logs) == ["traces_not_sent"]
 
 
 def test_receiver_is_away__the_process_ends_in_time() -> None:
@@ -119,14 +132,24 @@ def test_receiver_is_away__the_process_ends_in_time() -> None:
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
 
 
-def test_receiver_is_slow__work_goes_on_and_the_queue_is_bounded(receiver: TraceReceiver) -> None:
+def test_receiver_is_slow__work_goes_on_and_the_process_ends_in_time(receiver: TraceReceiver) -> None:
     receiver.let_go.clear()
     tracer = OtlpTracer(receiver.url, "here", "worker")
     tell(tracer, BATCH)
     assert receiver.asked.wait(deadline(30.0))
     assert tell(tracer, MANY) < deadline(5.0)
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
+
+
+def test_receiver_is_slow__the_queue_is_bounded(receiver: TraceReceiver) -> None:
+    receiver.let_go.clear()
+    tracer = OtlpTracer(receiver.url, "here", "worker")
+    tell(tracer, BATCH)
+    assert receiver.asked.wait(deadline(30.0))
+    tell(tracer, MANY)
     receiver.let_go.set()
+    wait_until(lambda: len(receiver.spans) >= MOST_SPANS - BATCH, "what waits to arrive", 60.0, 0.05)
+    tracer.close()
     assert len(receiver.spans) <= MOST_SPANS + 2 * BATCH
 
 
@@ -154,7 +177,7 @@ def test_ended__the_ledger_is_away__is_a_warning_and_the_next_end_is_told(receiv
             tracer.ended([job, job])
             tracer.close()
         ledger.holder.close()
-    assert [entry["event"] for entry in logs] == ["trace_not_read"]
+    assert events(logs) == ["trace_not_read"]
     assert next(answers, None) is None
 
 
