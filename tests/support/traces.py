@@ -1,7 +1,7 @@
 """A receiver of traces: OTLP over HTTP, read by OpenTelemetry's own messages."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,9 +10,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 NS = 1_000_000_000
+Value = str | int | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class ReceivedSpan:
     name: str
     begun_s: float
     ended_s: float
-    attributes: dict[str, str | int | bool]
+    attributes: dict[str, Value]
 
 
 class TraceReceiver(ThreadingHTTPServer):
@@ -96,11 +97,17 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
                 )
 
 
-def _values(attributes: "list[KeyValue] | object") -> dict[str, str | int | bool]:
-    found = {}
-    for pair in attributes:  # type: ignore[attr-defined]  # a repeated field
-        found[pair.key] = getattr(pair.value, pair.value.WhichOneof("value"))
-    return found
+def _values(attributes: Iterable[KeyValue]) -> dict[str, Value]:
+    return {pair.key: _value(pair.value) for pair in attributes}
+
+
+def _value(value: AnyValue) -> Value:
+    kinds: dict[str | None, Value] = {
+        "string_value": value.string_value,
+        "int_value": value.int_value,
+        "bool_value": value.bool_value,
+    }
+    return kinds[value.WhichOneof("value")]
 
 
 @contextmanager
