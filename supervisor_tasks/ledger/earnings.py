@@ -108,7 +108,7 @@ _ORDER = {
     Per.DAY: "name DESC",
     Per.MONTH: "name DESC",
     Per.CUSTOMER: "earned_wei DESC, name",
-    Per.JOB: "max(done_at) DESC, name",
+    Per.JOB: "last_at DESC, name",
 }
 _SUMS = """
     count(*) FILTER (WHERE is_end) AS jobs, COALESCE(sum(minutes), 0) AS minutes,
@@ -127,13 +127,18 @@ class Earnings:
         self._cluster = cluster
 
     def rows(self, per: Per, wanted: EarningsFilter, most: int | None) -> list[Earned]:
-        """The earnings per day, month, customer or job; at most so many: the latest, or the largest of customers."""
+        """The earnings per day, month, customer or job; at most so many: the latest, or the largest of customers.
+
+        OFFSET 0 keeps the limit out of the planner's sight inside. With the limit it expects to end early, and looks each
+        transaction's job up by itself: months of 200,000 jobs took 4.2 s so, and take 1.5 s.
+        """
         more = _OF_A_JOB if per is Per.JOB else ""
         counted = _counted(wanted, per)
-        query = (
-            f"SELECT {_NAME[per]} AS name, {_SUMS} {more} FROM ({counted}) AS counted"  # noqa: S608  our own words
-            f" GROUP BY 1 ORDER BY {_ORDER[per]} LIMIT :most"
+        grouped = (
+            f"SELECT {_NAME[per]} AS name, {_SUMS} {more}, max(done_at) AS last_at"  # noqa: S608  our own words
+            f" FROM ({counted}) AS counted GROUP BY 1 OFFSET 0"
         )
+        query = f"SELECT * FROM ({grouped}) AS grouped ORDER BY {_ORDER[per]} LIMIT :most"  # noqa: S608  our own words
         return [_earned(row) for row in self._read(query, wanted, most=most)]
 
     def total(self, wanted: EarningsFilter) -> Earned:
