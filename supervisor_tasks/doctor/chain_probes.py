@@ -27,6 +27,8 @@ from supervisor_tasks.doctor.verdicts import (
 )
 from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
+from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
+from supervisor_tasks.monitoring.health import MISSED
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
@@ -107,8 +109,9 @@ def wallet(shared: Examined) -> Iterator[Finding]:
 def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
-    cursor = shared.ledger.cursors.of(STREAM)
-    yield reading_verdict(None if cursor is None else cursor[0], int(found.rpc.call("eth_blockNumber"), 16))
+    cursor, scanned_s = shared.ledger.cursors.of(STREAM), shared.ledger.ticks.age_s(SCANNED)
+    head = int(found.rpc.call("eth_blockNumber"), 16)
+    yield reading_verdict(None if cursor is None else cursor[0], head, scanned_s, MISSED * IDLE_S[SCANNED])
 
 
 SETTINGS = (

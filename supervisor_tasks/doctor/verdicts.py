@@ -136,16 +136,18 @@ def announcements_verdict(one: EndpointSeen, chain_id: int) -> Finding:
     return green(name, f"chain {one.chain_id}, {one.took_s * 1000:.0f} ms")
 
 
-def reading_verdict(cursor: int | None, head: int) -> Finding:
-    """Judge how far the ledger has read the chain."""
+def reading_verdict(cursor: int | None, head: int, scanned_s: float | None, patience_s: float) -> Finding:
+    """Judge how far the ledger has read the chain. The chain goes on between two scans: blocks that are not read are
+    wrong only if the last scan that reached the head, `scanned_s` ago, is older than `patience_s`.
+    """
     if cursor is None:
         return yellow("chain reading", "the ledger has read no block yet", "start a worker of the chain queue")
     lag = max(head - cursor, 0)
-    if lag > BEHIND_BLOCKS:
-        return yellow(
-            "chain reading", f"{lag} blocks behind the node", "start a worker of the chain queue, and read its log"
-        )
-    return green("chain reading", f"up to block {cursor}, {lag} behind the node")
+    scanned = "never read to the head" if scanned_s is None else f"last read to the head {scanned_s:.0f} s ago"
+    if lag > BEHIND_BLOCKS and (scanned_s is None or scanned_s > patience_s):
+        found = f"{lag} blocks behind the node, {scanned}; expected at most {patience_s:g} s"
+        return yellow("chain reading", found, "start a worker of the chain queue, and read its log")
+    return green("chain reading", f"up to block {cursor}, {lag} behind the node, {scanned}")
 
 
 def contract_verdict(address: str, *, is_open: bool) -> Finding:

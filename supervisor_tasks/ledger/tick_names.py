@@ -6,11 +6,12 @@ The probe imports this module and little else.
 CLOCK = "clock"  # the tick that the clock leaves
 CLOCK_TICK_EVERY_S = 5.0
 CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
+SCANNED = "scan"  # the chain was read to its head
 OLD_ROWS_DELETED = "old rows deleted"  # no old row was left
 # The clock starts this work at least once in so many seconds, even if nothing asks for it. Its end shows that its
 # workers are alive.
 IDLE_S = {
-    "scan": 75.0,
+    SCANNED: 75.0,
     "accounts": 300.0,
     "check_alarms": 120.0,
     "benchmark": 300.0,
