@@ -83,12 +83,14 @@ def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="ALARM", help="Its name; `supervisor alarm list` has it.")],
     output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
     """Show an alarm with all that is known of its cause, and what to do.
 
     Example: supervisor alarm show wallet_empty
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     found = {alarm.name.value: asdict(alarm) for alarm in desk.ledger.alarms.all()}
     if name not in found:
         raise CommandError(f"found no alarm {name!r} that is on; those that are: {', '.join(found) or 'none'}")

@@ -94,7 +94,7 @@ def _refuse_second_run(desk: CliContext) -> None:
 
 
 @app.command()
-def plan(context: typer.Context, output: options.Output = Format.TABLE) -> None:
+def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
     """Show what a run that began now would submit: nodes, words for sbatch, scripts; it asks SLURM for the nodes, by
     SLURM_SSH_PRIVATE_KEY, submits nothing and writes nothing down.
 
@@ -105,6 +105,7 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE) -> None:
     from supervisor_tasks.bootstrap import slurm_side
 
     desk = desk_of(context)
+    desk.shown.color = not no_color
     settings = load(Need.SSH)
     slurm = slurm_side(settings)
     try:
@@ -132,12 +133,18 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE) -> None:
 
 
 @app.command()
-def show(context: typer.Context, run_id: RunNumber = None, output: options.Output = Format.TABLE) -> None:
+def show(
+    context: typer.Context,
+    run_id: RunNumber = None,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
     """Show a run: why, on which hardware, and of each benchmark its SLURM job, its labels or why there are none.
 
     Example: supervisor benchmark show --run 3
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     number = _run_number(desk, run_id)
     found, results = desk.ledger.benchmarks.run(number), desk.ledger.benchmarks.results(number)
     assert found is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted

@@ -44,12 +44,13 @@ def list_(context: typer.Context, output: options.Output = Format.TABLE, no_colo
 
 
 @app.command()
-def show(context: typer.Context, output: options.Output = Format.TABLE) -> None:
+def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
     """Show which SLURM has the cluster's jobs, which one was seen in its place, and what is paused.
 
     Example: supervisor cluster show
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     facts, switches = desk.ledger.facts, desk.ledger.switches
     wallet = desk.ledger.wallets.held()
     found = {

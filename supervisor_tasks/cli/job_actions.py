@@ -39,6 +39,7 @@ def retry(
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
     """Let what is parked, or fails again and again, start over at once.
 
@@ -47,6 +48,7 @@ def retry(
     if sum((effect is not None, job is not None, everything)) != 1:
         raise UnusableError("expected one of JOB, --effect NUMBER and --all")
     desk = desk_of(context)
+    desk.shown.color = not no_color
     about = None if job is None else desk.job(job).job_id
     found = desk.overview.retryable(effect_id=effect, job_id=about)
     if not found and not everything:

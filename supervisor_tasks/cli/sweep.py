@@ -34,12 +34,14 @@ def run(
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
     """Have a worker compare ledger, contract and SLURM now, and mend what differs; shows the report.
 
     Example: supervisor sweep run --yes
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     before = desk.sweeps.last()
     open_jobs = sum(desk.overview.snapshot().jobs.values())
     will = f"{open_jobs} open jobs will be compared with the contract and SLURM, and what differs will be mended"
@@ -76,12 +78,14 @@ def show(
     context: typer.Context,
     sweep: Annotated[int | None, typer.Argument(metavar="[SWEEP]", help="Its number; else the last one.")] = None,
     output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
     """Show what a sweep looked at, found and did.
 
     Example: supervisor sweep show
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     found = next((one for one in desk.sweeps.last(1 if sweep is None else 1000) if sweep in (None, one.id)), None)
     if found is None:
         named = "no sweep" if sweep is None else f"no sweep {sweep} among the last 1000"

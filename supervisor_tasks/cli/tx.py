@@ -86,12 +86,14 @@ def show(
     context: typer.Context,
     transaction: Name,
     output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
 ) -> None:
     """Show a transaction with all its signatures: each replacement has a hash of its own, and any of them may be mined.
 
     Example: supervisor tx show 0x4be1
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     row = _found(desk, transaction)
     if output in (Format.JSON, Format.YAML):
         desk.shown.document(row, output)

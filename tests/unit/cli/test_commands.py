@@ -90,6 +90,13 @@ def test_list_and_show__have_all_forms(words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [words for words, command in ALL.items() if "output" in {p.name for p in command.params}]
+)
+def test_forms__of_each_command__can_be_without_colours(words: str) -> None:
+    assert "no_color" in {parameter.name for parameter in ALL[words].params}
+
+
+@pytest.mark.parametrize(
     "words", [words for words, command in ALL.items() if "yes" in {p.name for p in command.params}]
 )
 def test_change__can_be_given_a_reason(words: str) -> None:
