@@ -23,7 +23,11 @@ HIDDEN = "(set, not shown)"
 SETTINGS = View(
     "settings",
     "setting",
-    (Column("SETTING", "setting"), Column("FROM", "from"), Column("VALUE", "value", flexible=True)),
+    (
+        Column("SETTING", "setting", flexible=True),
+        Column("FROM", "from", flexible=True),
+        Column("VALUE", "value", flexible=True),
+    ),
 )
 
 

@@ -16,7 +16,9 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.status_queries import StatusSummary
+from supervisor_tasks.ledger.tick_names import SCANNED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
@@ -112,15 +114,23 @@ def facts_of(snapshot: StatusSummary, complaints: Sequence[str], purse: Purse) -
         "open transactions": str(open_transactions)
         + (f", the oldest {span(snapshot.oldest_transaction_s)}" if open_transactions else ""),
         "wallet": "unused" if wallet is None else f"{wallet.address}{_held(purse)}, next nonce {wallet.next_nonce}",
-        "earned today": f"{format_credits(purse.earned_wei)} credits with {counted(purse.jobs, 'job')} (UTC's day)",
+        "earned today": f"{format_credits(purse.earned_wei)} credits from {counted(purse.jobs, 'paid job')} (UTC's day)",
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
         "last sweep": "none" if snapshot.last_sweep is None else f"ended {span(snapshot.since_sweep_s)} ago",
-        "chain read up to": ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items()),
+        "chain read up to": _read_up_to(snapshot),
+        "SLURM": Cell("answers") if ANSWERED in snapshot.ticks_s else Cell("does not answer", "red"),
     }
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
+
+
+def _read_up_to(snapshot: StatusSummary) -> str:
+    """Return the block of each stream, and when the last scan reached the head. An idle chain is scanned seldom."""
+    blocks = ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items())
+    scanned_s = snapshot.ticks_s.get(SCANNED)
+    return blocks if scanned_s is None else f"{blocks}; at the head {span(scanned_s)} ago"
 
 
 def _held(purse: Purse) -> str:

@@ -262,6 +262,8 @@ def _slurm(job: Job, story: Sequence[Entry]) -> str:
         return ""
     words = [entry["details"].get("seen") for entry in story if entry["what"] in SEEN]
     last = next((word for word in reversed(words) if word), "")
+    if job.outcome is not None and last:
+        return f"{job.slurm_id}, last seen {last}"  # the word is older than the end
     return f"{job.slurm_id} {last}".strip()
 
 

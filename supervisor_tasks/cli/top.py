@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.status import EFFECTS, facts_of, purse_of
-from supervisor_tasks.cli.views import Cell, Column, View
+from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary
@@ -36,12 +36,17 @@ FACTS = (
     "claims",
     "submissions",
     "provider",
+    "unread callbacks",
     "open transactions",
+    "throughput",
+    "chain read up to",
+    "SLURM",
     "wallet",
     "earned today",
     "RPC endpoints",
 )
-KEYS = "q quit   j/k next and previous job   enter open   b back   f filter by state   p pause or resume claims"
+KEYS = "q quit  j/k next, previous  enter open  b back  f filter  p pause claims"
+THROUGHPUT_S = 600.0  # for so long, ended jobs count
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
     "\x1b[?1049h\x1b[?25l",
     "\x1b[?25h\x1b[?1049l",
@@ -133,6 +138,7 @@ def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -
         else:
             snapshot = desk.overview.snapshot()
             facts = facts_of(snapshot, desk.complaints(snapshot), purse_of(desk))
+            facts["throughput"] = throughput(desk.overview.settled_within(THROUGHPUT_S))
             overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now())
             title = "all that are not settled" if screen.only is None else screen.only.value
             desk.shown.title(f"jobs: {title}")
@@ -141,6 +147,11 @@ def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -
     shown = [*lines[: rows - 2], "", question[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
     sys.stdout.flush()
+
+
+def throughput(settled: int) -> Cell:
+    """Return how many jobs were settled lately, in words."""
+    return Cell(f"{counted(settled, 'job')} settled in the last {span(THROUGHPUT_S)}")
 
 
 def overview(

@@ -159,6 +159,12 @@ class Overview:
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
 
+    def settled_within(self, seconds: float) -> int:
+        """How many jobs were settled in the last so many seconds."""
+        with self._engine.connect() as connection:
+            (row,) = self._rows(connection, _SETTLED_WITHIN, seconds=seconds)
+            return int(row["n"])
+
     def named(self, name: str) -> list[str]:
         """The ids of the jobs with this name, at most MOST_NAMED: slurm:NUMBER, customer:ADDRESS (those that are not
         settled), or the beginning of an id. Of the last form, only a complete id is cheap.
@@ -284,6 +290,9 @@ _JOBS_IN_STATES = f"{_JOB_COLUMNS} AND state = ANY(:states)"
 _JOBS_OF_IDS = f"{_JOB_COLUMNS} AND job_id = ANY(:job_ids) ORDER BY created_at DESC, job_id"
 _LATELY_SETTLED = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
     ORDER BY updated_at DESC LIMIT :most"""  # the first condition is that of the index
+_SETTLED_WITHIN = """
+    SELECT count(*) AS n FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
+        AND updated_at >= now() - :seconds * interval '1 second'"""
 SORTED_BY = {
     "age": "ORDER BY created_at DESC, job_id",
     "changed": "ORDER BY updated_at DESC, job_id",

@@ -24,8 +24,10 @@ from supervisor_tasks.cli.log import LOG
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import OFFERS
 from supervisor_tasks.cli.status import Purse, show_status
+from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
+from supervisor_tasks.cli.top import KEYS, overview, throughput
 from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
 from supervisor_tasks.cli.views import View
 from supervisor_tasks.doctor.model import green, skipped
@@ -294,6 +296,11 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "from": "default",
                 "value": "registry-1.deepsquare.run#library/hpc:23.5",
             },
+            {
+                "setting": "ALLOW_SHARED_HOMES_WHERE_CUSTOMERS_CAN_RUN_CODE_AS_EACH_OTHER",
+                "from": "default",
+                "value": "no",
+            },
         ],
     ),
 }
@@ -378,9 +385,9 @@ def show_job(shown: Output, *, details: bool = False) -> None:
     shown.lines(next_of(JOB, told, NOW))
 
 
-def a_status(shown: Output) -> None:
+def a_summary() -> StatusSummary:
     alarms = [Alarm(AlarmName.WALLET_EMPTY, {"balance_wei": 12000, "needed_wei": 340000000000000}, ago(minutes=61))]
-    snapshot = StatusSummary(
+    return StatusSummary(
         cluster="geneva",
         jobs={"QUEUED": 2, "RUNNING": 14},
         effects=[EffectCount("report", 1, 0, 0, 0, 1, 75.5), EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0)],
@@ -389,8 +396,8 @@ def a_status(shown: Output) -> None:
         transactions={"SIGNED": 1},
         oldest_transaction_s=75.0,
         wallet=Writer(CUSTOMERS[1], 179188, 142),
-        cursors={"history": 118000, "scan": 120042},
-        ticks_s={"claim": 0.5, "sweep": 840.0},
+        cursors={"contract": 120042, "history": 118000},
+        ticks_s={"claim": 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
         alarms=alarms,
         claiming_paused=True,
         held=False,
@@ -399,8 +406,25 @@ def a_status(shown: Output) -> None:
         standing=RegistrationStatus.APPROVED,
         endpoints={"https://node.example.org#1": "ok"},
     )
-    complaint = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
-    show_status(shown, snapshot, [complaint], Purse(12_000, 8_381_200_000_000_000_000, 4), NOW, wide=False)
+
+
+COMPLAINT = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
+PURSE = Purse(12_000, 8_381_200_000_000_000_000, 4)
+
+
+def a_status(shown: Output) -> None:
+    show_status(shown, a_summary(), [COMPLAINT], PURSE, NOW, wide=False)
+
+
+def a_live_screen(shown: Output) -> None:
+    """What `supervisor top` has above the list of jobs, and its last line."""
+    states = [
+        {"state": "QUEUED", "jobs": 2, "oldest_at": ago(minutes=9)},
+        {"state": "RUNNING", "jobs": 14, "oldest_at": ago(hours=30)},
+    ]
+    snapshot = a_summary()
+    overview(shown, snapshot, status_facts(snapshot, [COMPLAINT], PURSE) | {"throughput": throughput(31)}, states, NOW)
+    shown.title(KEYS)
 
 
 def table_of(name: str, *, wide: bool = False) -> Callable[[Output], None]:
@@ -414,6 +438,7 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "job-show": show_job,
     "job-show-wide": lambda shown: show_job(shown, details=True),
     "status": a_status,
+    "top": a_live_screen,
     "doctor": lambda shown: show_lines(shown, FOUND),
     "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
     "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),

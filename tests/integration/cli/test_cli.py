@@ -42,7 +42,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED, Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
-from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.tick_names import CALLBACKS, SCANNED
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
@@ -749,7 +749,9 @@ def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(r
     assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
 
 
-def test_tx_show__by_number_or_hash__has_all_signatures(run: Run, ledger: Ledger) -> None:
+def test_tx_show__by_number_or_hash__has_all_signatures(
+    run: Run, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ledger.engine.begin() as connection:
         row = connection.scalar(
             text(
@@ -770,6 +772,8 @@ def test_tx_show__by_number_or_hash__has_all_signatures(run: Run, ledger: Ledger
     assert "0xabcd" in run("tx", "show", "0xbe").stdout
     for name in ("0x", "0xcc", "nonsense", "9" * 30):
         assert "found no transaction" in run("tx", "show", name, status=1).stderr
+    monkeypatch.setenv("EXPLORER_URL", "https://explorer.example.org/tx/{hash}")
+    assert "https://explorer.example.org/tx/0xbeef" in run("tx", "show", "0xbe").stdout
 
 
 def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None:
@@ -838,6 +842,8 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(ledger, 1)
+    settled(ledger, 2)
+    ledger.ticks.record(SCANNED)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
@@ -846,7 +852,8 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
         os.close(theirs)
         screen = Screen(ours)
         try:
-            screen.wait_for("jobs: all that are not settled", "0x00000000", "QUEUED", "q quit")
+            wanted = ("1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks")
+            screen.wait_for("jobs: all that are not settled", "0x00000000", "QUEUED", "q quit", *wanted)
             screen.press("\r", "what happened", "submitted as 101", "what comes next")
             screen.press("b", "jobs: all that are not settled")
             screen.press("f", "jobs: CLAIMED", "jobs: none")
@@ -859,6 +866,13 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
             os.close(ours)
     assert ledger.switches.is_set(Switch.CLAIMING_PAUSED)
     assert [entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)] == ["claims pause"]
+
+
+def settled(ledger: Ledger, number: int) -> None:
+    job = bring_to_queued(ledger, number)
+    outcome = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
+    for event in (SlurmCompleted(outcome), ChainStatusObserved(ChainStatus.FINISHED, (9, 0))):
+        ledger.record(JobChange(job, event))
 
 
 def test_top__without_a_terminal__is_refused(run: Run) -> None:

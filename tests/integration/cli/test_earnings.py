@@ -174,7 +174,7 @@ def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
     assert document["balance_wei"] == str(12 * 10**17)
     shown = command(engine, "status").stdout
     assert "holds 1.2 for gas" in shown
-    assert "credits with 3 jobs" in shown  # those that were paid
+    assert "credits from 3 paid jobs" in shown
 
 
 def test_csv__read_again__has_every_wei(
