@@ -80,7 +80,7 @@ def test_journey__several_tasks_and_gpus__slurm_gives_them(grid: Grid, customer:
     shown = scontrol(grid, slurm_ids(grid, job_id)[0])
     assert "NumTasks=4" in shown
     assert "CPUs/Task=2" in shown
-    assert "gres:gpu:2" in shown
+    assert "gres:gpu:2" in shown or "gres/gpu:2" in shown  # 22.05; 24.11
 
 
 HOSTILE = [

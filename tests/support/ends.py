@@ -10,6 +10,7 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.slurm.parsers import wait_status
 from tests.support.watching import journal, rows, slurm_of, wait_for, wait_for_end
 
 PATIENCE_S = 90.0
@@ -86,7 +87,9 @@ def record_of(grid: Grid, slurm_id: int) -> Record:
     argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
     state, used, submitted, exit_code, *nodes = slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
     minutes, _, seconds = used.rpartition(":")
-    return Record(state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted), int(exit_code))
+    return Record(
+        state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted), wait_status(exit_code)
+    )
 
 
 def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
