@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs, demonstrates and tests the project in a Debian of another release than this machine's: in-debian.sh [pytest's words]
 #
-# Root makes the release in $DEBIAN_ROOT (build/debian-$DEBIAN_RELEASE) from this machine's own mirror, once. What is committed
-# is cloned into it. `make setup` has this machine's network there; `make demo` and the tests have one of their own.
+# Root makes the release in $DEBIAN_ROOT from this machine's own mirror, once; not in the checkout, where setuptools would look
+# for packages in it and follow its links for ever. What is committed is cloned into it. `make setup` has this machine's network there; `make demo` and the tests have one of their own.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 release=${DEBIAN_RELEASE:-trixie}
-root=${DEBIAN_ROOT:-$here/build/debian-$release}
+root=${DEBIAN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/grid-supervisor/debian-$release}
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/e2e/test_journey.py tests/e2e/test_ends.py)
 [ "$(id -u)" = 0 ] || { echo "in-debian: only root can make and enter another Debian" >&2; exit 1; }
