@@ -7,6 +7,7 @@ from typing import Literal
 from devgrid.chain.model import ChainPrices
 
 Hooks = Literal["spool", "upstream"]
+Transport = Literal["ssh", "rest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class ClusterOptions:
     `spool_disk_mb` the spool lies on a disk of that size, which can be filled. Unless it is `registered`, the provider is
     unknown to the grid, and the supervisor measures and registers it. Without `job_submit`, SLURM lets customers submit and
     change jobs themselves, as at a site that does not use job_submit.lua. With a `callback_key` the reporter and sshd's
-    command prove what they report; the upstream plugins cannot.
+    command prove what they report; the upstream plugins cannot. With the `transport` rest there is a slurmrestd, and no sshd.
     """
 
     name: str = "devgrid"
@@ -31,6 +32,7 @@ class ClusterOptions:
     job_submit: bool = True
     hooks: Hooks = "spool"
     callback_key: bool = True
+    transport: Transport = "ssh"
     spool_disk_mb: int | None = None
     registered: bool = True
     prices: ChainPrices = field(default_factory=ChainPrices)

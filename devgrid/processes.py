@@ -332,6 +332,13 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def unix_socket_answers(path: Path) -> bool:
+    """Whether something accepts connections on that Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(str(path)) == 0
+
+
 def tail(log: Path, lines: int = 15) -> str:
     """The end of a log file."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.faults.limited_disk import start_spool_disk
 from devgrid.fleet import Fleet
@@ -98,7 +99,7 @@ class GridCluster:
 
 @dataclass(frozen=True, slots=True)
 class LoginSide:
-    """A SLURM with its sshd and users, before a grid knows it. `environment` has the settings that name them."""
+    """A SLURM with its sshd or slurmrestd and users, before a grid knows it. `environment` has the settings that name them."""
 
     processes: Processes
     users: Users
@@ -108,7 +109,7 @@ class LoginSide:
 
 
 def start_login_side(processes: Processes, options: ClusterOptions, certificates: Certificates) -> LoginSide:
-    """Start SLURM and sshd in the folder of these processes. Raises StartError."""
+    """Start SLURM and sshd or slurmrestd in the folder of these processes. Raises StartError."""
     folder = processes.folder
     users, spool, public = Users(folder), folder / "spool", f"127.0.0.1:{free_port()}"
     key_file = _new_key(folder / CALLBACK_KEY) if options.with_key else None
@@ -116,6 +117,7 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
         spool.mkdir()
     else:
         start_spool_disk(processes, spool, options.spool_disk_mb)
+    jwt_key = new_jwt_key(folder) if options.transport == "rest" else None
     slurm = Slurm.start(
         processes,
         users,
@@ -127,11 +129,12 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
         min_job_age_s=options.min_job_age_s,
         job_submit=options.job_submit,
         threads_per_core=options.threads_per_core,
-        also=options.slurm_conf,
+        also=(*(() if jwt_key is None else jwt_conf(jwt_key)), *options.slurm_conf),
     )
-    ssh_key = _new_ssh_key(folder)
-    command = authorized_keys_command(public, certificates.ca, key_file)
-    sshd = Sshd.start(processes, slurm.env(), command, admin_key=ssh_key)
+    if jwt_key is None:
+        access = _start_sshd(processes, slurm, authorized_keys_command(public, certificates.ca, key_file))
+    else:
+        access = Slurmrestd.start(processes, users, slurm.env(), jwt_key).settings(users, slurm.env())
     environment = {
         "CLUSTER_NAME": options.name,
         "STATE_DIR": str(folder),
@@ -141,15 +144,24 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
         "TLS_ENABLE": "true",
         "TLS_CERT": str(certificates.cert),
         "TLS_KEY": str(certificates.key),
-        "SLURM_SSH_ADDRESS": sshd.address,
-        "SLURM_SSH_ADMIN_USER": admin(),
-        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(ssh_key.read_bytes()).decode(),
-        "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
+        **access,
         "SLURM_ACCOUNTING": str(options.accounting).lower(),
         "SLURM_SUBMIT_KEY": slurm.submit_key,
         **({} if key_file is None else {"CALLBACK_KEY": key_file.read_text()}),
     }
     return LoginSide(processes, users, certificates, slurm, environment)
+
+
+def _start_sshd(processes: Processes, slurm: Slurm, authorized_keys: Sequence[str]) -> dict[str, str]:
+    """Start the login node; returns the settings that name it."""
+    ssh_key = _new_ssh_key(processes.folder)
+    sshd = Sshd.start(processes, slurm.env(), authorized_keys, admin_key=ssh_key)
+    return {
+        "SLURM_SSH_ADDRESS": sshd.address,
+        "SLURM_SSH_ADMIN_USER": admin(),
+        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(ssh_key.read_bytes()).decode(),
+        "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
+    }
 
 
 def join_grid(

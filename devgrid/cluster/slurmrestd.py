@@ -1,0 +1,71 @@
+"""A private slurmrestd: the way to SLURM without a login node."""
+
+import base64
+import os
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from devgrid.cluster.linux_users import Users, admin
+from devgrid.processes import Processes, Running, unix_socket_answers
+
+USER = "slurmrestd"  # neither root nor SlurmUser: slurmrestd refuses to run as one of them
+NAME = "slurmrestd"
+KEY = "jwt_hs256.key"
+
+
+def new_jwt_key(folder: Path) -> Path:
+    """A new key for slurmctld, in a folder that exists."""
+    key = folder / KEY
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    return key
+
+
+def jwt_conf(key: Path) -> tuple[str, str]:
+    """The lines of slurm.conf by which slurmctld takes tokens that are signed with this key."""
+    return ("AuthAltTypes=auth/jwt", f"AuthAltParameters=jwt_key={key}")
+
+
+@dataclass(frozen=True, slots=True)
+class Slurmrestd:
+    """A running slurmrestd on a Unix socket, and on `address` (host:port) if that is not empty."""
+
+    processes: Processes
+    url: str
+    key: Path
+    address: str = ""
+
+    @classmethod
+    def start(
+        cls, processes: Processes, users: Users, environment: Mapping[str, str], key: Path, address: str = ""
+    ) -> "Slurmrestd":
+        """Start slurmrestd as a user of its own. It needs SLURM_CONF in `environment`, and it is given no key."""
+        folder, uid = processes.folder / NAME, users.add(USER)
+        folder.mkdir(mode=0o755)
+        os.chown(folder, uid, uid)
+        socket = folder / "socket"
+        argv = ["/usr/sbin/slurmrestd", "-u", str(uid), "-g", str(uid), "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt"]
+        env = {"PATH": os.environ["PATH"], **environment, "SLURM_JWT": "daemon"}
+        listens = [f"unix:{socket}", *([address] if address else [])]
+        processes.start(NAME, [*argv, *listens], env=env, ready=lambda: unix_socket_answers(socket))
+        return cls(processes, f"unix://{socket}", key, address)
+
+    @property
+    def running(self) -> Running:
+        """Its process."""
+        return self.processes.find(NAME)
+
+    def settings(self, users: Users, environment: Mapping[str, str]) -> dict[str, str]:
+        """The supervisor's settings that name it. Jobs inherit of `environment` what is not SLURM's own."""
+        words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "SLURM_CONF"]
+        return {
+            "SLURM_TRANSPORT": "rest",
+            "SLURMRESTD_URL": self.url,
+            "SLURM_JWT_KEY": base64.b64encode(self.key.read_bytes()).decode(),
+            "SLURM_JWT_ADMIN_USER": admin(),
+            "SLURM_JOB_ENVIRONMENT": " ".join(words),
+            "SLURM_JOB_HOME": f"{users.homes}/{{address}}",
+        }
