@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")"
 cluster=${1:-}
-keys="eth_private_key slurm_ssh_private_key slurm_ssh_ca_key slurm_submit_key callback_key ldap_bind_password tls_key"
+keys="eth_private_key slurm_ssh_private_key slurm_ssh_ca_key slurm_submit_key slurm_jwt_key callback_key ldap_bind_password tls_key"
 
 folder() {
     mkdir -p "$1"
