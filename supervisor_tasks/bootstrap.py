@@ -1,5 +1,6 @@
 """Builds a worker's parts from the settings, and connects them."""
 
+from base64 import b64decode
 from collections.abc import Collection
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config import logging as logs
-from supervisor_tasks.config.settings import USUAL_PRICES, Settings
+from supervisor_tasks.config.settings import USUAL_PRICES, Settings, SlurmAccess
 from supervisor_tasks.context import (
     BenchmarkServices,
     ChainServices,
@@ -40,9 +41,13 @@ from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.provider.offer import price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
-from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.cluster import Cluster, Paths, over_ssh
 from supervisor_tasks.slurm.homes import Homes
+from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
 from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
+from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
 from supervisor_tasks.wallet.fees import Bounds
 from supervisor_tasks.wallet.wallet import Wallet
@@ -67,7 +72,8 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
     sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
     directory = directory_of(settings) if Queue.CHAIN in served else None
-    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and Queue.BENCHMARK in served else None
+    measures = Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
+    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and measures else None
     offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
     notifier, days = notifier_of(settings), settings.retention_days
@@ -183,7 +189,7 @@ def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher) -> Recon
 
 def _benchmark_side(settings: Settings, slurm: SlurmServices) -> BenchmarkServices:
     return BenchmarkServices(
-        jobs=BenchmarkJobs(slurm.cluster, settings.benchmark_run_as),
+        jobs=BenchmarkJobs(over_ssh(slurm.cluster), settings.benchmark_run_as),
         suite=SUITE,
         plan_of=partial(plan_of, settings),
         disabled=settings.benchmark_disable,
@@ -194,18 +200,52 @@ def _benchmark_side(settings: Settings, slurm: SlurmServices) -> BenchmarkServic
 def _ssh_keys(settings: Settings) -> Keys:
     """Return one key for all users, or a certificate for each login."""
     if not settings.slurm_ssh_certificates:
-        assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SSH
+        assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SLURM
         key = load_key(settings.slurm_ssh_private_key.get_secret_value())
         return lambda _: key
-    assert settings.slurm_ssh_ca_key is not None  # noqa: S101  Need.SSH
+    assert settings.slurm_ssh_ca_key is not None  # noqa: S101  Need.SLURM
     users = {settings.slurm_ssh_admin_user or "", settings.benchmark_run_as}
     ca_key = authority_key(settings.slurm_ssh_ca_key.get_secret_value())
     return CertificateAuthority(ca_key, users, f"supervisor {settings.cluster_name}").key_for
 
 
+def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
+    assert settings.slurmrestd_url is not None  # noqa: S101  Need.SLURM
+    assert settings.slurm_jwt_key is not None  # noqa: S101
+    mint = TokenMint(b64decode(settings.slurm_jwt_key.get_secret_value()))
+    client = RestClient(settings.slurmrestd_url, settings.slurmrestd_ca, connect_timeout_s)
+    access = RestAccess(client=client, mint=mint, admin=settings.slurm_jwt_admin_user)
+    cluster = RestCluster(
+        access=access,
+        partition=settings.slurm_partition,
+        public_address=settings.public_address,
+        home=settings.slurm_job_home,
+        environment=settings.slurm_job_environment,
+        message_timeout_s=settings.slurm_message_timeout_s,
+        compares_sizes=settings.slurm_compare_sizes,
+        submit_key="" if settings.slurm_submit_key is None else settings.slurm_submit_key.get_secret_value(),
+        min_job_age_s=settings.slurm_min_job_age_s,
+        max_memory_per_cpu_mb=settings.slurm_max_memory_per_cpu_mb,
+    )
+    nodes = RestNodes(access=access, partition=cluster.partition, unresponsive=settings.benchmark_unresponsive)
+    return _services(settings, cluster, nodes)
+
+
+def _services(settings: Settings, cluster: SlurmCluster, nodes: NodeQuery) -> SlurmServices:
+    return SlurmServices(
+        cluster,
+        nodes,
+        trust_callbacks=settings.trust_callbacks,
+        benchmark_user=settings.benchmark_run_as,
+        try_every_s=settings.slurm_retry_interval_s,
+    )
+
+
 def slurm_side(settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> SlurmServices:
-    """Build the access to SLURM, from settings with Need.SSH."""
-    assert settings.slurm_ssh_address is not None  # noqa: S101  Need.SSH
+    """Build the access to SLURM, from settings with Need.SLURM."""
+    if settings.slurm_access is SlurmAccess.REST:
+        return _over_rest(settings, connect_timeout_s)
+    assert settings.slurm_ssh_address is not None  # noqa: S101  Need.SLURM
     assert settings.slurm_ssh_admin_user is not None  # noqa: S101
     paths = Paths(
         sbatch=settings.slurm_sbatch_path,
@@ -234,10 +274,4 @@ def slurm_side(settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S)
         partition=cluster.partition,
         unresponsive=settings.benchmark_unresponsive,
     )
-    return SlurmServices(
-        cluster,
-        nodes,
-        trust_callbacks=settings.trust_callbacks,
-        benchmark_user=settings.benchmark_run_as,
-        try_every_s=settings.slurm_retry_interval_s,
-    )
+    return _services(settings, cluster, nodes)

@@ -19,9 +19,8 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.channels import Notifier
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
-from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.hardware import PartitionHardware
-from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
 from supervisor_tasks.wallet.wallet import Wallet
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ class LastClusterCheck:
 class SlurmServices:
     """The services of workers of the slurm and benchmark queues only: they need the SSH key."""
 
-    cluster: Cluster
-    nodes: Nodes
+    cluster: SlurmCluster
+    nodes: NodeQuery
     trust_callbacks: bool
     benchmark_user: str = "root"
     try_every_s: float = 10.0

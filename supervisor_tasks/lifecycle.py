@@ -118,7 +118,7 @@ class Worker:
         for batch in self.batches.values():
             batch.close()
         if self.context.slurm_side is not None:
-            self.context.slurm_side.cluster.ssh.close()
+            self.context.slurm_side.cluster.close()
         self.context.tracer.close()  # it reads the ledger
         self.context.ledger.holder.close()
         self.context.ledger.engine.dispose()

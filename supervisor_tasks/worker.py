@@ -23,8 +23,8 @@ _current: list["Worker"] = []
 # Every worker serves the default queue.
 NEED_OF_QUEUE = {
     Queue.CHAIN: Need.WALLET,
-    Queue.SLURM: Need.SSH,
-    Queue.BENCHMARK: Need.SSH,
+    Queue.SLURM: Need.SLURM,
+    Queue.BENCHMARK: Need.SLURM,
     Queue.DEFAULT: Need.NOTIFY,
 }
 

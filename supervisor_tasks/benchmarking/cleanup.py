@@ -6,7 +6,7 @@ from supervisor_tasks.benchmarking.model import is_named, name_beginning
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import FLAG, PROVIDER, Fact
-from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.interface import SlurmCluster
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import SlurmRejectedError
 from supervisor_tasks.slurm.squeue import SqueueRow
@@ -41,7 +41,7 @@ def cancel_old_benchmarks(site: WorkerContext) -> None:
     ledger.facts.clear(BENCHMARK_CLEANUP_REQUESTED)
 
 
-def _cancel(cluster: Cluster, job: SqueueRow) -> None:
+def _cancel(cluster: SlurmCluster, job: SqueueRow) -> None:
     about = {"slurm_id": job.slurm_id, "name": job.name, "state": job.seen.state}
     try:
         cluster.cancel(job.slurm_id, job.user)

@@ -106,12 +106,12 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
     desk = desk_of(context)
     desk.shown.color = not no_color
-    settings = load(Need.SSH)
+    settings = load(Need.SLURM)
     slurm = slurm_side(settings)
     try:
         specs = slurm.nodes.specs()
     finally:
-        slurm.cluster.ssh.close()
+        slurm.cluster.close()
     if not specs.nodes:
         raise CommandError(f"found {len(specs.left_out)} nodes, and none works; expected one that does")
     try:

@@ -42,9 +42,9 @@ class ConfiguredProcess(StrEnum):
 
 
 NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
-    ConfiguredProcess.WORKER: (Need.WALLET, Need.SSH),
+    ConfiguredProcess.WORKER: (Need.WALLET, Need.SLURM),
     ConfiguredProcess.CHAIN: (Need.WALLET,),
-    ConfiguredProcess.SLURM: (Need.SSH,),
+    ConfiguredProcess.SLURM: (Need.SLURM,),
     ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
     ConfiguredProcess.BEAT: (),
 }

@@ -20,11 +20,11 @@ from typing import IO
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run import command, environment
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.config.settings import KEYS, Need, kept, wants_certificates
+from supervisor_tasks.config.settings import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.ssh_keys import public_half
 
 FLEET: Mapping[str, tuple[Need, ...]] = {
-    "worker": (Need.WALLET, Need.SSH, Need.NOTIFY),
+    "worker": (Need.WALLET, Need.SLURM, Need.NOTIFY),
     "beat": (),
     "callbacks": (Need.SSH_PUBLIC,),
     "flower": (),
@@ -44,11 +44,11 @@ OF_A_SIGNAL = 128
 
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return a process's environment: without the keys that it does not work with, and with an address for probes."""
-    certificates = wants_certificates(given)
-    others = {name.upper() for name in set(KEYS) - kept(FLEET.get(process, ()), certificates=certificates)}
+    access = slurm_access(given)
+    others = {name.upper() for name in set(KEYS) - kept(FLEET.get(process, ()), access)}
     others |= {f"{name}_FILE" for name in others}
     own = {name: value for name, value in given.items() if name not in others}
-    if process == "callbacks" and not certificates:
+    if process == "callbacks" and access is SlurmAccess.SSH_KEY:
         own = _public_key(given) | own
     return environment(process, own) | _health_address(process, own)
 

@@ -37,6 +37,7 @@ from supervisor_tasks.config.validators import (
     Image,
     Interval,
     Iperf3Server,
+    JobVariables,
     LabelKeys,
     Labels,
     LdapAttributes,
@@ -49,6 +50,7 @@ from supervisor_tasks.config.validators import (
     ObjectClasses,
     Price,
     QuietHoursSetting,
+    RestUrl,
     SbatchFlags,
     SitePath,
     SrunFlags,
@@ -66,6 +68,7 @@ from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.provider.offer import Prices, normalised_labels
 
 CREDIT = 10**18
+LEAST_JWT_KEY = 32  # bytes; RFC 7518 asks for as many as the code of HS256 has
 LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of secp256k1; keys are smaller
 
@@ -74,26 +77,40 @@ class Need(StrEnum):
     """What a process needs beyond the settings that all processes need."""
 
     WALLET = "wallet"
-    SSH = "ssh"
+    SLURM = "slurm"
     SSH_PUBLIC = "ssh public"
     NOTIFY = "notify"
 
 
 REQUIRED = {
     Need.WALLET: ("eth_private_key",),
-    Need.SSH: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+    Need.SLURM: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
     Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
     Need.NOTIFY: (),
 }
-WITH_CERTIFICATES = {  # SLURM_SSH_CERTIFICATES
-    Need.SSH: ("slurm_ssh_ca_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+
+
+class SlurmAccess(StrEnum):
+    """How a process gets to SLURM, which decides the settings that it needs."""
+
+    SSH_KEY = "a key over SSH"
+    SSH_CERTIFICATES = "certificates over SSH"  # SLURM_SSH_CERTIFICATES
+    REST = "slurmrestd"  # SLURM_TRANSPORT=rest
+
+
+WITH_CERTIFICATES = {
+    Need.SLURM: ("slurm_ssh_ca_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+    Need.SSH_PUBLIC: (),
+}
+OVER_REST: dict[Need, tuple[str, ...]] = {
+    Need.SLURM: ("slurm_jwt_key", "slurmrestd_url"),
     Need.SSH_PUBLIC: (),
 }
 NOTIFY_URLS = ("notify_webhook_url", "notify_slack_url", "notify_alertmanager_url")
 NOTIFY_KEYS = (*NOTIFY_URLS, "notify_webhook_token", "notify_smtp_password")
 ALSO_KEPT = {
     Need.WALLET: ("ldap_bind_password",),  # the chain's workers make the customers' accounts
-    Need.SSH: ("slurm_submit_key",),
+    Need.SLURM: ("slurm_submit_key",),
     Need.SSH_PUBLIC: ("callback_key",),
     Need.NOTIFY: NOTIFY_KEYS,
 }
@@ -102,6 +119,7 @@ KEYS = (
     "slurm_ssh_private_key",
     "slurm_ssh_ca_key",
     "slurm_submit_key",
+    "slurm_jwt_key",
     "ldap_bind_password",
     "callback_key",
     *NOTIFY_KEYS,
@@ -205,6 +223,24 @@ class Settings(BaseSettings):
     """Whether the certificate of that service is not verified."""
 
     # SLURM
+    slurm_transport: Annotated[str, pattern("ssh|rest", "ssh or rest")] = "ssh"
+    """The way to SLURM: `ssh` to a login node, or `rest` to slurmrestd, without a login node."""
+    slurmrestd_url: RestUrl | None = None
+    """With SLURM_TRANSPORT=rest: unix:///path of slurmrestd's socket, or https://host:port; http:// on loopback only."""
+    slurmrestd_ca: File | None = None
+    """The authority (PEM) of slurmrestd's certificate; none: the machine's authorities."""
+    slurm_jwt_key: SecretStr | None = None
+    """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It speaks for every user. The _FILE is that file."""
+    slurm_jwt_admin_user: LinuxUser = "slurm"
+    """With SLURM_TRANSPORT=rest: the Linux user (SlurmUser or an operator) who sees and changes all jobs."""
+    slurm_job_home: HomeTemplate = "/home/{address}"
+    """With SLURM_TRANSPORT=rest: the folder on the nodes in which a customer's jobs begin and which is their HOME."""
+    slurm_job_environment: JobVariables = Field(default_factory=dict)
+    """With SLURM_TRANSPORT=rest: more variables of all jobs, as NAME=value NAME=value; PATH can be one of them."""
+    slurm_min_job_age_s: int = Field(300, ge=0)
+    """With SLURM_TRANSPORT=rest: MinJobAge of slurm.conf, which slurmrestd does not show; 0: jobs are never forgotten."""
+    slurm_max_memory_per_cpu_mb: int | None = Field(None, gt=0)
+    """With SLURM_TRANSPORT=rest: MaxMemPerCPU of slurm.conf, which slurmrestd does not show; none: it has none."""
     slurm_ssh_address: HostPort | None = None
     """The login node."""
     slurm_ssh_admin_user: LinuxUser | None = None
@@ -458,6 +494,13 @@ class Settings(BaseSettings):
             raise ValueError("64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua")
         return value
 
+    @field_validator("slurm_jwt_key")
+    @classmethod
+    def _jwt_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_jwt_key(value.get_secret_value()):
+            raise ValueError(f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more")
+        return value
+
     @field_validator("callback_key")
     @classmethod
     def _long_key(cls, value: SecretStr | None) -> SecretStr | None:
@@ -477,6 +520,11 @@ class Settings(BaseSettings):
     @classmethod
     def _ssh_public_key(cls, value: str | None) -> str | None:
         return None if value is None else ssh_keys.public_key(value)
+
+    @property
+    def slurm_access(self) -> SlurmAccess:
+        """How this process gets to SLURM."""
+        return _access(rest=self.slurm_transport == "rest", certificates=self.slurm_ssh_certificates)
 
     @property
     def own_groups_dn(self) -> str:
@@ -532,14 +580,28 @@ USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES)
 _hidden: dict[str, str] = {}  # the variables that this process has removed from its environment
 
 
-def wants_certificates(environment: Mapping[str, str]) -> bool:
-    """Return whether SLURM_SSH_CERTIFICATES is true; `load` reports a value that is no boolean."""
-    return environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
+def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
+    """Return how this environment gets to SLURM; `load` reports malformed values of the settings that decide it."""
+    certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
+    return _access(rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates)
+
+
+def _access(*, rest: bool, certificates: bool) -> SlurmAccess:
+    if rest:
+        return SlurmAccess.REST
+    return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
+
+
+def _is_jwt_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) >= LEAST_JWT_KEY
+    except ValueError:
+        return False
 
 
 def hide_secrets(*needs: Need) -> None:
     """Remove the secrets from os.environ. `load` still finds them, but no keys that these needs do not require."""
-    names = kept(needs, certificates=wants_certificates(os.environ))
+    names = kept(needs, slurm_access(os.environ))
     for name in IN_FILES:
         for variable in (name.upper(), f"{name.upper()}_FILE"):
             value = os.environ.pop(variable, "")
@@ -576,7 +638,7 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
         settings = None
     bad = {line.partition(":")[0].removesuffix("_FILE") for line in lines}
-    required = _required(settings is not None and settings.slurm_ssh_certificates)
+    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
     for need in needs:
         for name in required[need]:
             derivable = name == "slurm_ssh_public_key" and "slurm_ssh_private_key" in given
@@ -586,14 +648,30 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += _unfit_together(settings, needs, bad)
     if lines or settings is None:
         raise SettingsError(sorted(lines))
-    names = kept(needs, certificates=settings.slurm_ssh_certificates)
+    names = kept(needs, settings.slurm_access)
     dropped = {name: None for name in KEYS if name not in names}
     return settings.model_copy(update=dropped)
 
 
 def _unfit_together(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
     """Return a line for each error between settings that are well-formed on their own."""
-    return _unfit_mail(settings, needs, bad) + _unfit_directory(settings, needs, bad)
+    return [
+        *_unfit_mail(settings, needs, bad),
+        *_unfit_directory(settings, needs, bad),
+        *_unfit_transport(settings, needs, bad),
+    ]
+
+
+def _unfit_transport(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    """Over slurmrestd there is no user's session that could read a benchmark's output, and no accounting is asked."""
+    if settings.slurm_transport != "rest":
+        return []
+    wrong = {"benchmark_disable": False, "slurm_accounting": True}
+    return [
+        f"{name.upper()}: found {str(value).lower()}; expected {str(not value).lower()}, as SLURM_TRANSPORT is rest"
+        for name, value in wrong.items()
+        if Need.SLURM in needs and getattr(settings, name) is value and name.upper() not in bad
+    ]
 
 
 def _unfit_mail(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
@@ -631,14 +709,22 @@ def _unfit_directory(settings: Settings, needs: Sequence[Need], bad: Collection[
     return lines
 
 
-def kept(needs: Iterable[Need], *, certificates: bool) -> set[str]:
+def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:
     """Return the names of the keys and settings that processes with these needs keep."""
-    required = _required(certificates)
+    required = required_with(access)
     return {name for need in needs for name in (*required[need], *ALSO_KEPT.get(need, ()))}
 
 
-def _required(certificates: bool) -> dict[Need, tuple[str, ...]]:
-    return REQUIRED | (WITH_CERTIFICATES if certificates else {})
+def required_with(access: SlurmAccess) -> dict[Need, tuple[str, ...]]:
+    """Return the settings that each need requires."""
+    return REQUIRED | _REQUIRED_BY[access]
+
+
+_REQUIRED_BY: dict[SlurmAccess, dict[Need, tuple[str, ...]]] = {
+    SlurmAccess.SSH_KEY: {},
+    SlurmAccess.SSH_CERTIFICATES: WITH_CERTIFICATES,
+    SlurmAccess.REST: OVER_REST,
+}
 
 
 def load_or_exit(*needs: Need) -> Settings:
@@ -681,6 +767,8 @@ _EXPECTED = {
     "slurm_ssh_ca_key": ssh_keys.PRIVATE_KEY + ", as SLURM_SSH_CERTIFICATES is set",
     "slurm_ssh_public_key": f"{ssh_keys.PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
     "slurm_ssh_address": "the login node's address as host:port",
+    "slurm_jwt_key": "the base64 of slurmctld's jwt_key file, as SLURM_TRANSPORT is rest",
+    "slurmrestd_url": "unix:///path of slurmrestd's socket or https://host:port, as SLURM_TRANSPORT is rest",
     "ldap_bind_dn": "the name of an entry that may write there, such as cn=admin,dc=example,dc=org",
     "ldap_bind_password": "that entry's password",
     "slurm_ssh_admin_user": "the user who may run scontrol update",
@@ -694,7 +782,7 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         value, file = environment.get(name.upper(), ""), environment.get(f"{name.upper()}_FILE", "")
         if name in IN_FILES and file and not value:
             try:
-                value = Path(file).expanduser().read_text().strip()
+                value = _text_of(name, Path(file).expanduser())
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no text"
                 lines.append(
@@ -703,6 +791,11 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         if value:
             given[name] = value
     return given, lines
+
+
+def _text_of(name: str, file: Path) -> str:
+    """Return a setting's text in a file. slurmctld's key file has any bytes, and each of them counts."""
+    return base64.b64encode(file.read_bytes()).decode() if name == "slurm_jwt_key" else file.read_text().strip()
 
 
 def _path_shown(path: str) -> str:

@@ -176,6 +176,25 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def _job_variables(value: object) -> object:
+    """Parse the variables of all jobs. SLURM sets its own, and sbatch would read some of them as options."""
+    found = _assignments(value)
+    names = found if isinstance(found, dict) else {}
+    wrong = [name for name in names if not re.fullmatch(r"(?!SLURM_|SBATCH_)[A-Za-z_][A-Za-z0-9_]*", name)]
+    if wrong:
+        raise ValueError(f"variables as NAME=value NAME=value, none of SLURM's ({', '.join(wrong)!r})")
+    return found
+
+
+def _is_rest_url(url: str) -> bool:
+    """Return whether it is a socket's path, or a host and port; tokens cross a network only inside TLS."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return not parts.netloc and parts.path.startswith("/")
+    plain = parts.path in ("", "/") and not parts.query and parts.port is not None
+    return plain and (parts.scheme == "https" or is_loopback(f"{parts.hostname}:{parts.port}"))
+
+
 def _networks(value: object) -> object:
     """Parse networks such as 10.0.0.0/8,fd00::/8."""
     if isinstance(value, tuple):
@@ -356,11 +375,13 @@ LdapAttributes = Annotated[dict[str, tuple[str, ...]], NoDecode, BeforeValidator
 HomeTemplate = Annotated[
     str, pattern(r"(/([^/:{}\s]|\{address\})+)+/?", "an absolute path in which {address} is the customer's")
 ]
+RestUrl = Annotated[str, url_with("unix", "https", "http", reads=_is_rest_url)]
 SitePath = Annotated[str, pattern(r"/[^\s:]*", "an absolute path")]
 DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
 BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
 Variables = Annotated[dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)]
+JobVariables = Annotated[dict[str, str], NoDecode, BeforeValidator(_job_variables)]
 Volumes = Annotated[dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)]
 _WORD = "letters, digits and _./:@=,+%#-, no - first"
 Image = Annotated[str, matches_type(plan.Word, f"a container image: {_WORD}")]

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from supervisor_tasks.config.settings import Settings, SettingsError
+from supervisor_tasks.config.settings import Settings, SettingsError, SlurmAccess
 from supervisor_tasks.config.variables import mistyped
 from supervisor_tasks.doctor import chain_probes, grid_probes, ledger_probes, slurm_probes
 from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine
@@ -39,14 +39,22 @@ def check_up(environment: Mapping[str, str], customer: str | None, within_s: flo
     except SettingsError as error:
         return settings_verdicts("this environment", error.lines)
     found = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
-    return found + _examine(ALL, Examined(settings, until_s, customer))
+    return found + _examine(_with_transport(ALL, settings), Examined(settings, until_s, customer))
 
 
 def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
     """Try what the settings of a process name: servers, endpoints, the login node and SLURM's commands."""
     _quiet()
     until_s = moment_s(DEADLINE_S)
-    return _examine(OF_PROCESS[process], Examined(settings, until_s))
+    return _examine(_with_transport(OF_PROCESS[process], settings), Examined(settings, until_s))
+
+
+def _with_transport(probes: Sequence[Probe[Examined]], settings: Settings) -> list[Probe[Examined]]:
+    """Return the probes with those of slurmrestd in place of those of the login node, where SLURM_TRANSPORT is rest."""
+    over_ssh = (*slurm_probes.SETTINGS, *slurm_probes.FLEET)
+    if settings.slurm_access is not SlurmAccess.REST or not any(probe in over_ssh for probe in probes):
+        return list(probes)
+    return [*(probe for probe in probes if probe not in over_ssh), *slurm_probes.OVER_REST]
 
 
 def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Finding]:

@@ -15,13 +15,13 @@ from supervisor_tasks.chain.contract import Contract, Demand
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import (
-    REQUIRED,
-    WITH_CERTIFICATES,
     Need,
     Settings,
     SettingsError,
+    SlurmAccess,
     load,
-    wants_certificates,
+    required_with,
+    slurm_access,
 )
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.examination import MARGIN_S, Shared
@@ -31,7 +31,8 @@ from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.examination_queries import last_customer, server_version
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.slurm.cluster import Controller
+from supervisor_tasks.slurm.cluster import over_ssh
+from supervisor_tasks.slurm.interface import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
@@ -63,7 +64,7 @@ class Examined:
 
     @cached_property
     def slurm(self) -> Shared[SlurmServices]:
-        """SLURM behind a login node that lets the admin user in."""
+        """SLURM: behind a login node that lets the admin user in, or behind slurmrestd."""
         return self._once("the login node", self._slurm)
 
     @cached_property
@@ -96,7 +97,7 @@ class Examined:
         if "engine" in self.__dict__ and self.engine.is_made:
             self.engine.get().dispose()
         if "slurm" in self.__dict__ and self.slurm.is_made:
-            self.slurm.get().cluster.ssh.close()
+            self.slurm.get().cluster.close()
 
     def _once(self, name: str, make: Any) -> Shared[Any]:
         return Shared(name, make, self.until_s - MARGIN_S)
@@ -113,15 +114,19 @@ class Examined:
         return contract, contract.demand()
 
     def _slurm(self) -> SlurmServices:
+        if self.settings.slurm_access is SlurmAccess.REST:
+            self.require_rest()
+            return slurm_side(self.settings, connect_timeout_s=CONNECT_S)
         self.require_ssh()
         services = slurm_side(self.settings, connect_timeout_s=CONNECT_S)
-        services.cluster.ssh.run(services.cluster.admin, ["true"], timeout_s=CONNECT_S)
+        login_node = over_ssh(services.cluster)
+        login_node.ssh.run(login_node.admin, ["true"], timeout_s=CONNECT_S)
         return services
 
     def _login(self) -> Address:
         services, user = self.slurm.needed(), Address(self.customer or self._last_customer())
         services.cluster.require_own_home(user)
-        answer = services.cluster.ssh.ask(user, ["true"])
+        answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
         if answer.status != 0:
             raise NotTriedError(f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}")
         return user
@@ -131,6 +136,12 @@ class Examined:
         if found is None:
             raise NotTriedError("no customer has had a job in SLURM yet: name one by --customer")
         return found
+
+    def require_rest(self) -> None:
+        """Raises NotTriedError where this environment cannot ask slurmrestd."""
+        for name in ("slurm_jwt_key", "slurmrestd_url"):
+            if getattr(self.settings, name) is None:
+                raise NotTriedError(f"{name.upper()} is not set here: run it where the slurm worker runs")
 
     def require_ssh(self) -> None:
         """Raises NotTriedError where this environment cannot log in."""
@@ -157,7 +168,7 @@ def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[st
 
 def _met(environment: Mapping[str, str]) -> list[Need]:
     """Return the needs of processes that this environment has all required settings of."""
-    required = REQUIRED | (WITH_CERTIFICATES if wants_certificates(environment) else {})
+    required = required_with(slurm_access(environment))
     given = {name for name, value in environment.items() if value}
     return [
         need

@@ -1,4 +1,4 @@
-"""Probes of the login node, its users and SLURM behind it. They change nothing: sbatch gets --test-only."""
+"""Probes of the login node, its users and SLURM behind it, or of slurmrestd. They change nothing: sbatch gets --test-only."""
 
 import socket
 import time
@@ -21,12 +21,14 @@ from supervisor_tasks.doctor.verdicts import (
     version_verdict,
 )
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER
+from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 COMMAND_S = 4.0
 LOGIN = "read sshd's log on the login node: SLURM_SSH_ADDRESS, SLURM_SSH_ADMIN_USER, and whether it takes our key"
 CUSTOMER = "read sshd's log on the login node: the customer's account, and the AuthorizedKeysCommand"
+RESTD = "start slurmrestd; SLURMRESTD_URL, SLURM_JWT_ADMIN_USER, and SLURM_JWT_KEY must be slurmctld's jwt_key"
 SLURM = "run `scontrol ping` on the login node, and read slurmctld's log"
 
 
@@ -63,8 +65,7 @@ def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
 def admin_login(shared: Examined) -> Iterator[Finding]:
     """Whether the login node lets the admin user in."""
     shared.require_ssh()
-    services = shared.slurm.get()
-    yield green("SSH login of the admin", f"{services.cluster.admin} may log in")
+    yield green("SSH login of the admin", f"{over_ssh(shared.slurm.get().cluster).admin} may log in")
 
 
 def customer_login(shared: Examined) -> Iterator[Finding]:
@@ -77,9 +78,9 @@ def version(name: str, shared: Examined) -> Iterator[Finding]:
     """Whether a SLURM command is there, and its version."""
     if name == "sacct" and not shared.settings.slurm_accounting:
         raise NotTriedError("SLURM_ACCOUNTING is false")
-    services = shared.slurm.needed()
+    login_node = over_ssh(shared.slurm.needed().cluster)
     path = getattr(shared.settings, f"slurm_{name}_path")
-    answer = services.cluster.ssh.run(services.cluster.admin, [path, "--version"], timeout_s=COMMAND_S)
+    answer = login_node.ssh.run(login_node.admin, [path, "--version"], timeout_s=COMMAND_S)
     yield version_verdict(name, f"SLURM_{name.upper()}_PATH={path}", answer.status, answer.stdout, answer.stderr)
 
 
@@ -102,12 +103,12 @@ def _known_cluster(shared: Examined) -> str | None:
 
 def accounting(shared: Examined) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
-    services, asked = shared.slurm.needed(), shared.settings.slurm_accounting
+    login_node, asked = over_ssh(shared.slurm.needed().cluster), shared.settings.slurm_accounting
     unused = shared.controller.needed().accounting_unused
     status, said = 0, ""
     if asked:
         argv = [shared.settings.slurm_sacct_path, "--allocations", "--noheader", "--starttime=now-1minutes"]
-        answer = services.cluster.ssh.run(services.cluster.admin, argv, timeout_s=COMMAND_S)
+        answer = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
         status, said = answer.status, answer.stderr
     yield accounting_verdict(asked=asked, unused=unused, status=status, said=said)
 
@@ -127,11 +128,11 @@ def job_submit(shared: Examined) -> Iterator[Finding]:
     """
     if shared.settings.slurm_submit_key is None:
         raise NotTriedError("SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it")
-    services, user = shared.slurm.needed(), shared.login.needed()
+    login_node, user = over_ssh(shared.slurm.needed().cluster), shared.login.needed()
     shared.controller.needed()
     words = ("--test-only", "--ntasks=1", "--time=1", "--job-name=supervisor-doctor", "--wrap=true")
-    argv = [services.cluster.paths.sbatch, f"--partition={services.cluster.partition}", *words]
-    answer = services.cluster.ssh.ask(user, argv)
+    argv = [login_node.paths.sbatch, f"--partition={login_node.partition}", *words]
+    answer = login_node.ssh.ask(user, argv)
     yield job_submit_verdict(answer.status, answer.stderr)
 
 
@@ -141,6 +142,27 @@ def login_clock(shared: Examined) -> Iterator[Finding]:
     yield clock_verdict("the login node", theirs_s - int(time.time()))
 
 
+def slurmrestd(shared: Examined) -> Iterator[Finding]:
+    """Whether slurmrestd answers the admin, and how far slurmctld's clock is from ours."""
+    cluster = shared.slurm.get().cluster
+    theirs_s = cluster.now_s()
+    cluster.list_all()  # as the admin; slurmctld checks the token
+    yield green("slurmrestd", f"{cluster.address} answers, and slurmctld takes our tokens")
+    yield clock_verdict("slurmctld", theirs_s - int(time.time()))
+
+
+def rest_accounting(shared: Examined) -> Iterator[Finding]:
+    """Say what is not known with this transport."""
+    shared.slurm.needed()
+    yield green("accounting", "not asked over slurmrestd: ends are known from looks, hooks and callbacks")
+
+
+OVER_REST = (
+    Probe("slurmrestd", slurmrestd, RESTD),
+    Probe("slurmctld", controller, RESTD),
+    Probe("accounting", rest_accounting, RESTD),
+    Probe("nodes", nodes, RESTD),
+)
 SETTINGS = (
     Probe("SSH host key", host_key, "start sshd on the login node, or correct SLURM_SSH_ADDRESS"),
     Probe("SSH login of the admin", admin_login, LOGIN),

@@ -232,7 +232,7 @@ def controller_verdict(identity: str, known: str | None, *, same: bool) -> Findi
     """Judge slurmctld, which answers, by the cluster that the ledger has jobs of."""
     if known is None or same:
         return green("slurmctld", f"answers: {identity}")
-    mend = "correct SLURM_SSH_ADDRESS; if it is the right one, `supervisor cluster accept`"
+    mend = "correct SLURM_SSH_ADDRESS or SLURMRESTD_URL; if it is the right one, `supervisor cluster accept`"
     return red("slurmctld", f"is {identity}; expected {known}", mend)
 
 

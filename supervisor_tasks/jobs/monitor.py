@@ -232,7 +232,7 @@ def _runs_asked(
     """Accounting's answer for ended jobs with a run that the looks did not see from its start to its end. Accounting
     may learn of a run some seconds after slurmctld has ended it, so the job is asked for at several looks.
     """
-    if not site.slurm.cluster.paths.sacct:
+    if not site.slurm.cluster.has_accounting:
         return {}
     ended = [
         job
@@ -280,7 +280,7 @@ def _believed(site: WorkerContext, forgotten: Sequence[Job]) -> Mapping[JobId, O
     accounting, callbacks are not believed: accounting knows the end, or the end stays unknown.
     """
     slurm, asked = site.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
-    if not asked or not slurm.trust_callbacks or slurm.cluster.paths.sacct:
+    if not asked or not slurm.trust_callbacks or slurm.cluster.has_accounting:
         return {}
     heard = site.ledger.inbox.about(asked)
     submissions = site.ledger.journal.submissions(set(asked.values()))

@@ -35,8 +35,8 @@ from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
-from supervisor_tasks.slurm.cluster import Request, UndecidedError
 from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.interface import Request, UndecidedError
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError, JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.ssh import our_clock_s

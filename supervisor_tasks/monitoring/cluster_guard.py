@@ -9,8 +9,8 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SLURM_CLUSTER, SLURM_START, UNEXPECTED_CLUSTER, SlurmStart
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.interface import Controller
 
 JUST_STARTED_S = 60.0  # slurmctld is asked every 20 s
 ASKED_AGAIN_S = 60.0  # a process asks again which SLURM it reaches
@@ -41,8 +41,8 @@ def recognise(site: WorkerContext, controller: Controller) -> None:
     known = facts.get(SLURM_CLUSTER)
     if known is not None and not found.is_the_same_as(ClusterIdentity.told(known)):
         facts.set(UNEXPECTED_CLUSTER, str(found))
-        address = site.slurm.cluster.ssh.address
-        advice = "look at SLURM_SSH_ADDRESS; if the cluster is what it should be, `supervisor cluster accept`"
+        address = site.slurm.cluster.address
+        advice = "look at SLURM_SSH_ADDRESS or SLURMRESTD_URL; if the cluster is what it should be, `supervisor cluster accept`"
         site.ledger.alarms.on(
             AlarmName.SLURM_CLUSTER_MISMATCH, at=address, found=str(found), expected=known, advice=advice
         )

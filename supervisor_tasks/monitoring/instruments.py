@@ -34,6 +34,13 @@ SSH_COMMANDS = Histogram(
     buckets=FAST_S,
     registry=REGISTRY,
 )
+REST_REQUESTS = Histogram(
+    "supervisor_slurmrestd_request_duration_seconds",
+    "How long requests to slurmrestd took.",
+    ["request", "result"],
+    buckets=FAST_S,
+    registry=REGISTRY,
+)
 SSH_LOGINS = Histogram(
     "supervisor_ssh_login_duration_seconds",
     "How long logins on the login node took.",

@@ -99,7 +99,7 @@ def _learn_memory(site: WorkerContext, min_job_age_s: int) -> None:
     ledger = site.ledger
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
         return
-    if site.slurm.cluster.paths.sacct is None:
+    if not site.slurm.cluster.has_accounting:
         ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: a worker that dies in between has not stored it
         if 0 < min_job_age_s < SENSIBLE_AGE_S:
             log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)

@@ -103,7 +103,7 @@ def collect_snapshot(site: WorkerContext, begun: Begun, report: ReconciliationRe
             suspects=begun.suspects,
             grace_s=side.grace_s,
             steady_s=boot.age_s if boot else 0.0,
-            continuous_uptime_s=float("inf") if cluster.paths.sacct else continuous_uptime_s(ledger.ticks.ages_s()),
+            continuous_uptime_s=float("inf") if cluster.has_accounting else continuous_uptime_s(ledger.ticks.ages_s()),
         )
     with report.asking("slurm"):
         require_expected_cluster(site)

@@ -225,7 +225,7 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
 
 
 def _every_s(site: WorkerContext) -> float:
-    remembers_s = site.ledger.facts.get(SLURM_MIN_JOB_AGE) if site.slurm.cluster.paths.sacct is None else None
+    remembers_s = site.ledger.facts.get(SLURM_MIN_JOB_AGE) if not site.slurm.cluster.has_accounting else None
     return interval_s(site.sweep.every_s, remembers_s or 0.0)
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from supervisor_tasks.benchmarking.model import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.cluster import CLOCKS_DIFFER_S, Cluster, new_mark
+from supervisor_tasks.slurm.cluster import Cluster, new_mark
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
+from supervisor_tasks.slurm.interface import CLOCKS_DIFFER_S
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.sacct import accounted_jobs, sacct_named

@@ -7,14 +7,23 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, around, before
-from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
-from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
-from supervisor_tasks.slurm.cluster_identity import ClusterIdentity, parse_cluster_identity
+from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes, home_seen, look
+from supervisor_tasks.slurm.interface import (
+    CLOCKS_DIFFER_S,
+    Answered,
+    Controller,
+    Explained,
+    Request,
+    SlurmCluster,
+    UndecidedError,
+)
 from supervisor_tasks.slurm.job_matching import (
     MatchRequest,
     MatchResult,
@@ -25,7 +34,6 @@ from supervisor_tasks.slurm.job_matching import (
 )
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
-    MIN_JOB_AGE_S,
     CommandAnswer,
     JobRecord,
     SlurmUnavailableError,
@@ -74,25 +82,8 @@ from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_toke
 
 log = structlog.get_logger()
 
-CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 SCRIPTS_A_LOOK = 100  # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
 CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
-
-Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
-
-
-class UndecidedError(PermanentError):
-    """The jobs that were found may or may not be the job. The operator must look."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The job that the worker submits to SLURM."""
-
-    definition: Definition
-    limit_min: int
-    script: str = field(repr=False)
-    number: int  # which submission of the job this is, from 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +95,6 @@ class Paths:
     scontrol: str
     squeue: str
     sacct: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Controller:
-    """A slurmctld that answers. `booted` is its start time in its own words (seconds since the epoch where it can print
-    them); each restart changes it. `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
-    not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where slurmctld does not show it.
-    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId.
-    """
-
-    booted: str
-    accounting_unused: bool
-    identity: ClusterIdentity
-    next_id: int = 0
-    min_job_age_s: int = MIN_JOB_AGE_S
-    max_id: int = MAX_SLURM_ID
 
 
 @dataclass(slots=True)
@@ -146,6 +121,20 @@ class Cluster:
     bounds: IdBounds = field(default_factory=IdBounds)
     environment_file: str = ""  # the site's file on the login node; jobs inherit what it exports
     submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
+
+    @property
+    def address(self) -> str:
+        """The login node."""
+        return self.ssh.address
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether sacct is asked."""
+        return self.paths.sacct is not None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.ssh.close()
 
     @property
     def settled_after_s(self) -> float:
@@ -190,7 +179,7 @@ class Cluster:
         requests: Sequence[tuple[JobId, Request]],
         clock: LoginClock,
         begun_s: float,
-        answered: Callable[[JobId, SlurmId | Exception], None],
+        answered: Answered,
     ) -> None:
         """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
         (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
@@ -550,6 +539,15 @@ class Cluster:
             return self.ssh.run(self.admin, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
+
+
+def over_ssh(cluster: SlurmCluster) -> Cluster:
+    """Return the cluster as one behind a login node, for what needs its commands. Raises LookupError with another
+    transport.
+    """
+    if not isinstance(cluster, Cluster):
+        raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
+    return cluster
 
 
 def _minutes(begun_s_ago: float) -> int:

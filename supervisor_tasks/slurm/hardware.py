@@ -101,14 +101,24 @@ def read_specs(answer: CommandAnswer, mark: str, partition: str, *, unresponsive
     """
     shown_partition, shown_nodes, shown_members = _parts(answer, mark)
     total = _total_nodes(shown_partition, partition)
-    nodes = sorted(_nodes(shown_nodes, partition), key=lambda node: _natural(node.name))
+    nodes = _nodes(shown_nodes, partition)
     _require_same({node.name for node in nodes}, _members(shown_members, partition), partition)
+    return hardware_of(nodes, total, _max_time_min(shown_partition), unresponsive=unresponsive)
+
+
+def hardware_of(
+    shown: Iterable[SlurmNode], total: int, max_time_min: int | None, *, unresponsive: bool
+) -> PartitionHardware:
+    """Return the hardware of these nodes of a partition that has `total` nodes, shown or not. Raises
+    SlurmUnavailableError while slurmctld has no report of a node yet.
+    """
+    nodes = sorted(shown, key=lambda node: _natural(node.name))
     counted = tuple(node for node in nodes if unresponsive or node.works)
     left_out = tuple(node for node in nodes if not (unresponsive or node.works))
     unsettled = [node.name for node in left_out if node.unsettled]
     if unsettled:
         raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
-    return PartitionHardware(counted, left_out, max(total - len(nodes), 0), _max_time_min(shown_partition))
+    return PartitionHardware(counted, left_out, max(total - len(nodes), 0), max_time_min)
 
 
 def _parts(answer: CommandAnswer, mark: str) -> list[str]:
@@ -182,7 +192,7 @@ def _nodes(shown: str, partition: str) -> list[SlurmNode]:
         fields = _fields(line)
         if partition not in fields.get("Partitions", "").split(",") or fields.get("State", "").startswith("FUTURE"):
             continue
-        node = _node(fields)
+        node = node_of(fields)
         if node.name in nodes:
             raise SlurmUnavailableError(f"scontrol shows the node {node.name[:_SHOWN]!r} twice, expected once")
         nodes[node.name] = node
@@ -198,7 +208,8 @@ def _fields(line: str) -> dict[str, str]:
     return fields
 
 
-def _node(fields: Mapping[str, str]) -> SlurmNode:
+def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
+    """Return the node of these fields of `scontrol show nodes`, which `source` showed. Raises SlurmUnavailableError."""
     name, state = fields.get("NodeName", ""), fields.get("State", "")
     tres = dict(_pairs(fields.get("CfgTRES", "")))
     try:
@@ -215,7 +226,7 @@ def _node(fields: Mapping[str, str]) -> SlurmNode:
         shown = " ".join(
             f"{key}={fields.get(key, '')}" for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
         )
-        raise SlurmUnavailableError(f"scontrol shows the node {shown[:_SHOWN]!r}, expected {error}") from error
+        raise SlurmUnavailableError(f"{source} shows the node {shown[:_SHOWN]!r}, expected {error}") from error
 
 
 def _pairs(tres: str) -> list[tuple[str, str]]:

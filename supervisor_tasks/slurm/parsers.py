@@ -270,7 +270,7 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     complaints = answer.stderr.lower()
     _, has_verdict, verdict = complaints.rpartition(_VERDICT)
     if has_verdict:
-        _raise_for_verdict(complaints, verdict, said, unknown)
+        raise_for_verdict(complaints, verdict, said, unknown)
     else:
         _raise_without_verdict(complaints, said)
     if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
@@ -278,8 +278,10 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     raise AnswerNotUnderstoodError(unknown)
 
 
-def _raise_for_verdict(complaints: str, verdict: str, said: str, unknown: str) -> None:
-    """Raise the error for slurmctld's answer, if its meaning is known."""
+def raise_for_verdict(complaints: str, verdict: str, said: str, unknown: str) -> None:
+    """Raise the error for slurmctld's answer to a submission, if its meaning is known. `complaints` (all that was said) and
+    `verdict` (slurmctld's own text) are in lower case; `said` and `unknown` are for the errors' messages.
+    """
     if _has(complaints, _TOKEN_USED):
         raise OutcomeUnknownError(unknown)
     if _has(complaints, _TOKEN_REFUSED):
@@ -317,6 +319,11 @@ def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
 def refusal(said: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
     return SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else QuestionRefusedError
+
+
+def is_missing_answer(said: str) -> bool:
+    """Whether a text, in lower case, means that slurmctld's answer was missing, late or incomplete."""
+    return _has(said, _NO_ANSWER)
 
 
 def has_accounting(answer: CommandAnswer) -> bool:

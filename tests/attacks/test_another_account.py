@@ -36,7 +36,7 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     site = world.site(world.cluster())
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # nothing begins
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 

@@ -35,7 +35,7 @@ ALONE = pytest.param(None, id="slurmctld alone")
 def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 

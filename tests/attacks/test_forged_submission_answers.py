@@ -16,6 +16,7 @@ from supervisor_tasks.jobs.events import CancelRequested, SubmitNotExecuted, Sub
 from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import look_at, poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.slurm.cluster import over_ssh
 from tests.support.carrying import carry_out
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
@@ -54,7 +55,7 @@ def world() -> Iterator[SubmissionEnv]:
 def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
     for user in (CUSTOMER, LIAR):
         world.slurm.run("scancel", f"--user={user}")
@@ -202,7 +203,7 @@ def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stay
     world: SubmissionEnv, site: WorkerContext, lies: Path
 ) -> None:
     """With a token of the first submission, which was not run: slurmctld takes it until it has seen the second one."""
-    with_key = replace(site.slurm.cluster, submit_key="0" * 64)
+    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
     site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
     (lies / ".bashrc").write_text(BEFORE_SBATCH)
     job_id = world.new_job(site, LONG, LIAR)

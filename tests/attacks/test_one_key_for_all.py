@@ -24,6 +24,7 @@ from supervisor_tasks.slurm.certificates import (
     NoSuchPrincipalError,
     authority_key,
 )
+from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.ssh import Keys, Ssh, SshUnavailableError, load_key
 from tests.support.submitting import CUSTOMER, SubmissionEnv, new_key
 
@@ -168,7 +169,7 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
 def test_site_with_certificates__submits(world: SubmissionEnv, sshd: Sshd, ca: Path) -> None:
     """With the settings of a site: the worker holds the authority's key, and there is no other."""
     settings = load(
-        Need.SSH,
+        Need.SLURM,
         environment={
             "SLURM_SSH_CERTIFICATES": "true",
             "SLURM_SSH_CA_KEY": base64.b64encode(ca.read_bytes()).decode(),
@@ -177,8 +178,8 @@ def test_site_with_certificates__submits(world: SubmissionEnv, sshd: Sshd, ca: P
             "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
         },
     )
-    site = world.site(slurm_side(settings).cluster)
+    site = world.site(over_ssh(slurm_side(settings).cluster))
     job = world.new_job(site)
     assert world.carry_out(site, job).state is State.QUEUED
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()

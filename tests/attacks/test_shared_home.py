@@ -65,7 +65,7 @@ def insisting(world: SubmissionEnv) -> Iterator[WorkerContext]:
 
 def closing(site: WorkerContext) -> Iterator[WorkerContext]:
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 

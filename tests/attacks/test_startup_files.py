@@ -100,7 +100,7 @@ def test_submission__runs_nothing_of_the_customers_but_his_job(world: Submission
     job = world.new_job(site)
     assert world.carry_out(site, job).state is State.QUEUED
     assert read.read_text() == ""
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
@@ -115,5 +115,5 @@ def test_sites_own_environment_file__is_what_jobs_inherit(world: SubmissionEnv, 
     assert slurm_id is not None
     assert "gpu" not in world.field(slurm_id, "tres-alloc")
     assert read.read_text() == ""
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()

@@ -632,7 +632,7 @@ from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.config.settings import Need, load_or_exit
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.reconciliation.run import sweep
-worker = build(load_or_exit(Need.SSH), {Queue.SLURM}, app)
+worker = build(load_or_exit(Need.SLURM), {Queue.SLURM}, app)
 sweep(worker.context, "a test")
 worker.close()
 """

@@ -147,7 +147,7 @@ def measure(
     calls = grid.folder / "slurm-calls"
     paths = {"SLURM_SQUEUE_PATH": str(grid.folder / "squeue"), "SLURM_SACCT_PATH": str(grid.folder / "sacct")}
     settings = load(
-        Need.SSH, environment=grid.environment | paths | {"SLURM_ACCOUNTING": "true", "LOG_LEVEL": "warning"}
+        Need.SLURM, environment=grid.environment | paths | {"SLURM_ACCOUNTING": "true", "LOG_LEVEL": "warning"}
     )
     worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
     try:
@@ -183,7 +183,7 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
         grid.users.add(user)
         put_on_chain(grid, job_ids[place::customers], user, provider, ChainStatus.SCHEDULED)
     paths = {"SLURM_SACCT_PATH": str(grid.folder / "sacct"), "SLURM_ACCOUNTING": "true", "SWEEP_GRACE_S": "1"}
-    settings = load(Need.SSH, environment=grid.environment | paths | {"LOG_LEVEL": "warning"})
+    settings = load(Need.SLURM, environment=grid.environment | paths | {"LOG_LEVEL": "warning"})
     worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
     try:
         ledger = worker.context.ledger

@@ -15,8 +15,9 @@ from sqlalchemy import Engine, text
 
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import Slurm
+from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd
-from devgrid.processes import Processes, wait_until
+from devgrid.processes import Processes, free_port, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext
@@ -29,6 +30,9 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.slurm.cluster import Cluster, Paths
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.node_query import Nodes
+from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
+from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.carrying import carry_out
 from tests.support.ledgers import claim, job_id, migrated
@@ -55,14 +59,18 @@ class SubmissionEnv:
     key: Path
     engine: Engine
     environment: dict[str, str]
+    slurmrestd: Slurmrestd | None = None
 
     @classmethod
     @contextmanager
-    def running(cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300) -> Iterator["SubmissionEnv"]:
+    def running(
+        cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300, rest: bool = False
+    ) -> Iterator["SubmissionEnv"]:
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
             users.add(CUSTOMER)
             spool.mkdir(mode=0o755)
+            jwt_key = new_jwt_key(processes.folder)
             slurm = Slurm.start(
                 processes,
                 users,
@@ -71,12 +79,13 @@ class SubmissionEnv:
                 cpus_per_node=64,
                 accounting=accounting,
                 min_job_age_s=min_job_age_s,
-                also=slurm_conf,
+                also=(*(jwt_conf(jwt_key) if rest else ()), *slurm_conf),
             )
             key = new_key(processes.folder / "key")
             sshd = Sshd.start(processes, slurm.env(), lets_in(key))
             try:
-                yield cls(processes, slurm, sshd, key, engine, environment)
+                daemon = start_slurmrestd(processes, users, slurm, jwt_key) if rest else None
+                yield cls(processes, slurm, sshd, key, engine, environment, daemon)
             finally:
                 slurm.stop()
 
@@ -97,7 +106,13 @@ class SubmissionEnv:
             homes=homes or Homes(),
         )
 
-    def site(self, cluster: Cluster) -> WorkerContext:
+    def rest_cluster(self, address: str | None = None) -> RestCluster:
+        """SLURM over slurmrestd, at its Unix socket or at a proxy's address."""
+        assert self.slurmrestd is not None
+        url = self.slurmrestd.url if address is None else f"http://{address}"
+        return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes)
+
+    def site(self, cluster: Cluster | RestCluster) -> WorkerContext:
         """A worker of the slurm queue."""
         return site_of(self.engine, cluster)
 
@@ -211,11 +226,13 @@ class SubmissionEnv:
 
     # --- another process --------------------------------------------------------------------------------------------
 
-    def start_worker(self, name: str, address: str, job: JobId) -> "subprocess.Popen[bytes]":
+    def start_worker(self, name: str, address: str, job: JobId, transport: str = "ssh") -> "subprocess.Popen[bytes]":
         """A worker of its own process that carries the job's submission out, behind the proxy at that address."""
         self.sshd.also_at(address)
+        jwt_key = "" if self.slurmrestd is None else str(self.slurmrestd.key)
         world = self.processes.folder / f"{name}.json"
         about = {"environment": self.environment, "address": address, "key": str(self.key)}
+        about |= {"transport": transport, "jwt_key": jwt_key, "homes": str(self.slurm.users.homes)}
         world.write_text(json.dumps(about | {"known_hosts": str(self.sshd.known_hosts)}))
         argv = [sys.executable, "-m", "tests.support.submitting", str(world), str(self.effect_id(job))]
         log = (self.processes.folder / f"{name}.log").open("wb")
@@ -252,7 +269,24 @@ class Login:
         return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
 
 
-def site_of(engine: Engine, cluster: Cluster) -> WorkerContext:
+def start_slurmrestd(processes: Processes, users: Users, slurm: Slurm, key: Path) -> Slurmrestd:
+    """Start slurmrestd on a Unix socket, and on a port for proxies."""
+    return Slurmrestd.start(processes, users, slurm.env(), key, f"127.0.0.1:{free_port()}")
+
+
+def rest_cluster_at(url: str, key: Path, homes: Path) -> RestCluster:
+    client = RestClient(url, connect_timeout_s=5.0)
+    return RestCluster(
+        access=RestAccess(client=client, mint=TokenMint(key.read_bytes()), admin=admin()),
+        partition="main",
+        public_address="supervisor.example.com:3000",
+        home=f"{homes}/{{address}}",
+        environment={},
+        min_job_age_s=3600,  # `a_minute_passes` makes submissions look old that SLURM has just got
+    )
+
+
+def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
     def nobody(address: str) -> None:
         raise AssertionError(f"a submission does not talk to {address}")
 
@@ -261,7 +295,9 @@ def site_of(engine: Engine, cluster: Cluster) -> WorkerContext:
     return WorkerContext(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
 
 
-def nodes_of(cluster: Cluster) -> Nodes:
+def nodes_of(cluster: Cluster | RestCluster) -> Nodes | RestNodes:
+    if isinstance(cluster, RestCluster):
+        return RestNodes(access=cluster.access, partition=cluster.partition)
     scontrol, partition = cluster.paths.scontrol, cluster.partition
     return Nodes(ssh=cluster.ssh, admin=cluster.admin, scontrol=scontrol, sinfo="/usr/bin/sinfo", partition=partition)
 
@@ -280,11 +316,15 @@ def main(world: Path, effect_id: int) -> None:
     about = json.loads(world.read_text())
     ssh = Ssh(about["address"], load_key(Path(about["key"]).read_text()), Path(about["known_hosts"]))
     public = "supervisor.example.com:3000"
-    cluster = Cluster(ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public)
+    cluster: Cluster | RestCluster = Cluster(
+        ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public
+    )
+    if about["transport"] == "rest":
+        cluster = rest_cluster_at(f"http://{about['address']}", Path(about["jwt_key"]), Path(about["homes"]))
     engine = open_engine(load(environment=about["environment"]))
     site = site_of(engine, cluster)
     carry_out(site, effect_id)
-    cluster.ssh.close()
+    cluster.close()
     site.ledger.holder.close()
     engine.dispose()
 

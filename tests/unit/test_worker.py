@@ -18,9 +18,9 @@ REPOSITORY = Path(__file__).parents[2]
     [
         ("celery -A supervisor_tasks beat", []),
         ("celery -A supervisor_tasks flower", []),
-        ("celery -A supervisor_tasks worker", [Need.WALLET, Need.SSH, Need.NOTIFY]),
+        ("celery -A supervisor_tasks worker", [Need.WALLET, Need.SLURM, Need.NOTIFY]),
         ("celery -A supervisor_tasks worker -Q main.chain", [Need.WALLET, Need.NOTIFY]),
-        ("celery -A supervisor_tasks worker --queues=main.slurm,main.default", [Need.SSH, Need.NOTIFY]),
+        ("celery -A supervisor_tasks worker --queues=main.slurm,main.default", [Need.SLURM, Need.NOTIFY]),
         ("celery -A supervisor_tasks worker -Q main.default", [Need.NOTIFY]),
     ],
 )

@@ -26,6 +26,7 @@ from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
 from supervisor_tasks.ledger.periodic_runs import TICK_S as WRITTEN_EVERY_S
+from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from tests.support.benchmarking import (
     PATIENCE_S,
@@ -444,7 +445,7 @@ def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     world.slurm.users.add(ANOTHER)
-    changed = measuring(site, site.slurm.cluster, ["slow", "good"], user=ANOTHER)
+    changed = measuring(site, over_ssh(site.slurm.cluster), ["slow", "good"], user=ANOTHER)
     next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
     until_done(changed)
     assert in_slurm(world, job["job_name"]) == ["COMPLETED"]
@@ -461,7 +462,7 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: Su
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
     world.slurm.users.add(ANOTHER)
-    until_done(measuring(site, site.slurm.cluster, ["endless"], user=ANOTHER))
+    until_done(measuring(site, over_ssh(site.slurm.cluster), ["endless"], user=ANOTHER))
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
 
 

@@ -45,5 +45,5 @@ def test_requests_are_not_told__calls_the_operator_until_they_are(world: Submiss
     works.touch()
     world.look(site, job_id)
     assert site.ledger.alarms.all() == []
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from devgrid.cluster.linux_users import admin
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
@@ -36,8 +37,9 @@ from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
-from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster
+from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster, over_ssh
 from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
 from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
 from tests.support.carrying import carry_out
@@ -49,24 +51,41 @@ LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
+    with SubmissionEnv.running(rest=True) as world:
         yield world
 
 
+both_ways = pytest.mark.parametrize("transport", ["ssh", "rest"], indirect=True)
+
+
 @pytest.fixture
-def proxy(world: SubmissionEnv) -> Iterator[Proxy]:
-    with Proxy.start(world.sshd.address) as proxy:
+def transport(request: pytest.FixtureRequest) -> str:
+    """SLURM_TRANSPORT: ssh, unless the test is of both ways."""
+    return str(getattr(request, "param", "ssh"))
+
+
+@pytest.fixture
+def proxy(world: SubmissionEnv, transport: str) -> Iterator[Proxy]:
+    with Proxy.start(target(world, transport)) as proxy:
         yield proxy
 
 
+def target(world: SubmissionEnv, transport: str) -> str:
+    return world.sshd.address if world.slurmrestd is None or transport == "ssh" else world.slurmrestd.address
+
+
+def cluster_at(world: SubmissionEnv, transport: str, address: str | None = None) -> Cluster | RestCluster:
+    return world.rest_cluster(address) if transport == "rest" else world.cluster(address)
+
+
 @pytest.fixture
-def site(world: SubmissionEnv, proxy: Proxy) -> Iterator[WorkerContext]:
+def site(world: SubmissionEnv, proxy: Proxy, transport: str) -> Iterator[WorkerContext]:
     """A worker behind the proxy, with a connection that stands already."""
-    site = world.site(world.cluster(proxy.address))
+    site = world.site(cluster_at(world, transport, proxy.address))
     site.slurm.cluster.clock(CUSTOMER)
-    site.slurm.cluster.clock(site.slurm.cluster.admin)
+    site.slurm.cluster.clock(admin())
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
@@ -85,6 +104,7 @@ def assert_submitted_once(world: SubmissionEnv, site: WorkerContext, job: JobId,
     return found.slurm_id
 
 
+@both_ways
 def test_no_fault__is_submitted_at_once(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
     job = world.new_job(site, LONG)
     assert world.carry_out(site, job).state is State.QUEUED
@@ -99,6 +119,7 @@ MORE = [(Direction.TO_SERVER, at) for at in (60, 1500, *(SEEDED.randrange(200_00
 MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("direction", "at"),
     [
@@ -132,6 +153,7 @@ def by_script(world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]) 
     return found
 
 
+@both_ways
 @pytest.mark.parametrize("number", [in_chaos(1), 2, 50])
 @pytest.mark.parametrize(
     ("direction", "share"),
@@ -165,6 +187,7 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
     assert in_slurm == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
 
 
+@both_ways
 def test_slow_network__is_only_slow(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
     proxy.delay_s = 0.2
     job = world.new_job(site, LONG)
@@ -253,7 +276,7 @@ def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
     job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
     slurmctlds_network.inject(Direction.TO_CLIENT, at, fault, on_arrival=True)
     world.carry_out(wrapped, job)
-    wrapped.slurm.cluster.ssh.close()
+    wrapped.slurm.cluster.close()
     wrapped.ledger.holder.close()
     assert slurmctlds_network.passed[Direction.TO_CLIENT] >= at
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
@@ -288,6 +311,7 @@ def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
     assert world.in_slurm(job) == []
 
 
+@both_ways
 def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
@@ -339,7 +363,7 @@ def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
     world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
     site = world.site(world.cluster())
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
     world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
     (home / ".bashrc").unlink()
@@ -383,7 +407,7 @@ def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
     own = f"SLURM_CONF={world.slurm.layout.folder / 'slurm.conf'}\n"
     wait_until(lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S)
     assert world.journal(job).count("SubmitStarted") == 1
-    direct.slurm.cluster.ssh.close()
+    direct.slurm.cluster.close()
     direct.ledger.holder.close()
 
 
@@ -425,7 +449,7 @@ def test_submissions_that_are_cut_off_again_and_again(world: SubmissionEnv, star
     assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(world, site, job)
     assert site.ledger.effects.trouble().parked == 1
     start_up.write_text("")
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
     assert site.ledger.effects.trouble() == EffectAlarmSummary(0, 0, 0, 0.0, None)
@@ -491,7 +515,7 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
         assert {state(one) for one in hang} == {State.READY}
         (home / "hangs").unlink()
     site.ledger.record(*(JobChange(one, CancelRequested()) for one in hang))
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
@@ -509,6 +533,7 @@ def unclear(world: SubmissionEnv, site: WorkerContext, script: str, options: str
     return job, slurm_id
 
 
+@both_ways
 def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
@@ -556,6 +581,7 @@ def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: SubmissionE
     assert world.until_queued(site, other).slurm_id == other_id
 
 
+@both_ways
 def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
     twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
     text = f"{twice}; {TIMED_OUT}"
@@ -576,7 +602,7 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     sacct = world.processes.folder / "sacct"
     sacct.write_text("#!/bin/sh\n")  # knows nothing
     sacct.chmod(0o755)
-    cluster = site.slurm.cluster
+    cluster = over_ssh(site.slurm.cluster)
     searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
     job = world.new_job(searching)
     searching.ledger.record(JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound()))
@@ -628,19 +654,20 @@ def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: Work
 # --- who stands still -----------------------------------------------------------------------------------------------------
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("direction", "at"),
     [(Direction.TO_CLIENT, 0), (Direction.TO_SERVER, 150_000)],
     ids=["before it is let in", "while it sends"],
 )
 def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
-    world: SubmissionEnv, site: WorkerContext, direction: Direction, at: int
+    world: SubmissionEnv, site: WorkerContext, transport: str, direction: Direction, at: int
 ) -> None:
-    direct = world.site(world.cluster())
+    direct = world.site(cluster_at(world, transport))
     job = world.new_job(site, LONG)
-    with Proxy.start(world.sshd.address) as proxy:
+    with Proxy.start(target(world, transport)) as proxy:
         proxy.inject(direction, at, Fault.HANG)
-        worker = world.start_worker("slow-worker", proxy.address, job)
+        worker = world.start_worker("slow-worker", proxy.address, job, transport)
         try:
             proxy.wait_for_fault(PATIENCE_S)
             wait_until(lambda: proxy.connections > 0, "the worker to knock", PATIENCE_S)
@@ -661,12 +688,15 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
     direct.ledger.holder.close()
 
 
-def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(world: SubmissionEnv, site: WorkerContext) -> None:
-    direct = world.site(world.cluster())
+@both_ways
+def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(
+    world: SubmissionEnv, site: WorkerContext, transport: str
+) -> None:
+    direct = world.site(cluster_at(world, transport))
     job = world.new_job(site, LONG)
-    with Proxy.start(world.sshd.address) as proxy:
+    with Proxy.start(target(world, transport)) as proxy:
         proxy.inject(Direction.TO_SERVER, 200_000, Fault.LOSE_TO_CLIENT)
-        worker = world.start_worker("slow-worker", proxy.address, job)
+        worker = world.start_worker("slow-worker", proxy.address, job, transport)
         try:
             wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
             worker.send_signal(signal.SIGSTOP)
@@ -723,6 +753,7 @@ def shown(world: SubmissionEnv, slurm_id: int) -> str:
     return world.slurm.run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l").stdout.strip()
 
 
+@both_ways
 def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
@@ -745,6 +776,7 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
         world.slurm.run("scancel", str(stranger))
 
 
+@both_ways
 def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: SubmissionEnv, site: WorkerContext) -> None:
     lost, new = world.new_job(site), world.new_job(site)
     found = world.until_queued(site, new)

@@ -17,8 +17,9 @@ from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, MARGIN_S, SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
-from supervisor_tasks.slurm.cluster import Cluster, Request
+from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.guarded_command import TooLateError
+from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import SlurmRejectedError
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.ledgers import job_id

@@ -60,7 +60,7 @@ def site(world: SubmissionEnv, woken: list[str]) -> Iterator[WorkerContext]:
     assert site.slurm_side is not None
     sweep = ReconciliationServices(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
     yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep)
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
@@ -70,6 +70,7 @@ def nobody(provider: Address) -> Contract:
 
 @pytest.fixture
 def nodes(site: WorkerContext) -> Nodes:
+    assert isinstance(site.slurm.nodes, Nodes)
     return site.slurm.nodes
 
 
@@ -228,6 +229,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     book.learn_standing(RegistrationStatus.UNREGISTERED)
     book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
     check_slurm(site)
+    assert isinstance(site.slurm.nodes, Nodes)
     misspelt = replace(site.slurm.nodes, partition="mian")
     wrong = replace(site, slurm_side=replace(site.slurm, nodes=misspelt))
     assert not has_looked(wrong)

@@ -31,8 +31,8 @@ from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, watch_tellers
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 from supervisor_tasks.reconciliation.source_outages import BLIND_S, update_unreachable_alarm
-from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated

@@ -113,5 +113,5 @@ def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_sett
     assert {tuple(world.journal(job)).count("Submitted") for job in jobs} == {1}
     with world.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM effects WHERE parked_at IS NOT NULL")) == 0
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.model import JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import look_at
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.slurm.cluster import Request
+from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
@@ -47,7 +47,7 @@ def accounting(world: SubmissionEnv) -> Iterator[WorkerContext]:
 def worker(world: SubmissionEnv, sacct: str | None) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=sacct)))
     yield site
-    site.slurm.cluster.ssh.close()
+    site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
@@ -153,7 +153,7 @@ def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
     try:
         sights = look_at(broken, site.ledger.jobs([plain, renamed]).values())
     finally:
-        broken.slurm.cluster.ssh.close()
+        broken.slurm.cluster.close()
         broken.ledger.holder.close()
     assert sights[plain].seen is not None
     assert sights[renamed].unclear == UNREAD

@@ -183,10 +183,10 @@ CERTIFICATES = {"SLURM_SSH_CERTIFICATES": "true", "SLURM_SSH_ADDRESS": "h:22", "
 
 
 def test_load__certificates__want_the_authoritys_key_and_no_other() -> None:
-    (line,) = lines(Need.SSH, **CERTIFICATES)
+    (line,) = lines(Need.SLURM, **CERTIFICATES)
     assert line.startswith("SLURM_SSH_CA_KEY: found nothing; expected base64 of an SSH private key file")
     ca = base64.b64encode(KEY_FILE).decode()
-    settings = load(Need.SSH, environment={**CERTIFICATES, "SLURM_SSH_CA_KEY": ca, "SLURM_SSH_PRIVATE_KEY": ca})
+    settings = load(Need.SLURM, environment={**CERTIFICATES, "SLURM_SSH_CA_KEY": ca, "SLURM_SSH_PRIVATE_KEY": ca})
     assert settings.slurm_ssh_ca_key is not None
     assert settings.slurm_ssh_ca_key.get_secret_value() in settings.secret_values()
     assert settings.slurm_ssh_private_key is None
@@ -350,12 +350,12 @@ def test_load__benchmarks_more_often_than_hourly__are_refused(text: str) -> None
 
 
 def test_load__nothing_given__names_all_that_the_process_needs() -> None:
-    named = [line.partition(": found nothing; expected ")[0] for line in lines(Need.WALLET, Need.SSH)]
+    named = [line.partition(": found nothing; expected ")[0] for line in lines(Need.WALLET, Need.SLURM)]
     assert named == ["ETH_PRIVATE_KEY", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "SLURM_SSH_PRIVATE_KEY"]
 
 
 def test_load__missing_and_malformed__are_told_together_and_once() -> None:
-    said = lines(Need.WALLET, Need.SSH, Need.SSH_PUBLIC, SLURM_SSH_PRIVATE_KEY="x", CHAIN_ID="x")
+    said = lines(Need.WALLET, Need.SLURM, Need.SSH_PUBLIC, SLURM_SSH_PRIVATE_KEY="x", CHAIN_ID="x")
     names = [line.partition(":")[0] for line in said]
     assert names == [
         "CHAIN_ID",
@@ -381,7 +381,7 @@ def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
 
 
 def test_load__ssh_needed__is_the_key_file_itself() -> None:
-    settings = load(Need.SSH, environment=SSH)
+    settings = load(Need.SLURM, environment=SSH)
     assert settings.slurm_ssh_private_key is not None
     assert settings.slurm_ssh_private_key.get_secret_value() == KEY_FILE.decode()
 
@@ -392,7 +392,7 @@ def test_load__ssh_key_as_pem__is_one_that_ssh_can_use(kind: str, form: serializ
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(ec.SECP256R1())
     file = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     environment = {**SSH, "SLURM_SSH_PRIVATE_KEY": base64.b64encode(file).decode()}
-    settings = load(Need.SSH, Need.SSH_PUBLIC, environment=environment)
+    settings = load(Need.SLURM, Need.SSH_PUBLIC, environment=environment)
     assert settings.slurm_ssh_private_key is not None
     read = load_key(settings.slurm_ssh_private_key.get_secret_value())
     assert settings.slurm_ssh_public_key == f"{read.get_name()} {read.get_base64()}"
@@ -457,7 +457,7 @@ def test_hide_secrets__process_with_a_need__keeps_only_the_secrets_it_needs() ->
     assert settings.eth_private_key is not None
     assert settings.database_url is not None
     with pytest.raises(SettingsError, match="SLURM_SSH_PRIVATE_KEY: found nothing"):
-        load(Need.SSH)
+        load(Need.SLURM)
 
 
 @pytest.mark.usefixtures("given_secrets")
@@ -493,7 +493,7 @@ def test_settings__printed_or_changed__shows_no_secret_and_refuses() -> None:
         "ETH_PRIVATE_KEY": WALLET_KEY,
         "DATABASE_URL": "postgresql://u:pass%20word@h/d",
     }
-    settings = load(Need.WALLET, Need.SSH, environment=environment)
+    settings = load(Need.WALLET, Need.SLURM, environment=environment)
     for secret in {*settings.secret_values(), *CHAIN_PATHS}:
         assert secret not in repr(settings)
         assert secret not in settings.model_dump_json()
@@ -503,7 +503,7 @@ def test_settings__printed_or_changed__shows_no_secret_and_refuses() -> None:
 
 def test_secret_values__hold_every_form_that_others_might_log() -> None:
     environment = {**SSH, "ETH_PRIVATE_KEY": WALLET_KEY, "DATABASE_URL": "postgresql://u:pass%20word@h/d"}
-    values = load(Need.WALLET, Need.SSH, environment=environment).secret_values()
+    values = load(Need.WALLET, Need.SLURM, environment=environment).secret_values()
     assert {WALLET_KEY, WALLET_KEY[2:], "pass%20word", "pass word", SSH["SLURM_SSH_PRIVATE_KEY"]} <= set(values)
     assert KEY_FILE.decode().splitlines()[2] in values
 

@@ -10,8 +10,8 @@ from supervisor_tasks.jobs.submit import require_never_ran
 from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.monitoring.cluster_guard import JUST_STARTED_S, first_id, is_to_be_learnt
 from supervisor_tasks.reconciliation.run import FORGOT, lifts
-from supervisor_tasks.slurm.cluster import Controller
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
+from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
 from tests.unit.jobs.test_model import CLAIM
 from tests.unit.slurm.test_parsers import recorded

@@ -1,0 +1,214 @@
+"""The supervisor's questions and orders to SLURM. By SLURM_TRANSPORT, slurm/cluster.py sends them over SSH, or slurm/rest.py
+sends them to slurmrestd. The workflows know only these types. Pure.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult
+from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, MIN_JOB_AGE_S, JobRecord
+from supervisor_tasks.slurm.script_matching import ScriptSearch
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
+
+Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
+Answered = Callable[[JobId, SlurmId | Exception], None]
+
+
+class UndecidedError(PermanentError):
+    """The jobs that were found may or may not be the job. The operator must look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The job that the worker submits to SLURM."""
+
+    definition: Definition
+    limit_min: int
+    script: str = field(repr=False)
+    number: int  # which submission of the job this is, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A slurmctld that answers. `booted` is its start time in its own words (seconds since the epoch where it can print
+    them); each restart changes it. `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
+    not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where slurmctld does not show it.
+    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId.
+    """
+
+    booted: str
+    accounting_unused: bool
+    identity: ClusterIdentity
+    next_id: int = 0
+    min_job_age_s: int = MIN_JOB_AGE_S
+    max_id: int = MAX_SLURM_ID
+
+
+class SlurmCluster(Protocol):
+    """One SLURM. Threads may share it. `compares_sizes`: SLURM gives a job exactly the CPUs, memory and nodes that the job
+    asks for, so that a larger size comes from its owner. `submit_key` is empty at a site without job_submit.lua.
+
+    Each method may raise a TransientError when SLURM does not answer: SlurmUnavailableError, or over SSH
+    SshUnavailableError. A retry helps later.
+    """
+
+    @property
+    def partition(self) -> str:
+        """The partition to which jobs are submitted."""
+
+    @property
+    def public_address(self) -> str:
+        """The address that a job's comment carries for the plugins."""
+
+    @property
+    def compares_sizes(self) -> bool:
+        """Whether a job's size must be that of its request."""
+
+    @property
+    def submit_key(self) -> str:
+        """The key of job_submit.lua."""
+
+    @property
+    def address(self) -> str:
+        """Where SLURM is asked, for messages."""
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether the supervisor asks an accounting database about jobs that have ended."""
+
+    @property
+    def settled_after_s(self) -> float:
+        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+    def clock(self, user: str) -> LoginClock:
+        """Return the clock that a submission of this user is timed by."""
+
+    def now_s(self) -> int:
+        """Return the site's time (Unix time)."""
+
+    def require_own_home(self, user: Address) -> None:
+        """Check the customer's home before a session begins as the customer. Raises UnsafeHomeError."""
+
+    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Submit a job to SLURM as the customer, within SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all.
+        Raises SlurmRejectedError, a TransientError (SLURM did not take the job), or OutcomeUnknownError (look for the
+        job before anything else).
+        """
+
+    def submit_batch(
+        self,
+        user: Address,
+        requests: Sequence[tuple[JobId, Request]],
+        clock: LoginClock,
+        begun_s: float,
+        answered: Answered,
+    ) -> None:
+        """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
+        (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
+        there, with the SLURM id or the exception that `submit` would raise. Raises only exceptions of `answered`: then
+        the other jobs get no call, and SLURM may have them.
+        """
+
+    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
+        """Return all records that slurmctld has of our job. `explained` takes SLURM ids with their submission times and
+        returns the ids that are other jobs of ours. Raises UndecidedError when a SLURM job may or may not be ours.
+        """
+
+    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:
+        """Return accounting's records of the submissions of our job since then. The list is empty without accounting."""
+
+    def sacct_submissions_of(
+        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, list[JobRecord]]:
+        """Return `sacct_submissions` for many jobs of many customers."""
+
+    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
+        """Return the job of ours that each SLURM job's batch script names; the others are left out."""
+
+    def was_submitted(
+        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
+    ) -> dict[JobId, bool | None]:
+        """Return for each job whether SLURM or accounting has, or had, what `find` looks for; None when the records
+        cannot decide it.
+        """
+
+    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
+        """Whether our job has written its output file since then. Raises UndecidedError where that must be known and
+        cannot be.
+        """
+
+    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
+        """Return the jobs of one customer that have written their output file since then. Raises a TransientError where
+        that cannot be known.
+        """
+
+    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
+        """Return all jobs (of one user) that slurmctld remembers."""
+
+    def look(
+        self,
+        wanted: Sequence[MatchRequest],
+        listed: Mapping[SlurmId, SqueueRow] | None = None,
+        *,
+        accounting: bool = True,
+    ) -> dict[JobId, MatchResult]:
+        """Return what SLURM shows of each of these jobs. `listed` is slurmctld's whole list, if the caller has it. Unless
+        `accounting` is False, accounting is asked about the jobs that slurmctld does not know.
+        """
+
+    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
+        """Return the ids that slurmctld or accounting knows as jobs of any user."""
+
+    def cancel(self, slurm_id: SlurmId, user: str) -> None:
+        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no error."""
+
+    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
+        """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM refused to end, and why."""
+
+    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
+        """Give a job an absolute time limit. A job that has ended is no error."""
+
+    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job that waits, by words of `scontrol update`. A job that has ended is no error. Raises
+        SlurmRejectedError where SLURM refuses the change.
+        """
+
+    def forbid_requeue(self, slurm_id: SlurmId) -> None:
+        """Make SLURM refuse to run a job once more. Raises SlurmRejectedError."""
+
+    def hold_again(self, slurm_id: SlurmId) -> None:
+        """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
+
+    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+        """Return the sizes that running jobs were submitted for, with their owners' later changes. Jobs that SLURM does
+        not know are left out.
+        """
+
+    def memory_per_cpu_limit(self) -> int | None:
+        """Return the site's MaxMemPerCPU (MB), None where it has none."""
+
+    def controller(self) -> Controller:
+        """Return slurmctld's state."""
+
+
+class NodeQuery(Protocol):
+    """The question about the partition's nodes. Threads may share it."""
+
+    @property
+    def partition(self) -> str:
+        """The partition."""
+
+    def specs(self) -> PartitionHardware:
+        """Return the hardware that counts. Raises a TransientError; retry later."""

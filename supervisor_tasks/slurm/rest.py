@@ -1,0 +1,429 @@
+"""SLURM over slurmrestd (SLURM_TRANSPORT=rest): no login node, and no session as a customer.
+
+Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can arrive for SUBMIT_TIMEOUT_S only, and
+after a submission without an answer the worker searches for the job. What bounds the time is the token of the request:
+slurmctld refuses it after `exp`, by its own clock, which the worker asks before. What identifies a job is its name, its
+output file and our comment: slurmrestd 22.05 shows no batch script. So a job that its owner has renamed counts as
+undecided, and job_submit.lua, which forbids that, is the better choice.
+
+What slurmrestd 22.05 does not show: when slurmctld was started, its MinJobAge and MaxMemPerCPU (settings say them), the
+next job id, and the customers' homes. Wherever one of these would be a proof, there is none, and the operator decides.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from supervisor_tasks.crash_points import CrashPoint, after, around, before
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm import commands, rest_answers, rest_requests
+from supervisor_tasks.slurm.guarded_command import ANSWERED_AFTER_S, LoginClock, TooLateError
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.interface import (
+    CLOCKS_DIFFER_S,
+    Answered,
+    Controller,
+    Explained,
+    Request,
+    UndecidedError,
+)
+from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult, listed_record, match_jobs
+from supervisor_tasks.slurm.parsers import MIN_JOB_AGE_S, JobRecord, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.rest_answers import RestAnswer
+from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_tokens import TokenMint
+from supervisor_tasks.slurm.script_matching import ScriptSearch, candidates, has_job_name
+from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.squeue import SqueueRow
+from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
+
+log = structlog.get_logger()
+
+QUESTION_TIMEOUT_S = 30.0
+CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
+TOKEN_FOR_S = 600  # of a question or order that is safe to run twice; our clock may be wrong by minutes
+CLOCK_KNOWN_FOR_S = 60.0
+ASKED_ALONE = 16  # jobs that are asked for one by one; for more, the whole list is smaller work
+PATH = "/usr/local/bin:/usr/bin:/bin"  # of jobs, unless the settings have another one
+NO_LOGS = "SLURM_TRANSPORT=rest: the worker cannot look into the customers' homes"
+Environment = Callable[[str], Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class _KnownClock:
+    """The last reading of slurmctld's clock by this process."""
+
+    clock: LoginClock | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestAccess:
+    """Questions and orders to one slurmrestd. `admin` is the Linux user (SlurmUser or an operator) who sees and changes all
+    jobs.
+    """
+
+    client: RestClient
+    mint: TokenMint
+    admin: str
+
+    def ask(self, path: str, timeout_s: float = QUESTION_TIMEOUT_S) -> Mapping[str, Any]:
+        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRefusedError where SLURM refused."""
+        return rest_answers.require_answer(self.order("GET", path, timeout_s=timeout_s), f"GET {path}")
+
+    def order(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        user: str | None = None,
+        timeout_s: float = QUESTION_TIMEOUT_S,
+    ) -> RestAnswer:
+        """Send a request that is safe to run twice, as the admin or another user. Raises SlurmUnavailableError when no
+        answer came.
+        """
+        sender, now_s = user or self.admin, int(time.time())
+        token = self.mint.token(sender, now_s, now_s + TOKEN_FOR_S)
+        try:
+            return self.client.request(method, path, sender, token, body=body, timeout_s=timeout_s)
+        except OutcomeUnknownError as error:
+            raise SlurmUnavailableError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestCluster:
+    """SLURM behind slurmrestd. Threads may share it. `home` is the folder in which a customer's jobs begin, with {address}
+    for the customer's; `environment` has their variables besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
+    `max_memory_per_cpu_mb` (None: no limit) are those of slurm.conf.
+    """
+
+    access: RestAccess
+    partition: str
+    public_address: str
+    home: str
+    environment: Mapping[str, str]
+    message_timeout_s: float = 10.0
+    compares_sizes: bool = True
+    submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
+    min_job_age_s: int = MIN_JOB_AGE_S
+    max_memory_per_cpu_mb: int | None = None
+    _known_clock: _KnownClock = field(default_factory=_KnownClock)
+    _known_users: set[str] = field(default_factory=set)  # slurmctld has taken their jobs as theirs
+
+    @property
+    def address(self) -> str:
+        """Slurmrestd's URL."""
+        return self.access.client.url
+
+    @property
+    def has_accounting(self) -> bool:
+        """Over slurmrestd, accounting is not asked."""
+        return False
+
+    @property
+    def settled_after_s(self) -> float:
+        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
+        return settled_after_s(self.message_timeout_s)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.access.client.close()
+
+    def clock(self, user: str) -> LoginClock:  # noqa: ARG002  slurmctld has one clock for all
+        """Return slurmctld's clock, asked now. Raises SlurmUnavailableError."""
+        told = rest_answers.clock_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
+        self._known_clock.clock = LoginClock(told, our_clock_s())
+        return self._known_clock.clock
+
+    def now_s(self) -> int:
+        """Return the site's time (Unix time) by slurmctld's clock. Raises SlurmUnavailableError."""
+        known = self._known_clock.clock
+        if known is None or our_clock_s() - known.our_s > CLOCK_KNOWN_FOR_S:
+            known = self.clock(self.access.admin)
+        return known.at(our_clock_s())
+
+    def require_own_home(self, user: Address) -> None:
+        """Return: no session begins as the customer, so none reads start-up files."""
+
+    # --- submissions ------------------------------------------------------------------------------------------------
+
+    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
+        """Submit a job; see SlurmCluster."""
+        outcome = self._submitted(user, job_id, request, clock, begun_s)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def submit_batch(
+        self,
+        user: Address,
+        requests: Sequence[tuple[JobId, Request]],
+        clock: LoginClock,
+        begun_s: float,
+        answered: Answered,
+    ) -> None:
+        """Submit jobs of one customer, one request each; see SlurmCluster."""
+        for job_id, request in requests:
+            outcome = self._submitted(user, job_id, request, clock, begun_s)
+            after(CrashPoint.SBATCH)
+            answered(job_id, outcome)
+
+    def _submitted(
+        self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float
+    ) -> SlurmId | Exception:
+        left_s = begun_s + ANSWERED_AFTER_S - our_clock_s()
+        if left_s <= ANSWERED_AFTER_S - SUBMIT_TIMEOUT_S:
+            return TooLateError(f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after it was begun; nothing was sent")
+        body = rest_requests.submission(
+            job_id,
+            request.definition,
+            request.script,
+            limit_min=request.limit_min,
+            partition=self.partition,
+            comment=self._comment(user, job_id, request, clock.at(begun_s)),
+            folder=self._home_of(user),
+            environment=self._environment_of(user),
+        )
+        token = self.access.mint.token(user, clock.at(our_clock_s()), clock.at(begun_s + SUBMIT_TIMEOUT_S))
+        before(CrashPoint.SBATCH)
+        try:
+            answer = self.access.client.request("POST", "job/submit", user, token, body=body, timeout_s=left_s)
+            slurm_id = rest_answers.submitted(answer, has_submit_key=bool(self.submit_key))
+            self._require_known_user(user, slurm_id)
+        except SupervisorError as error:
+            return error
+        return slurm_id
+
+    def _require_known_user(self, user: str, slurm_id: SlurmId) -> None:
+        """slurmctld takes a job of a user whom it does not know, and gives it to the user with the number 99. Look at a
+        user's first job, and end it if it is not the user's. Raises SlurmUnavailableError when the job was ended, and
+        OutcomeUnknownError when that cannot be said.
+        """
+        if user in self._known_users:
+            return
+        try:
+            row = self._rows([slurm_id]).get(slurm_id)
+            if row is not None and row.user != user:
+                rest_answers.require_done(self.access.order("DELETE", f"job/{slurm_id}"), "cancel")
+        except TransientError as error:
+            raise OutcomeUnknownError(
+                f"SLURM took the job as {slurm_id}, and it is not known whose it is: {error}"
+            ) from error
+        if row is None:
+            raise OutcomeUnknownError(f"SLURM took the job as {slurm_id}, and shows no such job")
+        if row.user != user:
+            raise SlurmUnavailableError(
+                f"slurmctld's host does not know the user {user}: job {slurm_id} was ended; make the account there"
+            )
+        self._known_users.add(user)
+
+    def _comment(self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int) -> str:
+        comment = commands.comment(self.public_address)
+        if not self.submit_key:
+            return comment
+        submission = Submission(
+            job_id=job_id,
+            user=user,
+            definition=request.definition,
+            limit_min=request.limit_min,
+            partition=self.partition,
+            comment=comment,
+            number=request.number,
+            expires_s=expires_s(begun_slurm_s, SUBMIT_TIMEOUT_S, self.message_timeout_s),
+        )
+        return with_token(submission, self.submit_key)
+
+    def _home_of(self, user: str) -> str:
+        return self.home.replace("{address}", user)
+
+    def _environment_of(self, user: str) -> dict[str, str]:
+        return {"PATH": PATH, **self.environment, "HOME": self._home_of(user), "USER": user, "LOGNAME": user}
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
+        """Return all jobs (of one user) that slurmctld remembers, in one request."""
+        now_s = self.now_s()
+        rows = rest_answers.jobs_listed(self.access.ask("jobs"), now_s)
+        return {slurm_id: row for slurm_id, row in rows.items() if user is None or row.user == user}
+
+    def _rows(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, SqueueRow]:
+        """Return the rows of these jobs, for few jobs without the rest of the list."""
+        if len(slurm_ids) > ASKED_ALONE:
+            return {slurm_id: row for slurm_id, row in self.list_all().items() if slurm_id in slurm_ids}
+        rows, now_s = dict[SlurmId, SqueueRow](), self.now_s()
+        for slurm_id in slurm_ids:
+            answer = self.access.order("GET", f"job/{slurm_id}")
+            if not answer.is_unknown_job:
+                rows |= rest_answers.jobs_listed(rest_answers.require_answer(answer, f"GET job/{slurm_id}"), now_s)
+        return {slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids}
+
+    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
+        """Return all records of our job, by its name or its output file and our comment. Raises UndecidedError while the
+        user has a job from that time that is no other job of ours, and that he may have renamed.
+        """
+        listed = self.list_all(user)
+        others = explained({slurm_id: job.submit_s for slurm_id, job in listed.items()})
+        rest = [job for slurm_id, job in listed.items() if slurm_id not in others]
+        ours = [job.seen for job in rest if self._is_ours(job, job_id)]
+        unclear = [] if ours else self._renamed(rest, self.now_s() - begun_s_ago - CLOCKS_DIFFER_S)
+        if unclear:
+            raise UndecidedError(
+                f"it is not known whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and the jobs"
+                f" {[job.slurm_id for job in unclear]} of {user}, which are no others of ours, may be renamed ones"
+            )
+        return ours
+
+    def _is_ours(self, job: SqueueRow, job_id: JobId) -> bool:
+        return job.batch and has_job_name(job, job_id)
+
+    def _renamed(self, jobs: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
+        """Return the batch jobs of that time that have no name of ours, so that their owner may have renamed them."""
+        return [job for job in candidates(jobs, since_s) if not self._has_our_marks(job)]
+
+    def _has_our_marks(self, job: SqueueRow) -> bool:
+        """Whether the job has the name, the output file and the comment of a job of ours: then it is the job of that name."""
+        ours = commands.comment(self.public_address)
+        return job.comment.startswith(ours) and job.name == JobId(job.stdout.rpartition("/")[2].removesuffix(".log"))
+
+    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:  # noqa: ARG002
+        """Return nothing: accounting is not asked."""
+        return []
+
+    def sacct_submissions_of(
+        self,
+        users: Mapping[JobId, Address],  # noqa: ARG002
+        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
+    ) -> dict[JobId, list[JobRecord]]:
+        """Return nothing: accounting is not asked."""
+        return {}
+
+    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:  # noqa: ARG002
+        """Return nothing: slurmrestd shows no batch script."""
+        return {}
+
+    def was_submitted(
+        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
+    ) -> dict[JobId, bool | None]:
+        """Return True for a job that is listed by its name or output file, and None for each other one: without scripts
+        and accounting, no record shows that SLURM never had it.
+        """
+        names = {row.user: list[SqueueRow]() for row in listed.values()}
+        for row in listed.values():
+            names[row.user].append(row)
+        return {
+            one.job_id: any(self._is_ours(row, one.job_id) for row in names.get(one.user, ())) or None for one in wanted
+        }
+
+    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:  # noqa: ARG002
+        """Return False while slurmctld must still know a job that began then. Raises UndecidedError later: the log could
+        show that SLURM had the job, and the worker cannot see it.
+        """
+        if self.min_job_age_s and begun_s_ago + CLOCK_KNOWN_FOR_S >= self.min_job_age_s:
+            raise UndecidedError(
+                f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
+                f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
+            )
+        return False
+
+    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:  # noqa: ARG002
+        """Raise SlurmUnavailableError: the homes cannot be seen."""
+        raise SlurmUnavailableError(NO_LOGS)
+
+    def look(
+        self,
+        wanted: Sequence[MatchRequest],
+        listed: Mapping[SlurmId, SqueueRow] | None = None,
+        *,
+        accounting: bool = True,  # noqa: ARG002
+    ) -> dict[JobId, MatchResult]:
+        """Return what slurmctld shows of each of these jobs; see SlurmCluster. A job of another name is unclear until its
+        time of submission is known.
+        """
+        rows = self._rows({job.slurm_id for job in wanted}) if listed is None else listed
+        return match_jobs(wanted, map(listed_record, rows.values()), lambda _: {})
+
+    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
+        """Return the ids that slurmctld knows as jobs of any user."""
+        return set(self._rows(slurm_ids)) if slurm_ids else set()
+
+    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+        """Return what running jobs were submitted for."""
+        return rest_answers.requests_listed(self.access.ask("jobs"), list(slurm_ids))
+
+    def memory_per_cpu_limit(self) -> int | None:
+        """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""
+        shown = rest_answers.partition_memory_per_cpu(self.access.ask("partitions"), self.partition)
+        return shown or self.max_memory_per_cpu_mb
+
+    def controller(self) -> Controller:
+        """Return slurmctld's state. Its start is told in words: statistics that begin again are no restart for certain."""
+        told = rest_answers.identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
+        since_s = rest_answers.counting_since_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
+        return Controller(f"at or before {since_s}", False, told, min_job_age_s=self.min_job_age_s)
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def cancel(self, slurm_id: SlurmId, user: str) -> None:
+        """End a job, with the user's own token: SLURM refuses to end another user's job, which is no error here."""
+        with around(CrashPoint.SCANCEL):
+            answer = self.access.order("DELETE", f"job/{slurm_id}", user=user)
+            if rest_answers.ACCESS_DENIED not in answer.numbers:
+                rest_answers.require_done(answer, "cancel")
+
+    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
+        """End several jobs of this user, one request each."""
+        refused = dict[SlurmId, str]()
+        for slurm_id in slurm_ids:
+            try:
+                self.cancel(slurm_id, user)
+            except SlurmRejectedError as error:
+                refused[slurm_id] = str(error)
+        return refused
+
+    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
+        """Give a job an absolute time limit."""
+        with around(CrashPoint.TIME_LIMIT):
+            self._change(slurm_id, {"time_limit": limit_min})
+
+    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job that waits. Raises SlurmRejectedError also where slurmrestd has no word for the change."""
+        body = rest_requests.change(words)
+        if body is None:
+            raise SlurmRejectedError(f"slurmrestd 22.05 cannot do `scontrol update JobId={slurm_id} {' '.join(words)}`")
+        self._change(slurm_id, body)
+
+    def forbid_requeue(self, slurm_id: SlurmId) -> None:
+        """Make SLURM refuse to run a job once more."""
+        self._change(slurm_id, {"no_requeue": True})
+
+    def hold_again(self, slurm_id: SlurmId) -> None:
+        """Raise SlurmRejectedError: slurmrestd requeues nothing."""
+        raise SlurmRejectedError(
+            f"slurmrestd 22.05 cannot forbid the requeue of an ended job: run `scontrol requeuehold {slurm_id}` and"
+            f" `scontrol update JobId={slurm_id} Requeue=0`, then cancel it"
+        )
+
+    def _change(self, slurm_id: SlurmId, body: Mapping[str, Any]) -> None:
+        rest_answers.require_done(self.access.order("POST", f"job/{slurm_id}", body), "update")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestNodes:
+    """The nodes of a partition over slurmrestd. With `unresponsive` (BENCHMARK_UNRESPONSIVE), nodes that do not work count
+    too. Threads may share it.
+    """
+
+    access: RestAccess
+    partition: str
+    unresponsive: bool = False
+
+    def specs(self) -> PartitionHardware:
+        """Return the hardware that counts, in two requests. Raises SlurmUnavailableError; retry later."""
+        partitions, nodes = self.access.ask("partitions"), self.access.ask("nodes")
+        return rest_answers.partition_hardware(partitions, nodes, self.partition, unresponsive=self.unresponsive)

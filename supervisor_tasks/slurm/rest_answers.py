@@ -1,0 +1,276 @@
+"""Read slurmrestd's answers (OpenAPI v0.0.38). Pure; the samples in tests/data/slurm/rest name the version that gave them.
+
+slurmrestd answers a request that slurmctld refuses with status 500 and a list of errors: each has slurmctld's text, and
+its number as `error_number` or, for a submission, as `error_code`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, hardware_of, node_of
+from supervisor_tasks.slurm.parsers import (
+    MAX_SLURM_ID,
+    JobRecord,
+    QuestionRefusedError,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+    can_be_given,
+    is_missing_answer,
+    raise_for_verdict,
+)
+from supervisor_tasks.slurm.size import Size, request_of, size_of
+from supervisor_tasks.slurm.squeue import SqueueRow
+
+OK = 200
+ACCESS_DENIED = 2002
+UNKNOWN_JOB = (2017, 2021, 2084)  # Invalid job id; already completing or completed; has already finished
+_NOT_READ = (400, 401, 403, 404, 405, 413, 415)  # slurmrestd itself refuses the request, and asks slurmctld nothing
+_SHOWN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RestAnswer:
+    """One answer: its HTTP status and its JSON object."""
+
+    status: int
+    body: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> list[int]:
+        """SLURM's numbers of its errors."""
+        found = [error.get("error_number", error.get("error_code", 0)) for error in self._errors]
+        return [number for number in found if isinstance(number, int)]
+
+    @property
+    def said(self) -> str:
+        """The errors in words; empty where there is none."""
+        words = [str(error.get(key) or "") for error in self._errors for key in ("error", "description")]
+        return re.sub(r"[^\x20-\x7e]+", " ", "; ".join(filter(None, words)))[:_SHOWN]
+
+    @property
+    def verdict(self) -> str:
+        """What SLURM itself says of its errors."""
+        return "; ".join(str(error.get("error") or "") for error in self._errors).lower()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the answer is no success."""
+        return self.status != OK or bool(self._errors)
+
+    @property
+    def is_unknown_job(self) -> bool:
+        """Whether SLURM has no such job, or the job has ended."""
+        return any(number in UNKNOWN_JOB for number in self.numbers)
+
+    @property
+    def _errors(self) -> list[Mapping[str, Any]]:
+        listed = self.body.get("errors")
+        return [error for error in listed if isinstance(error, Mapping)] if isinstance(listed, list) else []
+
+
+def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLURM_ID) -> SlurmId:
+    """Return the id of the job that slurmctld took. slurmrestd answers a job that must wait for its nodes with an error
+    and an id: it is submitted. Raises the errors of `submitted_id` (parsers.py).
+
+    slurmrestd does not pass on what job_submit.lua says: it only says that access is denied, also for a token that was
+    used before. So at a site with that script the worker searches for the job.
+    """
+    number = answer.body.get("job_id")
+    if isinstance(number, int) and can_be_given(number, max_id):
+        return SlurmId(number)
+    shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.said}"
+    if answer.status in _NOT_READ:
+        raise SlurmUnavailableError(shown)
+    if has_submit_key and ACCESS_DENIED in answer.numbers:
+        raise OutcomeUnknownError(
+            f"{shown} (SLURM_SUBMIT_KEY: slurmctld's log has the reason of job_submit.lua, or the partition's rights)"
+        )
+    raise_for_verdict(answer.verdict, answer.verdict, answer.said, shown)
+    raise OutcomeUnknownError(shown)
+
+
+def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
+    """Return the answer to a question. Raises SlurmUnavailableError, or QuestionRefusedError where SLURM refused."""
+    if not answer.failed:
+        return answer.body
+    missing = is_missing_answer(answer.verdict) or answer.status in _NOT_READ
+    kind = SlurmUnavailableError if missing else QuestionRefusedError
+    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
+
+
+def require_done(answer: RestAnswer, what: str) -> bool:
+    """Return True when SLURM carried out a change, False when it knows no such job or the job has ended. Raises
+    SlurmUnavailableError or SlurmRejectedError.
+    """
+    if not answer.failed:
+        return True
+    if answer.is_unknown_job:
+        return False
+    missing = is_missing_answer(answer.verdict) or answer.status in _NOT_READ
+    kind: type[SupervisorError] = SlurmUnavailableError if missing else SlurmRejectedError
+    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
+
+
+def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
+    """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises SlurmUnavailableError for a job that
+    lacks a field: the worker must not conclude that a job is missing.
+    """
+    return {row.slurm_id: row for row in (_row(job, now_s) for job in _objects(body, "jobs"))}
+
+
+def requests_listed(body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Size]:
+    """Return what these jobs were submitted for. Raises SlurmUnavailableError."""
+    try:
+        wanted = [job for job in _objects(body, "jobs") if job["job_id"] in slurm_ids]
+        return {SlurmId(job["job_id"]): request_of(job) for job in wanted}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable("a job", body) from error
+
+
+def clock_s(body: Mapping[str, Any]) -> int:
+    """Return slurmctld's time (Unix time) from its statistics. Raises SlurmUnavailableError."""
+    return _statistic(body, "req_time")
+
+
+def counting_since_s(body: Mapping[str, Any]) -> int:
+    """Return since when slurmctld has counted its statistics: its start, or a later midnight of UTC or `sdiag --reset`.
+    Raises SlurmUnavailableError.
+    """
+    return _statistic(body, "req_time_start")
+
+
+def identity(body: Mapping[str, Any]) -> ClusterIdentity:
+    """Return the cluster as far as slurmrestd's ping shows it: by its controllers. Raises SlurmUnavailableError when none of
+    them answers.
+    """
+    pings = _objects(body, "pings")
+    hosts = tuple(str(ping.get("hostname") or "") for ping in pings)
+    if not any(ping.get("ping") == "UP" for ping in pings) or not all(hosts):
+        raise SlurmUnavailableError(f"no slurmctld answers slurmrestd; it shows {str(pings)[:_SHOWN]}")
+    return ClusterIdentity("", "", hosts)
+
+
+def partition_hardware(
+    partitions: Mapping[str, Any], nodes: Mapping[str, Any], partition: str, *, unresponsive: bool = False
+) -> PartitionHardware:
+    """Return the partition's hardware; with `unresponsive`, nodes that do not work count too. Raises
+    SlurmUnavailableError.
+    """
+    shown = _partition(partitions, partition)
+    members = [_node(node) for node in _objects(nodes, "nodes") if partition in (node.get("partitions") or ())]
+    names = {node.name for node in members}
+    if len(names) != len(members):
+        raise SlurmUnavailableError("slurmrestd shows a node twice, expected once")
+    total, longest = shown.get("total_nodes"), shown.get("max_time_limit")
+    if not isinstance(total, int):
+        raise _unreadable("a partition", shown)
+    max_time_min = longest if isinstance(longest, int) and longest > 0 else None
+    return hardware_of(members, total, max_time_min, unresponsive=unresponsive)
+
+
+def partition_memory_per_cpu(partitions: Mapping[str, Any], partition: str) -> int | None:
+    """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises SlurmUnavailableError."""
+    limit = _partition(partitions, partition).get("maximum_memory_per_cpu")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    for shown in _objects(body, "partitions"):
+        if shown.get("name") == name:
+            return shown
+    raise SlurmUnavailableError(f"slurmrestd shows no partition {name!r}")
+
+
+def _statistic(body: Mapping[str, Any], name: str) -> int:
+    statistics = body.get("statistics")
+    value = statistics.get(name) if isinstance(statistics, Mapping) else None
+    if not isinstance(value, int) or value <= 0:
+        raise _unreadable("slurmctld's statistics", body)
+    return value
+
+
+def _objects(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = body.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise _unreadable(key, body)
+    return found
+
+
+def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
+    return SlurmUnavailableError(f"slurmrestd shows {what} without the fields of v0.0.38: {str(dict(shown))[:_SHOWN]}")
+
+
+def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
+    try:
+        number, user, limit_min = (
+            SlurmId(int(job["job_id"])),
+            str(job["user_name"] or ""),
+            _limit_min(job["time_limit"]),
+        )
+        seen = JobRecord(
+            number,
+            str(job["job_state"]),
+            _elapsed_s(job, now_s),
+            int(job["exit_code"]),
+            str(job["state_description"] or job["state_reason"] or ""),
+            user=user,
+            submit_s=int(job["submit_time"]),
+            restarts=int(job["restart_cnt"]),
+            start_s=int(job["start_time"]) or None,
+            size=_size(job, limit_min),
+            may_requeue=bool(job["requeue"]),
+        )
+        name, comment, stdout = (str(job[key] or "") for key in ("name", "comment", "standard_output"))
+        return SqueueRow(number, user, name, comment, stdout, seen.submit_s, seen, bool(job["batch_flag"]), limit_min)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable("a job", job) from error
+
+
+def _limit_min(shown: object) -> int | None:
+    return shown if isinstance(shown, int) and shown > 0 else None
+
+
+def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
+    """Return the seconds that the job's present run has used, without those in which it was suspended."""
+    state = str(job["job_state"])
+    start_s, end_s, suspended_s = (int(job[key] or 0) for key in ("start_time", "end_time", "suspend_time"))
+    before_s = int(job["pre_sus_time"] or 0)
+    if state == "SUSPENDED":
+        return before_s
+    if state == "PENDING" or not start_s or start_s > now_s:
+        return 0
+    until_s = min(end_s or now_s, now_s)  # of a job that runs, end_time is the end of its time limit
+    return max(until_s - suspended_s + before_s if suspended_s else until_s - start_s, 0)
+
+
+def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
+    array = job["array_task_string"] if job["array_task_id"] is None else job["array_task_id"]
+    words = [str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")]
+    tres = str(job["tres_alloc_str"] or job["tres_req_str"] or "")
+    gpus = [str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")]
+    shown = size_of(limit_min, *words, str(array if array is not None else ""), str(job["tasks"]), tres, *gpus)
+    threads = "*" if job["threads_per_core"] is None else str(job["threads_per_core"])
+    whole_memory = not (job["memory_per_node"] or job["memory_per_cpu"])  # null where squeue shows 0
+    return replace(shown, threads=threads, whole_memory=whole_memory)
+
+
+def _node(shown: Mapping[str, Any]) -> SlurmNode:
+    """Return the node in the words of `scontrol show nodes`."""
+    flags = shown.get("state_flags") or ()
+    state = "+".join([str(shown.get("state") or "").upper(), *(str(flag).upper() for flag in flags)])
+    return node_of(
+        {
+            "NodeName": str(shown.get("name") or ""),
+            "State": state,
+            "CfgTRES": str(shown.get("tres") or ""),
+            "CPUTot": str(shown.get("cpus") or ""),
+            "Gres": str(shown.get("gres") or ""),
+            "RealMemory": str(shown.get("real_memory") or ""),
+        },
+        "slurmrestd",
+    )

@@ -1,0 +1,180 @@
+"""HTTP with slurmrestd: over TLS, over a Unix socket, or in plain text on this machine.
+
+Connections are kept: slurmrestd 22.05 ends a connection with `Connection: close` now and then before it has answered. A
+kept connection that slurmrestd has closed is not used again. If slurmrestd closes it at that very moment, the answer counts
+as lost.
+"""
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.util import Timeout
+
+from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.monitoring.instruments import REST_REQUESTS, timed
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from supervisor_tasks.slurm.rest_answers import RestAnswer
+
+API = "/slurm/v0.0.38"
+CONNECT_TIMEOUT_S = 10.0
+MOST_BYTES = 2**30  # of one answer; a job has 4 kB
+CONNECTIONS = 16  # kept at once; more are made where more threads ask
+_PIECE = 2**20
+
+
+class RestUnavailableError(SlurmUnavailableError):
+    """slurmrestd takes no connection. Nothing was sent; retry later."""
+
+
+class RestCutError(OutcomeUnknownError):
+    """A request was sent, and its answer did not come. slurmrestd may have carried it out."""
+
+
+class RestClient:
+    """The way to one slurmrestd. `url` is unix:///path, https://host:port or http://host:port. `ca` is the authority (PEM)
+    of its certificate; none: the machine's authorities. Threads may share it.
+    """
+
+    def __init__(self, url: str, ca: Path | None = None, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self.url = url
+        self._connect_timeout_s = connect_timeout_s
+        self._pool = _pool(url, ca)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        user: str,
+        token: str,
+        *,
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+    ) -> RestAnswer:
+        """Send one request as this user. Raises RestUnavailableError when it was certainly not sent, and RestCutError when
+        its whole answer did not come within `timeout_s`.
+        """
+        headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
+        text = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            text = json.dumps(body).encode()
+        until_s = time.monotonic() + timeout_s
+        with timed(REST_REQUESTS, f"{method} {_kind(path)}"):
+            try:
+                return self._exchange(method, f"{API}/{path}", headers, text, until_s)
+            except (HTTPError, OSError, ValueError) as error:
+                if _is_before_the_request(error):
+                    raise RestUnavailableError(f"slurmrestd at {self.url} takes no connection: {error}") from error
+                raise RestCutError(f"slurmrestd at {self.url} gave no whole answer: {error}") from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], text: bytes | None, until_s: float
+    ) -> RestAnswer:
+        left_s = max(until_s - time.monotonic(), 0.001)
+        response = self._pool.urlopen(
+            method,
+            path,
+            body=text,
+            headers=dict(headers),
+            retries=False,
+            redirect=False,
+            timeout=Timeout(connect=min(self._connect_timeout_s, left_s), read=left_s),
+            preload_content=False,
+        )
+        try:
+            return RestAnswer(response.status, _json(_read(response, until_s)))
+        finally:
+            response.close()
+
+
+def _is_before_the_request(error: Exception) -> bool:
+    """Whether the connection was not made, or showed a certificate that is not accepted."""
+    reason = error.args[0] if isinstance(error, SSLError) and error.args else None
+    return isinstance(error, NewConnectionError | ConnectTimeoutError) or isinstance(
+        reason, ssl.SSLCertVerificationError
+    )
+
+
+def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
+    """Read the body. The time-out of urllib3 is that of each read, so the whole is measured here."""
+    pieces, size = list[bytes](), 0
+    while piece := response.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_BYTES or time.monotonic() > until_s:
+            raise OSError(f"the answer is too long or takes too long ({size} bytes)")
+    return b"".join(pieces)
+
+
+def _json(text: bytes) -> Mapping[str, Any]:
+    """Return the answer's object; an answer that is none (a 404 of another program) is shown as an error."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    return {"errors": [{"error": f"no JSON object: {text[:200].decode(errors='replace')!r}"}]}
+
+
+def _kind(path: str) -> str:
+    """Return the path without ids, so that the number of series is bounded."""
+    return "/".join("ID" if word.isdecimal() else word for word in path.split("/"))
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__("localhost", **options)
+        self._path = path
+
+    def _new_conn(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(_seconds(self.timeout))
+            sock.connect(self._path)
+        except OSError as error:
+            sock.close()
+            raise NewConnectionError(self, str(error)) from error
+        return sock
+
+
+def _seconds(timeout: object) -> float | None:
+    return float(timeout) if isinstance(timeout, int | float) else None
+
+
+class _UnixPool(HTTPConnectionPool):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", maxsize=CONNECTIONS)
+        self._path = path
+
+    def _new_conn(self) -> HTTPConnection:
+        return _UnixConnection(self._path, timeout=self.timeout.connect_timeout)
+
+
+def _pool(url: str, ca: Path | None) -> HTTPConnectionPool:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return _UnixPool(unquote(parts.path))
+    if parts.scheme == "https":
+        return urllib3.HTTPSConnectionPool(
+            parts.hostname or "",
+            parts.port,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=None if ca is None else str(ca),
+            maxsize=CONNECTIONS,
+        )
+    return HTTPConnectionPool(parts.hostname or "", parts.port, maxsize=CONNECTIONS)

@@ -1,0 +1,210 @@
+"""What only the way over slurmrestd can meet; test_submission.py has what both ways share."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.cluster.slurmrestd import NAME
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
+from devgrid.machine import deadline
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.interface import UndecidedError
+from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.rest import RestCluster
+from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+
+LONG = "#!/bin/bash\nsleep 600\n" + "# a line of a long script\n" * 8000
+IN_THE_SCRIPT = 100_000  # bytes; slurmrestd 22.05 refuses a request whose headers come in two pieces
+STRANGER = Address("0x" + "5" * 40)  # without an account
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = world.site(world.rest_cluster())
+    yield site
+    site.slurm.cluster.close()
+    site.ledger.holder.close()
+
+
+@pytest.fixture(autouse=True)
+def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
+    yield
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+def rest(site: WorkerContext) -> RestCluster:
+    assert isinstance(site.slurm.cluster, RestCluster)
+    return site.slurm.cluster
+
+
+def stopped(world: SubmissionEnv, site: WorkerContext, job: JobId) -> threading.Thread:
+    """A submission that slurmrestd has taken and slurmctld, which stands still, has not."""
+    world.processes.kill(world.processes.find("slurmctld"), signal.SIGSTOP, wait=False)
+    submitting = threading.Thread(target=world.carry_out, args=(site, job))
+    submitting.start()
+    return submitting
+
+
+def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
+    assert world.slurmrestd is not None
+    job = world.new_job(site, LONG)
+    with Proxy.start(world.slurmrestd.address) as proxy:
+        behind = world.site(world.rest_cluster(proxy.address))
+        rest(behind).clock(CUSTOMER)
+        proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.LOSE_TO_CLIENT)
+        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting.start()
+        wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
+        world.processes.kill(world.processes.find(NAME))
+        world.processes.start_again(NAME)
+        proxy.fault(Fault.CUT)
+        submitting.join(deadline(PATIENCE_S))
+        behind.slurm.cluster.close()
+        behind.ledger.holder.close()
+    found = world.until_queued(site, job)
+    assert world.in_slurm(job) == [found.slurm_id]
+    assert "SubmitOutcomeUnknown" in world.journal(job)
+
+
+def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site)
+    site.slurm.cluster.clock(CUSTOMER)
+    slurmctld = world.processes.find("slurmctld")
+    submitting = stopped(world, site, job)
+    try:
+        time_left = time.monotonic() + 1.0
+        wait_until(lambda: time.monotonic() > time_left, "the request to be with slurmrestd", PATIENCE_S)
+        world.processes.kill(world.processes.find(NAME))
+        world.processes.start_again(NAME)
+    finally:
+        world.processes.kill(slurmctld, signal.SIGCONT, wait=False)
+    submitting.join(deadline(PATIENCE_S))
+    found = world.until_queued(site, job)
+    assert world.in_slurm(job) == [found.slurm_id]
+
+
+def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site)
+    world.processes.kill(world.processes.find(NAME))
+    try:
+        assert world.carry_out(site, job).state is State.READY
+        assert "SubmitStarted" not in world.journal(job)
+        with pytest.raises(SlurmUnavailableError, match="takes no connection"):
+            site.slurm.cluster.controller()
+    finally:
+        world.processes.start_again(NAME)
+    world.a_minute_passes(job)
+    found = world.until_queued(site, job)
+    assert world.in_slurm(job) == [found.slurm_id]
+
+
+def test_late_token__slurmctld_refuses_it(world: SubmissionEnv, site: WorkerContext) -> None:
+    """The request arrives when the time of the submission is over, as from a proxy that kept it."""
+    assert world.slurmrestd is not None
+    job = world.new_job(site, LONG)
+    with Proxy.start(world.slurmrestd.address) as proxy:
+        behind = world.site(world.rest_cluster(proxy.address))
+        proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
+        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting.start()
+        wait_until(lambda: "SubmitStarted" in world.journal(job), "the submission to begin", PATIENCE_S)
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 2, "the time to be over", PATIENCE_S)
+        proxy.fault(None)  # the rest of the request arrives now, while the worker still waits
+        submitting.join(deadline(PATIENCE_S))
+        behind.slurm.cluster.close()
+        behind.ledger.holder.close()
+    assert world.in_slurm(job) == []
+    assert "SubmitOutcomeUnknown" in world.journal(job)
+    found = world.until_queued(site, job)
+    assert world.in_slurm(job) == [found.slurm_id]
+
+
+def test_node_is_away__answer_with_error_and_id__is_one_submission(world: SubmissionEnv, site: WorkerContext) -> None:
+    for node in ("node1", "node2"):
+        world.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=a test")
+    try:
+        job = world.new_job(site)
+        queued = world.carry_out(site, job)
+        assert queued.state is State.QUEUED
+        assert world.in_slurm(job) == [queued.slurm_id]
+        hardware: PartitionHardware = site.slurm.nodes.specs()
+        assert ([node.name for node in hardware.left_out], hardware.nodes) == (["node1", "node2"], ())
+    finally:
+        world.slurm.run("scontrol", "update", "nodename=node[1-2]", "state=resume")
+
+
+def test_user_without_account__job_of_user_99_is_ended(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site, customer=STRANGER)
+    assert world.carry_out(site, job).state is State.READY
+    (slurm_id,) = world.in_slurm(job)
+    wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the job to be ended", PATIENCE_S)
+    query = text("SELECT last_error FROM effects WHERE job_id = :job AND done_at IS NULL")
+    with world.engine.connect() as connection:
+        assert "make the account" in str(connection.scalar(query, {"job": job}))
+
+
+def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = world.new_job(site)
+    slurm_id = world.carry_out(site, job).slurm_id
+    assert slurm_id is not None
+    world.set(slurm_id, Name="another", Comment="none of yours")
+    found = site.slurm.cluster.find(CUSTOMER, job, 10.0, lambda _: set())
+    assert [seen.slurm_id for seen in found] == [slurm_id]  # by its output file
+    other = world.new_job(site)
+    with pytest.raises(UndecidedError, match=str(slurm_id)):
+        site.slurm.cluster.find(CUSTOMER, other, 10.0, lambda _: set())
+
+
+def test_time_limit_and_cancel__over_slurmrestd(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site)
+    queued = world.until_queued(site, job)
+    assert queued.slurm_id is not None
+    extend_time_limit(site, replace(queued, time_limit_min=77))
+    assert world.field(queued.slurm_id, "TimeLimit") == "1:17:00"
+    cancel(site, queued)
+    wait_until(lambda: world.field(queued.slurm_id or 0, "State") == "CANCELLED", "the job to end", PATIENCE_S)
+    site.slurm.cluster.set_time_limit(queued.slurm_id, 5)  # of an ended job: no error
+    site.slurm.cluster.cancel(queued.slurm_id, CUSTOMER)
+    with pytest.raises(SlurmRejectedError, match="requeuehold"):
+        site.slurm.cluster.hold_again(queued.slurm_id)
+
+
+def test_another_slurms_key__no_answer_counts(world: SubmissionEnv, site: WorkerContext) -> None:
+    cluster = rest(site)
+    mint = replace(cluster.access.mint, key=b"another" * 8)
+    foreign = replace(cluster, access=replace(cluster.access, mint=mint))
+    with pytest.raises(SlurmUnavailableError):
+        foreign.list_all()
+    with pytest.raises(SlurmUnavailableError):
+        foreign.clock(CUSTOMER)
+
+
+def test_list_all__hostile_names__over_slurmrestd_too(world: SubmissionEnv, site: WorkerContext) -> None:
+    names = ["a\n7|b", "n" * 1000, "é ü 日本 \x01\t'\";$(id)", '","job_id":7,"x":"']
+    ids = []
+    for name in names:
+        slurm_id = world.carry_out(site, world.new_job(site)).slurm_id
+        ids.append(slurm_id or 0)
+        world.set(slurm_id or 0, Name=name, Comment=name)
+    listed = site.slurm.cluster.list_all()
+    assert [(job.name, job.comment) for number, job in listed.items() if number in ids] == [(one, one) for one in names]

@@ -1,0 +1,174 @@
+"""What slurmrestd 22.05.8 answered (tests/data/slurm/rest), read as the worker reads it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.hardware import SlurmNode
+from supervisor_tasks.slurm.parsers import QuestionRefusedError, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.rest_answers import (
+    RestAnswer,
+    clock_s,
+    counting_since_s,
+    identity,
+    jobs_listed,
+    partition_hardware,
+    partition_memory_per_cpu,
+    require_answer,
+    require_done,
+    submitted,
+)
+from supervisor_tasks.slurm.script_matching import was_rejected
+from supervisor_tasks.slurm.squeue import SqueueRow
+from tests.support.slurm_samples import DATA
+
+CUSTOMER = "0x" + "a" * 40
+
+
+def answer(name: str) -> RestAnswer:
+    recorded = json.loads((DATA / "rest" / f"{name}-slurm-22.05.8.json").read_text())
+    return RestAnswer(recorded["status"], recorded["body"])
+
+
+def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
+    return {row.name: row for row in jobs_listed(answer(name).body, now_s).values()}
+
+
+def test_submitted__taken__is_the_id() -> None:
+    assert submitted(answer("submitted"), has_submit_key=False) == 18
+
+
+def test_submitted__waits_for_a_node__is_the_id_beside_the_error() -> None:
+    assert answer("waits-for-node").failed
+    assert submitted(answer("waits-for-node"), has_submit_key=True) == 29
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rejected-memory", SlurmRejectedError),
+        ("rejected-partition", SlurmRejectedError),
+        ("partition-inactive", SlurmUnavailableError),
+        ("late-token", OutcomeUnknownError),
+        ("no-such-key", SlurmUnavailableError),
+    ],
+)
+def test_submitted__no_id__says_what_became_of_the_job(name: str, kind: type[SupervisorError]) -> None:
+    with pytest.raises(kind):
+        submitted(answer(name), has_submit_key=False)
+
+
+def test_submitted__access_denied__with_job_submit_lua_is_no_refusal() -> None:
+    denied = answer("cancel-denied")
+    with pytest.raises(SlurmRejectedError):
+        submitted(denied, has_submit_key=False)
+    with pytest.raises(OutcomeUnknownError, match="SLURM_SUBMIT_KEY"):
+        submitted(denied, has_submit_key=True)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**26, "18", None])
+def test_submitted__impossible_id__is_no_submission(number: object) -> None:
+    with pytest.raises(OutcomeUnknownError):
+        submitted(RestAnswer(200, {"errors": [], "job_id": number}), has_submit_key=False)
+
+
+def test_require_done__job_is_unknown__is_no_error() -> None:
+    assert not require_done(answer("cancel-unknown"), "cancel")
+    assert require_done(answer("cancelled"), "cancel")
+    with pytest.raises(SlurmRejectedError, match="permission denied"):
+        require_done(answer("cancel-denied"), "cancel")
+
+
+def test_require_answer__refused__is_not_a_missing_answer() -> None:
+    with pytest.raises(QuestionRefusedError):
+        require_answer(answer("job-unknown"), "GET job/999")
+    with pytest.raises(SlurmUnavailableError) as missing:
+        require_answer(answer("late-token"), "GET jobs")
+    assert type(missing.value) is SlurmUnavailableError
+
+
+def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
+    row = jobs("jobs", now_s=1795481738)["running"]
+    assert (row.slurm_id, row.user, row.comment, row.stdout) == (18, CUSTOMER, "supervisor x", "running.log")
+    assert (row.limit_min, row.batch, row.seen.may_requeue) == (9, True, False)
+    assert row.seen.size is not None
+    assert (row.seen.size.cpus, row.seen.size.memory_mb, row.seen.size.nodes) == (2, 200, 1)
+    assert (row.seen.size.threads, row.seen.size.whole_memory, row.seen.size.partition) == ("*", False, "main")
+
+
+def test_jobs_listed__unusual_sizes__are_seen() -> None:
+    sizes = {name: row.seen.size for name, row in jobs("jobs").items()}
+    found = {name: size for name, size in sizes.items() if size is not None}
+    assert {name for name, size in found.items() if size.whole_memory} == {"whole"}
+    assert {name for name, size in found.items() if size.array} == {"array"}
+    assert {name for name, size in found.items() if size.gpus} == {"gpu"}
+    assert {name for name, size in found.items() if size.threads != "*"} == {"threads"}
+    assert {name for name, size in found.items() if size.limit_min is None} == {"nolimit"}
+
+
+def test_jobs_listed__user_is_unknown__has_no_name() -> None:
+    assert jobs("jobs")["unknown-user"].user == ""
+
+
+def test_jobs_listed__rejected_job__is_recognised() -> None:
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.seen)] == ["rej"]
+
+
+def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
+    rows = jobs("jobs-ended", now_s=clock_s(answer("diag").body))
+    shown = {name: (row.seen.state, row.seen.elapsed_s, row.seen.exit_status) for name, row in rows.items()}
+    assert shown["gpu"] == ("CANCELLED", 28, 15)
+    assert shown["whole"] == ("CANCELLED", 0, 0)
+    assert shown["nonzero"] == ("FAILED", 0, 768)
+    assert shown["suspended"] == ("SUSPENDED", 6, 0)
+    assert shown["running"] == ("RUNNING", 37, 0)
+
+
+def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
+    body = answer("jobs").body
+    cut = {"jobs": [{key: value for key, value in job.items() if key != "submit_time"} for job in body["jobs"]]}
+    with pytest.raises(SlurmUnavailableError, match="a job without the fields"):
+        jobs_listed(cut, 0)
+    with pytest.raises(SlurmUnavailableError):
+        jobs_listed({"errors": []}, 0)
+
+
+def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
+    found = partition_hardware(answer("partitions").body, answer("nodes").body, "main")
+    assert found.nodes == (SlurmNode("node1", 8, 2, 16_000),)
+    assert (found.left_out, found.hidden_nodes, found.max_time_min) == ((), 0, None)
+
+
+def test_partition_hardware__drained_node__does_not_count() -> None:
+    drained = partition_hardware(answer("partitions").body, answer("nodes-drained").body, "main")
+    assert (drained.nodes, [node.name for node in drained.left_out]) == ((), ["node1"])
+    counted = partition_hardware(answer("partitions").body, answer("nodes-drained").body, "main", unresponsive=True)
+    assert [node.name for node in counted.nodes] == ["node1"]
+
+
+def test_partition__not_there__counts_as_no_answer() -> None:
+    with pytest.raises(SlurmUnavailableError, match="no partition 'mian'"):
+        partition_hardware(answer("partitions").body, answer("nodes").body, "mian")
+    assert partition_memory_per_cpu(answer("partitions").body, "main") is None
+
+
+def test_identity__controllers__without_a_name() -> None:
+    found = identity(answer("ping").body)
+    assert found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.told(str(found))
+    assert found.is_the_same_as(ClusterIdentity("devgrid", "6817", ("vm", "vm2")))
+    assert not found.is_the_same_as(replace(found, hosts=("other",)))
+
+
+def test_identity__controller_is_down__counts_as_no_answer() -> None:
+    with pytest.raises(SlurmUnavailableError):
+        identity({"pings": [{"hostname": "vm", "ping": "DOWN"}]})
+
+
+def test_clock__statistics__have_it() -> None:
+    body = answer("diag").body
+    assert counting_since_s(body) < clock_s(body)
+    with pytest.raises(SlurmUnavailableError):
+        clock_s({"statistics": {}})
