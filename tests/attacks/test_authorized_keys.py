@@ -1,4 +1,4 @@
-"""The supervisor's key is to open accounts that are no customer's; a supervisor that is forged or away is to hold up sshd."""
+"""Attackers want the supervisor's key in accounts that are no customer's, and a forged or absent supervisor to delay sshd."""
 
 import os
 import socket

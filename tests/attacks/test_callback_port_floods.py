@@ -177,7 +177,7 @@ def stand_still():
                 os.write(1, bytes(4096))
         except BlockingIOError:
             os.set_blocking(1, True)
-        program.log.info("nobody reads this")
+        program.log.info("this line has no reader")
     time.sleep(3600)
 
 async def begin_and_stand_still(server):

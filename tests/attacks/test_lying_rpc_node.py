@@ -339,7 +339,7 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
         wait_until(lambda: not fleet.follow(), "the claim to be confirmed", 20.0)
         assert known_jobs(fleet) == {job_id}
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
-        assert asked.count("eth_getTransactionReceipt") <= 3  # one question for a pass, whatever the number of jobs
+        assert asked.count("eth_getTransactionReceipt") <= 3  # one question for a pass, for any number of jobs
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""A node that announces whatever it likes: without end, without measure, of another chain, or by leading elsewhere."""
+"""A node that announces what it likes: without end, without measure, of another chain, or by leading elsewhere."""
 
 import json
 import resource
@@ -26,7 +26,7 @@ from tests.support.wallets import Fleet, databases, empty, scheduled_jobs
 CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"
 PATIENCE_S = 15.0
-MOST_MORE_MB = 60.0  # of memory, whatever is sent
+MOST_MORE_MB = 60.0  # of memory, for anything that is sent
 Script = Callable[[ServerConnection], None]
 
 
@@ -58,7 +58,7 @@ def head(number: object) -> str:
 
 @contextmanager
 def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
-    """A node that subscribes whoever asks, and then does as it likes."""
+    """A node that accepts every subscription, and then does as it likes."""
 
     def handle(connection: ServerConnection) -> None:
         try:
@@ -122,7 +122,7 @@ def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None
 
 
 def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
-    """web3 would keep 500 of them, whatever their size."""
+    """web3 would keep 500 of them, of any size."""
     large = json.dumps({"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MOST_BYTES // 5)})
     many = [large.replace("1000000", str(10**6 + number)) for number in range(600)]
 

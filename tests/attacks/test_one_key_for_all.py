@@ -110,7 +110,7 @@ def test_certificate_of_another_authority__opens_nothing(world: SubmissionEnv, s
 
 
 def test_authority__signs_for_no_other_user_of_the_system(authority: CertificateAuthority) -> None:
-    for user in ("daemon", "somebody", "0x12", "root,daemon"):
+    for user in ("daemon", "stranger", "0x12", "root,daemon"):
         with pytest.raises(NoSuchPrincipalError):
             authority.key_for(user)
 

@@ -1,4 +1,4 @@
-"""A customer's start-up files run before whatever the supervisor runs as him: they print, wait, lie and read along."""
+"""A customer's start-up files run before each command that the supervisor runs as him: they print, wait, lie and read along."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, lets_in
 
-# Whatever shell reads one of them says so.
+# Each shell that reads one of them says so.
 START_UP_FILES = (
     ".profile",
     ".bash_profile",
@@ -90,7 +90,7 @@ def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> Non
 
 
 def test_sshd_with_its_defaults__runs_the_customers_rc_file(world: SubmissionEnv, read: Path) -> None:
-    """What `PermitUserRC no` is for, whatever the login shell."""
+    """What `PermitUserRC no` prevents, with any login shell."""
     environment_of_a_command(world, another_sshd(world, "usual", "PermitUserRC yes"))
     assert read.read_text() == ".ssh/rc\n"
 

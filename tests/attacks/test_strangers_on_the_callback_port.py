@@ -90,7 +90,7 @@ def signs(site: WorkerContext, name: str) -> int:
 
 
 def after_the_next_sign_of_its_own(site: WorkerContext, cluster: str) -> None:
-    """What the port of that cluster heard before is in the ledger now, if it is to be there. Other ports tell their own."""
+    """What the port of that cluster heard before is in the ledger now, if it belongs there. Other ports tell their own."""
     own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
     about = {"name": CALLBACKS, "cluster": cluster}
     for which in ("the next sign of life", "the sign of life after that"):

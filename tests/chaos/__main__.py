@@ -1,4 +1,4 @@
-"""`make chaos`: processes die where the world changes; then every fault under a load of jobs, and whatever else takes minutes.
+"""`make chaos`: processes die where the world changes; then every fault under a load of jobs, and what else takes minutes.
 
 Each line says how far it is. It goes on after a failure, and ends with all that was found and how to repeat it.
 """
@@ -57,7 +57,7 @@ def main() -> None:
     if not crashes_only:
         proofs = long_half(options.long or "")
         right = right and bool(proofs) and all(proof.outcome == "passed" for proof in proofs)
-        lines += [f"long tests: {len(proofs)}, of which {sum(p.outcome == 'passed' for p in proofs)} passed"]
+        lines += [f"long tests: {len(proofs)}, {sum(p.outcome == 'passed' for p in proofs)} of them passed"]
         lines += [f"    {proof}" for proof in proofs]
     say("\n".join(["", *lines, "", "ALL RIGHT" if right else "SOMETHING IS WRONG"]))
     sys.exit(0 if right else 1)

@@ -111,7 +111,7 @@ def ended(evidence: Evidence) -> Looked:
         yield f"{job.job_id} is still {job.status}" if hot else None
 
 
-@check("I1", "every job ended as whoever asked for it expects")
+@check("I1", "every job ended as its customer expects")
 def expected(evidence: Evidence) -> Looked:
     for job_id, row in evidence.expected.items():
         job = evidence.jobs.get(job_id)
@@ -453,7 +453,7 @@ def _of_slurm(evidence: Evidence, job: OnChainJob | None) -> bool:
 
 
 def _cannot_run(evidence: Evidence, job: OnChainJob) -> bool:
-    """Whether whoever asked for the job knows that it fails before SLURM hears of it: its script is not there."""
+    """Whether the customer knows that the job fails before it reaches SLURM: its script is not there."""
     wanted = evidence.expected.get(job.job_id, {})
     return "FAILED" in wanted.get("ends", ()) and wanted.get("runs") == 0
 
@@ -482,7 +482,7 @@ def _meaning(call: Transaction) -> tuple[str | None, str, str]:
 
 
 def _raws(evidence: Evidence) -> Iterator[bytes]:
-    """All signed bytes, in whichever table: a transaction that was replaced has more than one."""
+    """All signed bytes, of both tables: a transaction that was replaced has more than one."""
     for rows in evidence.ledger.values():
         for row in rows:
             if row.get("raw") is not None:

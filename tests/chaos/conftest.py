@@ -45,7 +45,7 @@ def pytest_runtest_makereport(
 
 
 def grid_of(fixtures: dict[str, object]) -> Grid | None:
-    """The grid that a test uses, if any, whatever the fixture that has it."""
+    """The grid that a test uses, if any, from any fixture."""
     for name, attribute in (("grid", None), ("target", "grid"), ("field", "grid"), ("twins", "first")):
         found = fixtures.get(name)
         found = getattr(found, attribute, None) if attribute else found

@@ -1,4 +1,4 @@
-"""The directory of a grid, seen from outside: whoever asked for a job has one account, a number of its own, and is a member."""
+"""The directory of a grid, seen from outside: each customer has one account, a number of its own, and is a member."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -123,7 +123,7 @@ class Evidence:
 
     @cached_property
     def forgotten(self) -> set[str]:
-        """The jobs that SLURM took, as its own log says, and has no record of whatever: it saves its memory every few seconds,
+        """The jobs that SLURM took, as its own log says, and has no record at all: it saves its memory every few seconds,
         and was killed before. A job that SLURM has under any id, or that ended so that a hook was told, is not among them.
         """
         by_id = defaultdict(list)
@@ -150,7 +150,7 @@ class Evidence:
 
     def ended_by_slurm(self, job_id: str) -> bool:
         """Whether SLURM ended the job by itself: its node was lost, or had it cancelled as it could not launch it, or it was
-        cancelled though nobody had asked for that. (A slurmctld that was killed takes for waiting what has run.)
+        cancelled without a request. (A slurmctld that was killed takes for waiting what has run.)
         """
         known = self.slurm_jobs(job_id)
         return bool(known) and all(
@@ -369,7 +369,7 @@ def _lines(file: Path) -> Iterator[Row]:
 
 
 def _ledgers(database_urls: Sequence[str]) -> dict[str, list[Row]]:
-    """Every table, with the rows of all ledgers; OF_LEDGER says of which one (0, 1, ...)."""
+    """Every table, with the rows of all ledgers; OF_LEDGER names the ledger of a row (0, 1, ...)."""
     tables: dict[str, list[Row]] = {}
     for number, url in enumerate(database_urls):
         for table, rows in _ledger(url).items():

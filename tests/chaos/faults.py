@@ -1,6 +1,6 @@
 """What can break on a grid: each fault is begun and ended while everything else goes on.
 
-A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its sockets stay open and nobody answers) or
+A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its sockets stay open and no process answers) or
 made slow (stopped most of the time, in short turns). A part is a process with all that descends from it.
 """
 
@@ -38,7 +38,7 @@ SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # what only a sweep hea
 @dataclass(frozen=True, slots=True)
 class Target:
     """A grid whose fleet reaches the chain by a network that can fail. Customers reach it all the time: anvil keeps the chain
-    in its memory, and one that is killed or stopped takes it from everybody, as no node of a real chain does.
+    in its memory, and one that is killed or stopped takes it from all readers, as no node of a real chain does.
     """
 
     grid: Grid
@@ -89,7 +89,7 @@ def killed(part: str) -> Fault:
 
 
 def stopped(part: str) -> Fault:
-    """The part stands still; nobody is told."""
+    """The part stands still, without notice to other parts."""
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
@@ -157,7 +157,7 @@ def _disk_full(target: Target) -> Callable[[], None]:
     """There is room for nothing: tables do not grow, and soon the log of what is committed does not either."""
     processes = target.grid.processes
     database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
-    with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it lets nobody new in
+    with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it accepts no new connection
         limited_disk.fill(limited_disk.data_of(processes))
         _use_up_segments(connection)
 
@@ -207,7 +207,7 @@ def _two_workers(target: Target) -> Callable[[], None]:
 
 
 def clock_off(part: str, hours: int) -> Fault:
-    """The part is started anew with a clock that is hours ahead of (or behind) all others."""
+    """The part is started again with a clock that is hours ahead of (or behind) all others."""
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid

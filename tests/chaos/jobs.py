@@ -1,4 +1,4 @@
-"""Jobs for grids under fire: each leaves a mark when it starts, and whoever asks for it writes down how it must end."""
+"""Jobs for grids under fire: each leaves a mark when it starts, and the test that requests it writes down how it must end."""
 
 import json
 import random
@@ -94,7 +94,7 @@ def rejected(grid: Grid, customer: Account) -> str:
 
 
 def without_script(grid: Grid, customer: Account) -> str:
-    """A job whose script nobody has."""
+    """A job whose script no service has."""
     job_id = grid.request(customer, "f" * 64, Resources(memPerCpu=100), 60)
     expect(grid, job_id, "FAILED", runs=0)
     return job_id

@@ -1,4 +1,4 @@
-"""What a failure leaves behind: the grid is gone when somebody looks, its logs and its ledger are not."""
+"""What a failure leaves behind: the grid is gone when an engineer looks, its logs and its ledger are not."""
 
 import shutil
 from contextlib import suppress
@@ -14,7 +14,7 @@ TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "s
 
 
 def keep(grid: Grid, folder: Path) -> None:
-    """Copy the logs of all processes, what SLURM wrote and the ledger's tables into the folder, which is made anew."""
+    """Copy the logs of all processes, what SLURM wrote and the ledger's tables into the folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(grid.folder / "log", folder / "log")
     slurm = folder / "slurm"

@@ -1,4 +1,4 @@
-"""The keeper starts again whatever died, as systemd does at a site."""
+"""The keeper starts each process that died again, as systemd does at a site."""
 
 import threading
 import time

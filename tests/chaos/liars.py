@@ -1,4 +1,4 @@
-"""Callbacks that lie: of others' jobs, with absurd figures, twice, too early, too late. Whoever reaches the port can call."""
+"""Callbacks that lie: of others' jobs, with absurd figures, twice, too early, too late. The port is open to all."""
 
 import json
 import random

@@ -23,7 +23,7 @@ HELD = """
 
 
 def confirm_lost(grid: Grid) -> list[str]:
-    """Confirm those of the jobs that the sweep holds back of which slurmctld says that it has thrown their files away."""
+    """Confirm the jobs that the sweep holds back and whose files slurmctld says that it has removed."""
     held = rows(grid, HELD, alarm=AlarmName.SWEEP_CONTRADICTION)
     forgotten = purged(grid.folder)
     lost = [row.job_id for row in held if row.slurm_id in forgotten]

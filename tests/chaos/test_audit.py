@@ -54,7 +54,7 @@ def test_audit__grid_at_rest__everything_looked_at_and_nothing_wrong(evidence: E
     assert without <= {
         "acknowledged",
         "forgotten_by_slurm",
-    }  # nobody called but the reporter, and slurmctld was not killed
+    }  # only the reporter called, and slurmctld was not killed
 
 
 def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Grid) -> None:
@@ -149,7 +149,7 @@ def test_finished__and_in_slurms_books_once_more_since__is_right(evidence: Evide
 
 
 def given_up_by_slurmd(evidence: Evidence) -> Evidence:
-    """As if a slurmd that had stood still could not launch the job that is to finish, and had it cancelled."""
+    """As if a slurmd that had stood still could not launch the job that must finish, and had it cancelled."""
     job = finished(evidence)
     cancelled = with_job(with_slurm(evidence, state="CANCELLED", elapsed_s=0), status="CANCELLED")
     slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
@@ -286,7 +286,7 @@ def a_lie_in_place_of_the_end(evidence: Evidence, **lie: int) -> Evidence:
 
 
 def failed_without_slurm(evidence: Evidence) -> Evidence:
-    """A job that failed, of which SLURM has nothing; whoever asked for it meant it to run."""
+    """A job that failed and that SLURM does not have; its customer meant it to run."""
     failed = next(job.job_id for job in evidence.ours if job.status == "FAILED")
     slurm = {number: seen for number, seen in evidence.slurm.items() if seen.job_id != failed}
     return replace(evidence, slurm=slurm, purged=Counter())

@@ -31,7 +31,7 @@ def target() -> Iterator[faults.Target]:
 
 
 def call(grid: Grid, number: int) -> str:
-    """A callback about a job that nobody has."""
+    """A callback about a job that no ledger has."""
     said = SetJobStatusRequest(name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED)
     (answer,) = tell(grid, [said])
     return answer

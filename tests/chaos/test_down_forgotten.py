@@ -1,6 +1,6 @@
 """SLURM has forgotten the jobs that ended while everything of ours was down, and there is no accounting.
 
-With the project's own hooks the figures are in the spool, and no sweep ends the jobs while nobody delivers it.
+With the project's own hooks the figures are in the spool, and no sweep ends the jobs while no reporter delivers it.
 With the field's plugins no part knows them: after two sweeps such a job is PANICKED, which costs its customer nothing; the
 others go on.
 """

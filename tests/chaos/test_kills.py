@@ -1,4 +1,4 @@
-"""Whatever dies during the journey, the job ends the same: once in SLURM, once on the contract."""
+"""Any process may die during the journey, and the job ends the same: once in SLURM, once on the contract."""
 
 import secrets
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """What slurmctld's own log says of jobs that ended and that it forgot.
 
 It saves its memory every few seconds, and was killed before. After its restart such a job runs once more in its books, though
-no node has it (and is cancelled by whoever finds it), or its id is given to the next one that comes. Both words are SLURM's,
+no node has it (and its finder cancels it), or its id is given to the next one that comes. Both words are SLURM's,
 the one before the kill and the one after. Lines of SLURM 22.05.
 """
 

@@ -130,7 +130,7 @@ def test_another_slurm__answers_at_the_address__gets_no_job_and_ends_no_job(grid
     assert details["at"] == sshd.address
     resume_nodes(grid)
     grid.fleet.start_worker()
-    for job_id in (*queued, claimed):  # the right one answers again: nobody has to say anything
+    for job_id in (*queued, claimed):  # the right one answers again: the operator need not do anything
         assert wait_for_end(grid, job_id, 90).status is ChainStatus.FINISHED
     assert runs(grid, customer) == 3
     assert "slurm_cluster_mismatch" not in alarms(grid)

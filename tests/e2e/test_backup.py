@@ -188,7 +188,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Sit
 
 
 def _jobs_after(grid: Grid, customer: Account) -> dict[str, str]:
-    """Jobs of which the restored ledger knows nothing: one that ended, one that runs and one that waits."""
+    """Jobs that the restored ledger does not know: one that ended, one that runs and one that waits."""
     ended = grid.submit_script(customer, SHORT)
     assert wait_for_end(grid, ended, PATIENCE_S).status is ChainStatus.FINISHED
     runs = grid.submit_script(customer, LONG)

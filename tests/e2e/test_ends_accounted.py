@@ -1,5 +1,5 @@
-"""Jobs whose end nobody saw, at a site with accounting: slurmctld has forgotten them and given their ids to other jobs of the
-same Linux user, and accounting is away for a while. All end with their true figures.
+"""Jobs whose end the supervisor did not see, at a site with accounting: slurmctld has forgotten them and given their
+ids to other jobs of the same Linux user, and accounting is away for a while. All end with their true figures.
 """
 
 from collections.abc import Iterator

@@ -39,8 +39,8 @@ STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 
 @dataclass(frozen=True)
 class Forgotten:
-    """Jobs that SLURM has forgotten: one whose owner gave it another name, one of which somebody told another end, one that was
-    suspended, one that waited, one whose node was lost, and those that liars talk about.
+    """Jobs that SLURM has forgotten: one whose owner gave it another name, one whose end a caller misreported,
+    one that was suspended, one that waited, one whose node was lost, and those that liars talk about.
     """
 
     renamed: str

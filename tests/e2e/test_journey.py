@@ -128,7 +128,7 @@ def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(grid: 
         "nothing left to do",
         10.0,
     )
-    grid.chain.customers.cancel_job(customer, job_id)  # nobody else would take it
+    grid.chain.customers.cancel_job(customer, job_id)  # no other process takes it
 
 
 def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Account) -> None:
@@ -174,7 +174,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
 
 
 def test_scan__claim_with_an_unread_receipt__is_found(grid: Grid, customer: Account) -> None:
-    """The worker is away while somebody claims with the provider's key: only the log tells."""
+    """The worker is away while another program claims with the provider's key: only the log tells."""
     fleet = grid.fleet
     grid.processes.kill(fleet.find("worker"))
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")

@@ -19,7 +19,7 @@ DEARER_WEI = 12 * 10**17
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    """Nobody on its chain knows this cluster: what registers it is its own fleet, once that is started."""
+    """The contract does not know this cluster: what registers it is its own fleet, once that is started."""
     running = Grid.start(
         GridOptions(block_time_s=BLOCK_TIME_S, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
     )

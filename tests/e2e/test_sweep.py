@@ -90,7 +90,7 @@ def last_sweep(grid: Grid) -> int:
 
 
 def reports(grid: Grid, after: int = 0) -> list[dict[str, Any]]:
-    """What the sweeps say of themselves, whoever asked for them."""
+    """What the sweeps say of themselves, for any reason."""
     return [row.report for row in rows(grid, "SELECT report FROM sweeps WHERE id > :after ORDER BY id", after=after)]
 
 
@@ -169,7 +169,10 @@ def end(grid: Grid, customer: Account, *job_ids: str) -> None:
 
 
 def drop_effects(grid: Grid, job_id: str) -> None:
-    """Nobody looks at the job any more; of a job in SLURM only while no worker lives: a look under way opens the next one."""
+    """No effect looks at the job any more. For a job in SLURM this holds only while no worker lives.
+
+    A look under way opens the next one.
+    """
     execute(grid, "UPDATE effects SET done_at = now(), lease = NULL WHERE job_id = :id AND done_at IS NULL", id=job_id)
 
 
@@ -179,7 +182,7 @@ def skip_logs(grid: Grid) -> None:
 
 
 @contextmanager
-def nobody_tells(grid: Grid) -> Iterator[None]:
+def no_callbacks(grid: Grid) -> Iterator[None]:
     """No callback comes."""
     reporter = grid.processes.find("reporter")
     grid.processes.kill(reporter, signal.SIGSTOP, wait=False)
@@ -205,7 +208,7 @@ def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
 
 
 def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid, customer: Account) -> None:
-    with nobody_tells(grid):
+    with no_callbacks(grid):
         job_id = running_job(grid, customer, ENDS_AT.format(gate="ended-unheard"))
         grid.processes.kill(grid.fleet.find("worker"))
         drop_effects(grid, job_id)
@@ -277,7 +280,7 @@ def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid,
     job_id = grid.submit_script(customer, LONG)
     wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
-    grid.processes.kill(services, signal.SIGSTOP, wait=False)  # nobody gives it to us again
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)  # no service gives it to us again
     try:
         grid.chain.send(grid.chain.account("provider"), "MetaScheduler", "refuseJob", bytes.fromhex(job_id[2:]))
         skip_logs(grid)
@@ -349,7 +352,7 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
     assert (report["cancelled"], found(report, job_id)) == (
         0,
         ["double"],
-    )  # seen again, by whatever sweep, it is cancelled
+    )  # seen again, by any sweep, it is cancelled
     wait_until(lambda: bool(sweep(grid)) and cancelled() > 0, "the second to be cancelled", 60.0, GRACE_S)
     assert cancelled() == 1
     wait_until(lambda: second not in live(grid, job_id), "the second to be cancelled", 60.0, 0.2)
@@ -534,7 +537,7 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     assert grid.chain.job(second).status is ChainStatus.RUNNING
     other = running_job(grid, customer)  # SLURM knows others: the second one really is gone
-    grid.processes.kill(grid.fleet.find("callbacks"))  # unless nobody was there to hear of its end
+    grid.processes.kill(grid.fleet.find("callbacks"))  # unless no process was there to hear of its end
     execute(
         grid, "UPDATE periodic_runs SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'"
     )
@@ -556,7 +559,7 @@ def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Gr
     grid.environment["SLURM_ACCOUNTING"] = "true"
     grid.processes.kill(grid.fleet.find("worker"))
     grid.fleet.start_worker()
-    with nobody_tells(grid):
+    with no_callbacks(grid):
         job_id = running_job(grid, customer)
         wait_until(lambda: accounted(grid, job_id)[:1] == ["RUNNING"], "accounting to have it running", 60.0, 0.2)
         grid.processes.kill(grid.fleet.find("worker"))

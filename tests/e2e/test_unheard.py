@@ -59,7 +59,7 @@ def change(grid: Grid, statement: str, job_id: str) -> None:
 
 
 def looks_are_rare(grid: Grid, job_id: str) -> bool:
-    """A callback that comes now has the looks counted anew."""
+    """A callback that comes now restarts the count of looks."""
     change(grid, "UPDATE jobs SET poll_count = 16 WHERE job_id = :id", job_id)
     return bool(rows(grid, FAR_AHEAD, id=job_id))
 

@@ -87,7 +87,7 @@ def provide_base() -> None:
 
 
 def _apt_checks() -> str:
-    """What this machine's apt checks of a mirror, as the image's is to use the same one."""
+    """What this machine's apt checks of a mirror, as the image's apt must use the same one."""
     dumped = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True).stdout
     return "".join(line + "\n" for line in dumped.splitlines() if line.startswith("Acquire::Check"))
 

@@ -1,6 +1,6 @@
 """The chart: linted, rendered with five values files, each manifest judged by the API's schemas and compared with golden files.
 
-`GOLDEN=write make images-test` writes the golden files anew.
+`GOLDEN=write make images-test` writes the golden files again.
 """
 
 import os

@@ -1,6 +1,6 @@
 """`make bench`: what the project promises, measured on this machine with everything on it.
 
-Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` writes them anew.
+Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` replaces them.
 `--only "redis stopped"` measures what has these words in its name.
 """
 

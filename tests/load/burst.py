@@ -77,7 +77,7 @@ def counts(used: Usage) -> list[Figure]:
 
 
 def waiting_jobs(grid: Grid) -> list[Figure]:
-    """Many jobs of a few customers, none of which runs."""
+    """Many jobs of a few customers; no job runs."""
     each = LARGE_BURST // LARGE_BURST_CUSTOMERS
     raw, ours = beside_raw(grid, LARGE_BURST_CUSTOMERS, each)
     name = f"burst of {LARGE_BURST} of {LARGE_BURST_CUSTOMERS} customers"

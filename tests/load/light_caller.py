@@ -4,7 +4,7 @@ It speaks HTTP/2 over TLS itself, in one thread with one connection for each cal
 clients: headers without HPACK's tables, a message, the end of the stream. grpcio's own client takes some 0.3 ms of CPU a call,
 which on two cores would be measured as the server's. Prints one JSON object (`Outcome`).
 
-With `--rate`, calls begin at their times whatever becomes of those before (open loop); without it each caller begins its next
+With `--rate`, calls begin at their times, without waiting for those before (open loop); without it each caller begins its next
 call when it has its answer (closed loop).
 """
 

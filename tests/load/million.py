@@ -54,7 +54,7 @@ _INDEXES = """
 def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT) -> None:
     """Make the rows, and let the planner know of them. Indexes are built behind them, which is much faster."""
     with engine.begin() as connection:
-        # The rows refer to each other as they should; nobody needs to look each one up.
+        # The rows refer to each other as they should; Postgres need not look each one up.
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("SET LOCAL maintenance_work_mem = '256MB'"))
         indexes = list(connection.execute(text(_INDEXES)))

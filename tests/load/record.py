@@ -23,7 +23,7 @@ def recorded() -> list[Figure]:
 
 
 def write(machine: dict[str, Any], figures: Sequence[Figure]) -> None:
-    """Record anew, in both files."""
+    """Record again, in both files."""
     result = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
     FIGURES.write_text(json.dumps(result, indent=1) + "\n")
     DOCUMENT.write_text(with_tables(DOCUMENT.read_text(), figures))

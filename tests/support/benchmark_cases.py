@@ -1,4 +1,4 @@
-"""The scripts that the golden files show; `make golden` writes them anew."""
+"""The scripts that the golden files show; `make golden` writes them again."""
 
 from benchmarks.plan import Launcher, Mode, Plan, PlannedNode, Ucx
 from benchmarks.registry import SUITE

@@ -35,7 +35,7 @@ def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> s
 
 
 def tried(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """One of SLURM's commands as the customer's own Linux user, whatever comes of it."""
+    """One of SLURM's commands as the customer's own Linux user; its exit status is not checked."""
     uid = grid.users.add(customer.address)
     return subprocess.run(
         argv,

@@ -20,7 +20,7 @@ Call = dict[str, Any]
 def in_front_of(
     chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | None]
 ) -> Iterator[tuple[list[str], str]]:
-    """A node of the chain for which somebody else may answer: an HTTP status and JSON; and the methods that it is asked for."""
+    """A node of the chain for which a test may answer: an HTTP status and JSON; and the methods that it is asked for."""
     asked: list[str] = []
 
     class Front(BaseHTTPRequestHandler):

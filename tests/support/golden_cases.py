@@ -1,4 +1,4 @@
-"""The lists and stories of which the golden files are made, with data that never change.
+"""The lists and stories that the golden files contain, with data that never change.
 
 `make golden` writes the golden files again: tests/unit/cli/golden/NAME.COLUMNS.txt.
 """

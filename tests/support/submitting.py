@@ -195,7 +195,7 @@ class SubmissionEnv:
     # --- SLURM's own view -------------------------------------------------------------------------------------------
 
     def in_slurm(self, job: JobId) -> list[int]:
-        """All SLURM jobs whose batch script is that job's, whatever they are called."""
+        """All SLURM jobs whose batch script is that job's, with any name."""
         ids = self.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
         return [int(number) for number in ids if f"# supervisor job {job}\n" in self.script(int(number))]
 

@@ -145,7 +145,7 @@ class Fleet:
 
 
 def sign_again(wallet: Wallet) -> None:
-    """Whatever is open is signed again for a higher fee."""
+    """Each open transaction is signed again for a higher fee."""
     state = wallet.look()
     dearer = [(entry, wallet.dearer(entry, state.market) or entry.fees) for entry in wallet.open_transactions()]
     wallet.replace(dearer, state.head)

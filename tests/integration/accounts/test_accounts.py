@@ -1,4 +1,4 @@
-"""Customers' accounts in a real slapd: made once, whatever happens, and never with a number twice."""
+"""Customers' accounts in a real slapd: made once, despite all failures, and never with a number twice."""
 
 import secrets
 from collections.abc import Iterator
@@ -177,7 +177,7 @@ def test_ensure__entry_without_membership__becomes_a_member(ldap: Ldap) -> None:
     """As after a death between the two."""
     one = customer()
     with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
-        ensure(directory_of(ldap, form=replace(FORM, group_dn=f"cn=nobody,{PEOPLE}")), one)
+        ensure(directory_of(ldap, form=replace(FORM, group_dn=f"cn=unknown,{PEOPLE}")), one)
     assert len(entries(ldap, f"(uid={one})")) == 1
     ensure(directory_of(ldap), one)
     assert f"uid={one},{PEOPLE}" in members(ldap)
@@ -325,10 +325,10 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
     change(
         grid,
         "INSERT INTO accounts (cluster, customer, attempts, last_error, due_at)"
-        " SELECT cluster, 'somebody', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
+        " SELECT cluster, 'another', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
     )
     alarm = "SELECT raised_at, details FROM alarms WHERE name = 'ldap_request_rejected'"
-    request_jobs(grid, 1)  # whatever has the directory asked, the table is looked at then
+    request_jobs(grid, 1)  # each request asks the directory, and the table is read then
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     before = rows(grid, alarm)
     assert before[0].details["error"] == "refused: no"
@@ -337,7 +337,7 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
     done = "SELECT 1 FROM accounts WHERE customer = :one AND done_at IS NOT NULL"
     wait_until(lambda: bool(rows(grid, done, one=one)), "the ledger to know", 60.0, 0.1)
     assert rows(grid, alarm) == before
-    change(grid, "DELETE FROM accounts WHERE customer = 'somebody'")
+    change(grid, "DELETE FROM accounts WHERE customer = 'another'")
     request_jobs(grid, 1)
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
 

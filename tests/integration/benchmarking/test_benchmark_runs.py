@@ -323,7 +323,7 @@ def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(wo
 
 @pytest.fixture
 def kept_files(world: SubmissionEnv) -> Iterator[Path]:
-    """The runner's home while nobody but root can remove what root owns there."""
+    """The runner's home while only root can remove what root owns there."""
     folder = world.slurm.users.home(RUNNER)
     before = folder.stat()
     os.chown(folder, 0, 0)

@@ -567,7 +567,7 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     with ThreadPoolExecutor(1) as pool:
 
         def sweep_when_asked() -> None:
-            wait_until(lambda: facts.get(SWEEP_REQUESTED) is not None, "somebody to ask", 60.0)
+            wait_until(lambda: facts.get(SWEEP_REQUESTED) is not None, "the command to request it", 60.0)
             sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
 
         facts.clear(SWEEP_REQUESTED)  # what the first command asked for

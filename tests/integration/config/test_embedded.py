@@ -1,4 +1,4 @@
-"""The embedded Postgres and Redis: one of each for all processes of a state folder, whoever starts, ends or is killed."""
+"""The embedded Postgres and Redis: one of each for all processes of a state folder, which start, end or are killed."""
 
 import os
 import shutil
@@ -200,7 +200,7 @@ def both_answer(state: Path) -> bool:
 
 
 def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path) -> None:
-    """Whoever looks after them is at it just when they are left."""
+    """The process that looks after them is at work just when they are left."""
     at_once = "from supervisor_tasks.config import embedded_servers\nembedded_servers.LOOK_EVERY_S = 0\n"
     user = User(state, at_once + PROGRAM)
     user.urls()
@@ -267,7 +267,7 @@ def test_postgres__initialising_killed__next_start_initialises_again() -> None:
         shutil.rmtree(state)
 
 
-@pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as somebody else")
+@pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as another user")
 def test_postgres__as_root__runs_with_no_right_of_root(state: Path, users: Callable[[], User]) -> None:
     users().urls()
     (postgres,) = [server for server in servers(state) if server.username() != "root"]
@@ -293,7 +293,7 @@ def test_state_folder__too_long_for_a_socket__says_so(tmp_path: Path) -> None:
         embedded_servers.broker_url(settings)
 
 
-@pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as somebody else")
+@pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as another user")
 def test_state_folder__closed_to_postgres__says_so() -> None:
     state = new_state_folder()
     state.chmod(0o700)

@@ -44,7 +44,7 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture(scope="module")
 def fleet(processes: Processes) -> Fleet:
-    """A broker, a ledger that is up to date, and nobody at work."""
+    """A broker, a ledger that is up to date, and no process at work."""
     servers = {"postgres": embedded_servers.postgres, "redis": embedded_servers.redis}
     for name in servers:
         (processes.folder / name).mkdir()

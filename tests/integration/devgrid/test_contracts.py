@@ -77,8 +77,8 @@ def test_chain__its_file__is_private_and_loads(chain: Chain) -> None:
     assert (loaded.addresses, loaded.chain_id, loaded.ws_url) == (chain.addresses, CHAIN_ID, chain.ws_url)
     assert loaded.account("someone") == known
     assert known.private_key not in repr(known)
-    with pytest.raises(KeyError, match="no account has the role 'nobody'; known roles"):
-        loaded.account("nobody")
+    with pytest.raises(KeyError, match="no account has the role 'unknown'; known roles"):
+        loaded.account("unknown")
 
 
 def test_entry_point__its_getters__name_the_deployed_contracts(chain: Chain) -> None:

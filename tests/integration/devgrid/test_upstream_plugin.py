@@ -70,7 +70,7 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def node2_is_back(self) -> bool:
-        """It comes back by itself, or when it is asked to: whichever is first."""
+        """It comes back by itself, or when it is asked to, if that is first."""
         self.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
         return self.slurm.run("sinfo", "--noheader", "--nodes=node2", "--format=%t").stdout.split() == ["idle"]
 

@@ -53,7 +53,7 @@ class WorkerContext:
 
     @contextmanager
     def database_hung(self) -> Iterator[None]:
-        """Postgres and its children stopped, not ended: connections stay open and nobody answers."""
+        """Postgres and its children stopped, not ended: connections stay open without an answer."""
         process = self.postgres.process()
         assert process is not None
         family = [process, *process.children(recursive=True)]
@@ -304,7 +304,7 @@ def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: 
 
 
 NO_REDIS = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an error that nobody foresaw
+NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an unexpected error
 
 
 @pytest.mark.parametrize("answer", [NO_REDIS, NO_HELLO])
@@ -334,7 +334,7 @@ def port_word(word: str, port: int) -> str:
 
 @contextmanager
 def nonsense(port: int, answer: bytes) -> Iterator[threading.Event]:
-    """A server that answers whatever it is told with what is no answer of Redis to it."""
+    """A server that answers every command with what is no answer of Redis to it."""
     heard = threading.Event()
     with socket.create_server(("127.0.0.1", port)) as listener:
 

@@ -282,7 +282,7 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(pla
 
 @pytest.mark.parametrize(("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"])
 def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, between: int) -> None:
-    """As many blocks as that are mined between two scans where blocks are quick, or nobody scans for a while."""
+    """As many blocks as that are mined between two scans where blocks are quick, or no worker scans for a while."""
     play = few
     job_id = play.claimed(*STARTED)
     play.report()

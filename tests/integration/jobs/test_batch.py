@@ -1,4 +1,4 @@
-"""Batches of effects on a real ledger: what is answered is recorded at once, whatever else hangs, fails or is lost."""
+"""Batches of effects on a real ledger: what is answered is recorded at once, even if others hang, fail or are lost."""
 
 import socket
 import threading
@@ -59,7 +59,7 @@ def site_of(ledger: Ledger) -> WorkerContext:
 
 
 def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
-    """Jobs that SLURM has refused, whose owners are to be told; without a grid logger that is done at once."""
+    """Jobs that SLURM has refused, whose owners must be notified; without a grid logger that is done at once."""
     for number in numbers:
         events = (claim(number), ScriptFetched("echo", logger), SubmitStarted(10), SubmitRejected("no"))
         ledger.record(*(JobChange(job_id(number), event) for event in events))

@@ -1,4 +1,4 @@
-"""Jobs whose definition is no text, ours and others', on a real chain: they end by themselves and hold nobody up."""
+"""Jobs whose definition is no text, ours and others', on a real chain: they end by themselves and delay no other job."""
 
 from collections.abc import Iterator
 from dataclasses import replace

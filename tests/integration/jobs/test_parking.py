@@ -156,7 +156,7 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
     def see(effects: Sequence[OpenEffect]) -> None:
         if any(effect.job_id == poison for effect in effects):
             failed_sizes.append(len(effects))
-            raise ZeroDivisionError("nobody foresaw this")
+            raise ZeroDivisionError("an unexpected error")
 
     while len(failed_sizes) < PARKED_AFTER:
         try:

@@ -111,7 +111,7 @@ def test_not_dispatched__no_message_could_be_sent__is_due_at_once(engine: Engine
 def test_settle__of_the_operator__is_due_with_the_next_question(
     postgres: tuple[Engine, dict[str, str]], engine: Engine, ledger: Ledger
 ) -> None:
-    """A command sends no message: nothing is to wait for one that was never sent."""
+    """A command sends no message: nothing may wait for one that was never sent."""
     bring_to_queued(ledger, 1)
     words = ("job", "settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
     ended = supervisor(*words, env=postgres[1])

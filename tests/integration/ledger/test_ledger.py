@@ -274,10 +274,10 @@ def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger:
 def test_postponed__is_due_later_and_keeps_its_error(ledger: Ledger, engine: Engine) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
-    ledger.effects.postpone([effect], 60.0, "nobody answers")
+    ledger.effects.postpone([effect], 60.0, "no answer")
     assert ledger.effects.lease([EffectKind.FETCH]) == []
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT last_error FROM effects")) == "nobody answers"
+        assert connection.scalar(text("SELECT last_error FROM effects")) == "no answer"
 
 
 def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
@@ -414,7 +414,9 @@ def test_held__lease_passed_on__nothing_begins(
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     expire(engine)
     with pytest.raises(LeaseLostError):
-        ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])  # run out, though nobody has taken it yet
+        ledger.record(
+            JobChange(JOB, SubmitStarted(10)), held=[stale]
+        )  # expired, though no other worker has taken it yet
     other.effects.forgotten()
     (fresh,) = other.effects.lease([EffectKind.SUBMIT])
     with pytest.raises(LeaseLostError):
@@ -434,7 +436,7 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger.effects.forgotten()
     (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
     assert (fresh.holder, fresh.attempts) == (stale.holder, stale.attempts + 1)
-    ledger.effects.postpone([stale], 60.0, "nobody answers")
+    ledger.effects.postpone([stale], 60.0, "no answer")
     assert not ledger.effects.park(stale, "a contradiction")
     ledger.record(JobChange(JOB, CallbackReceived(), done=stale))
     with engine.connect() as connection:

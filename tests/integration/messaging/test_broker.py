@@ -25,7 +25,7 @@ from tests.support.ledgers import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 DEAF_AFTER_S = 15  # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
-TRIES_S = 5.0  # during which somebody tries each second to connect
+TRIES_S = 5.0  # during which a client tries each second to connect
 LOST = "consumer: Connection to broker lost"
 AWAY = "broker_disconnected"
 CONNECTED = "Connected to [redacted]"
@@ -224,19 +224,19 @@ def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
 ) -> None:
     wait_for_dispatch(engine)
     app = Celery(broker=redis_server.url)
-    app.conf.update(task_default_queue="nobody", task_publish_retry=False)
+    app.conf.update(task_default_queue="no-worker", task_publish_retry=False)
     wake_ups = TaskDispatcher(app, most_waiting=20)
     effects = [OpenEffect(number, JobId(f"0x{number:064x}"), EffectKind.SUBMIT, 1, 0) for number in range(50)]
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
         for effect in effects:
             wake_ups.effects([effect])
             wake_ups.drain("poll_jobs")
-        assert redis.llen("nobody") == 20
-        redis.delete("nobody")
+        assert redis.llen("no-worker") == 20
+        redis.delete("no-worker")
 
         def sent() -> bool:
             wake_ups.drain("collect_receipts")
-            return bool(redis.llen("nobody"))
+            return bool(redis.llen("no-worker"))
 
         wait_until(sent, "the wake-ups to go on", 60.0, 0.1)
     app.close()

@@ -15,7 +15,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.messaging.backpressure import BUSY
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 
-QUEUE = "nobody"
+QUEUE = "no-worker"
 
 
 @pytest.fixture(scope="module")

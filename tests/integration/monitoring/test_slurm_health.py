@@ -65,7 +65,7 @@ def site(world: SubmissionEnv, woken: list[str]) -> Iterator[WorkerContext]:
 
 
 def nobody(provider: Address) -> Contract:
-    raise AssertionError(f"nobody asks the contract of {provider}")
+    raise AssertionError(f"expected no question to the contract about {provider}")
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert site.ledger.facts.get(FAILED_TRIES) == 0
     assert woken[-1] == "refresh_inventory"
     wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
-    assert book.hardware()[1] < since_s, "how long the nodes have been these begins anew"
+    assert book.hardware()[1] < since_s, "the age of this set of nodes restarts"
 
 
 def has_looked(site: WorkerContext) -> bool:
@@ -203,7 +203,7 @@ def alarms(site: WorkerContext) -> bool:
     return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
 
 
-# --- nodes that nobody sees ---------------------------------------------------------------------------------------------
+# --- nodes that no look has seen ---------------------------------------------------------------------------------------------
 
 
 def six_minutes_pass(world: SubmissionEnv) -> None:
@@ -263,7 +263,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
         assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
         check_slurm(site)
         refresh_inventory(site)
-        assert calls_for_nodes(site) is None, "the time begins anew"
+        assert calls_for_nodes(site) is None, "the time restarts"
     finally:
         update(world, "node[1-2]", "State=RESUME")
 
@@ -294,7 +294,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
     reset_failure_count(site.ledger)
     check_slurm(site)
-    assert {state(world, one) for one in running} == {"RUNNING"}  # nobody has told yet who the provider is
+    assert {state(world, one) for one in running} == {"RUNNING"}  # the ledger does not know the provider yet
     site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
     reset_failure_count(site.ledger)
     check_slurm(site)
@@ -303,7 +303,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     assert {state(world, one) for one in others} == {"RUNNING"}
     late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
     site.ledger.ticks.remove("slurm")
-    check_slurm(site)  # nobody has started since
+    check_slurm(site)  # no worker has started since
     assert state(world, late) in LIVE
     world.slurm.run("scancel", *(str(one) for one in (*others, late)))
 

@@ -1,4 +1,4 @@
-"""The reporter: whatever it finds and whoever answers, each event is delivered in its job's order, or told to be lost."""
+"""The reporter: for all files that it finds and all answers, each event is delivered in its job's order, or told to be lost."""
 
 import json
 import os
@@ -190,7 +190,7 @@ def test_reporter__supervisor_back_after_an_outage__hears_within_the_longest_wai
     with serving(port) as (supervisor, _):
         back_s = time.monotonic()
         wait_until(lambda: bool(supervisor.calls), "the call", 60.0)
-        # the reporter's wait, and that of its channel, which begins anew at most so much later
+        # the reporter's wait, and that of its channel, which restarts at most so much later
         assert supervisor.calls[0][0] - back_s < 2 * LONGEST_WAIT_S + PROMPT_S
 
 
@@ -210,7 +210,7 @@ def test_reporter__outage__its_channel_keeps_trying_to_connect(processes: Proces
 
 
 def test_reporter__network_forgets_its_connection__takes_another_one_soon(processes: Processes, spool: Path) -> None:
-    """As a firewall does that was started anew: nobody is told, and the kernel would wait for a quarter of an hour."""
+    """As a firewall does that was started again: it sends no reset, and the kernel would wait for a quarter of an hour."""
     with serving() as (supervisor, port), Proxy.start(f"127.0.0.1:{port}") as network:
         start_reporter(processes, spool, int(network.address.rpartition(":")[2]))
         write(spool, 1, "start")
@@ -422,7 +422,7 @@ def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_agai
         supervisor.always[2] = grpc.StatusCode.RESOURCE_EXHAUSTED
         write(spool, 2, "end")
         start_reporter(processes, spool, port)
-        wait_until(lambda: set(supervisor.health_asked) == {HEARD_AS}, "it to be heard, whatever waits", 60.0)
+        wait_until(lambda: set(supervisor.health_asked) == {HEARD_AS}, "its heartbeat, with any events waiting", 60.0)
 
 
 def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:

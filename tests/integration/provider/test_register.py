@@ -387,7 +387,7 @@ def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(pl
     assert play.chain.providers.waits_for_approval(play.provider.address)
 
 
-# --- what was measured, and of which machines ---------------------------------------------------------------------------
+# --- what was measured, and the machines of it ---------------------------------------------------------------------------
 
 FEWER = MACHINES[:1]
 MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
@@ -449,7 +449,7 @@ def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_n
     measured.look()
     assert (measured.sent(), gflops_waiting(measured)) == (1, "100.00")
     run = measured.ledger.benchmarks.under_way()
-    assert run is not None, "all of them are to be measured"
+    assert run is not None, "all of them must be measured"
     assert run.why == "other nodes work than were measured"
     measure_on(measured, MACHINES, 110.0)
     measured.look()

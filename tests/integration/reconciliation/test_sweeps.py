@@ -62,11 +62,11 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
     assert sweeps.due()
     sweeps.keep(sweeps.begin("first"), REPORT, {})
     assert not sweeps.due()
-    sweeps.ask("somebody wants one")
+    sweeps.ask("a worker wants one")
     assert sweeps.due()
     begun = sweeps.begin("")
-    assert begun.why == "somebody wants one"
-    assert sweeps.due()  # whoever makes it may die of it
+    assert begun.why == "a worker wants one"
+    assert sweeps.due()  # the worker that makes it may die of it
     sweeps.keep(begun, REPORT, {})
     assert not sweeps.due()
     execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
@@ -76,9 +76,9 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     sweeps = ledger.sweeps
-    sweeps.ask("somebody wants one")
+    sweeps.ask("a worker wants one")
     begun = sweeps.begin("the operator")
-    assert begun.why == "the operator; somebody wants one"
+    assert begun.why == "the operator; a worker wants one"
     sweeps.keep(begun, REPORT, {})
     assert sweeps.begin("the operator").why == "the operator"
     assert sweeps.begin("").why == "the clock"
@@ -87,10 +87,10 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     assert sweeps.begin("").why == "one; 100% of another"
 
 
-@pytest.mark.parametrize("why", ["somebody wants one", "somebody wants another"])
+@pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
 def test_asked_for_while_one_is_made__is_made_once_more(ledger: Ledger, why: str) -> None:
     sweeps = ledger.sweeps
-    sweeps.ask("somebody wants one")
+    sweeps.ask("a worker wants one")
     begun = sweeps.begin("")
     sweeps.ask(why)  # what it is about may be later than what that sweep has seen
     sweeps.keep(begun, REPORT, {})
@@ -283,17 +283,17 @@ def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledg
     time_passes(ledger, AWAY_S + 1)
     heard(ledger, REPORTER)
     watch_tellers(ledger)
-    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed begins anew
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed restarts
 
 
 def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
-    unseen = {"slurm": "a row that nobody can read", "chain": "refused"}
+    unseen = {"slurm": "an unreadable row", "chain": "refused"}
     update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
     update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
     called = alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
     assert called is not None
-    assert called.details["errors"] == {"slurm": "a row that nobody can read"}
+    assert called.details["errors"] == {"slurm": "an unreadable row"}
     update_unreachable_alarm(ledger, {}, {}, BLIND_S + 2)
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
 

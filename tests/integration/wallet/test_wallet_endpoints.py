@@ -155,7 +155,7 @@ class _Chatty(_Unauthorized):
 
 @contextmanager
 def answering(body: str) -> Iterator[str]:
-    """A server that answers whatever it is asked with the same words; N stands for the numbers of the calls."""
+    """A server that answers every question with the same words; N stands for the numbers of the calls."""
 
     class Parrot(_Unauthorized):
         def do_POST(self) -> None:
@@ -309,7 +309,7 @@ READS = ("eth_call", "eth_getBalance", "eth_getTransactionCount", "eth_getTransa
 def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     chain: Chain, provider: Account, engine: Engine, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim is then shown by one endpoint alone, of which the operator hears."""
+    """The claim is then shown by one endpoint alone, and an alarm names it."""
     monkeypatch.setattr(cross_check, "PATIENCE_S", 0.1)
     scheduled_jobs(chain, provider, 1)
     with refusing(chain, READS, code=code) as (_, url):

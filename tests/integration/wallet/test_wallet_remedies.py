@@ -262,7 +262,7 @@ def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signe
         chain.mine(5)
         assert fleet.follow()
         _waited(fleet, 2 * GIVEN_UP_AFTER_S)
-        fleet.time_passed()  # in which nobody asked
+        fleet.time_passed()  # in which no process asked
         assert fleet.follow()
         trouble.clear()
         settled(fleet)
@@ -429,7 +429,7 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
 
 
 def foreign(chain: Chain, account: Account) -> None:
-    """Somebody sends something harmless with the same key."""
+    """Another program sends something harmless with the same key."""
     chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
 
 

@@ -1,4 +1,4 @@
-"""Transactions that come to nothing: they hold nobody up, somebody is called, and nothing is paid for without end."""
+"""Transactions that come to nothing: they delay no other, the operator is called, and nothing is paid for without end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ def settled(fleet: Fleet) -> None:
 
 
 def started(fleet: Fleet, provider: Account) -> JobId:
-    """A job that is claimed and runs, which the contract is to be told."""
+    """A job that is claimed and runs, which must be reported to the contract."""
     (job_id,) = scheduled_jobs(fleet.chain, provider, 1)
     claim(fleet.site)
     settled(fleet)

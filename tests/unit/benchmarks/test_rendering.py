@@ -15,7 +15,7 @@ TOPOLOGIES = sorted(DATA.glob("nvidia-smi-topo-*.txt"))
 
 
 def test_rendering__every_plan__is_as_its_golden_file_shows() -> None:
-    """`make golden` writes them anew; the difference is what a reviewer reads."""
+    """`make golden` writes them again; the difference is what a reviewer reads."""
     assert {name: text(job) for name, job in rendered().items()} == {
         path.name: path.read_text() for path in GOLDEN.glob("*.sh")
     }
@@ -181,7 +181,7 @@ def test_ior__without_ior__measures_the_volumes_with_fio(tmp_path: Path) -> None
 def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
     tmp_path: Path, volume: str, removed: list[str]
 ) -> None:
-    """A volume of which two nodes have one each; srun, for which this machine is the other one, runs what it is given."""
+    """Two nodes have such a volume each; srun, for which this machine is the other one, runs what it is given."""
     folder, programs = tmp_path / "volume", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()

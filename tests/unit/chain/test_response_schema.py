@@ -54,7 +54,7 @@ def test_receipt__what_a_node_shows__fits() -> None:
     assert is_receipt(None)
 
 
-@pytest.mark.parametrize("to", [{}, [], 7, "", "0x12", "0x" + "1" * 64, "somebody"])
+@pytest.mark.parametrize("to", [{}, [], 7, "", "0x12", "0x" + "1" * 64, "no address"])
 def test_receipt__to_what_is_no_address__does_not_fit(to: object) -> None:
     assert not is_receipt(receipt(to=to))
 

@@ -1,4 +1,4 @@
-"""A job of which SLURM says what is no end is not looked at for ever in silence."""
+"""A job that SLURM shows in one state without end is reported to the operator."""
 
 import pytest
 

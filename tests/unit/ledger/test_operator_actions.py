@@ -1,4 +1,4 @@
-"""A job that the operator settles: whatever state it is in, it ends by that word, and SLURM keeps nothing of it."""
+"""A job that the operator settles: from any state it ends so, and SLURM keeps nothing of it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who stands still loses its right; who looked away has seen nobody's silence."""
+"""A worker that stands still loses its lease; a watcher that stood still itself counts no silence."""
 
 from supervisor_tasks.ledger.worker_sessions import STANDS_STILL_S, WATCH_GAP_S, StaleSessionDetector
 

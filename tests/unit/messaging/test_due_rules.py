@@ -64,7 +64,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"ticks_s": aged("callbacks", 31.0)}, {"check_alarms"}),
         ({"measuring": True}, {"benchmark", "register"}),
         ({"sweep": True}, {"sweep"}),
-        ({"claims_known_since": 1}, {"sweep"}),  # older claims are to be read
+        ({"claims_known_since": 1}, {"sweep"}),  # older claims must be read
         ({"claims_known_since": 0}, set()),
         ({"ticks_s": aged(ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "17")}, {"scan"}),

@@ -225,7 +225,7 @@ def test_clear_lost__grown_in_the_meantime__is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "lost").read_text() == ""
 
 
-# --- what nobody takes ----------------------------------------------------------------------------------------------------
+# --- what no reporter takes -------------------------------------------------------------------------------------------------
 
 
 def test_reject__too_many__the_oldest_go_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> 
 
 
 def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> None:
-    """The operator took a volume out, say. A ledger that began anew knows less, and keeps what the contract has."""
+    """The operator took a volume out, say. A new ledger knows less, and keeps what the contract has."""
     found = situation(
         chain(offer(gpu="a100")), benchmarks=with_runs(labels=MEASURED, known=frozenset({*MEASURED, "gpu"}))
     )
@@ -395,14 +395,14 @@ def test_change_turned_down__the_old_one_stays_in_force() -> None:
 
 
 def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
-    """Somebody else with the provider's key registers, and the grid approves that: ours is offered again."""
+    """Another program with the provider's key registers, and the grid approves that: ours is offered again."""
     found = sent_and(chain(OFFER))
     for on_offer in (chain(OFFER, offer(prices=DEARER)), chain(offer(prices=DEARER)), chain(offer(prices=DEARER))):
         found = told(replace(found, on_offer=on_offer))
     assert found.memory.rejected == ()
     assert decide(found).action is Action.REGISTER
     again = told(replace(found, memory=after_sending(found, OFFER, "i"), on_offer=chain(offer(prices=DEARER))))
-    assert decide(again).turned_down, "what is sent anew can be turned down"
+    assert decide(again).turned_down, "what is sent again can be turned down"
     removed = told(replace(sent_and(chain(OFFER)), on_offer=chain()))
     assert decide(removed).turned_down
 
@@ -446,7 +446,7 @@ def test_standing__as_the_contract_says(on_offer: OnChainOffers, expected: Regis
         assert decide(replace(found, prices=DEARER)).action is Action.WAIT
 
 
-# --- whatever comes -----------------------------------------------------------------------------------------------------
+# --- any sequence of situations ---------------------------------------------------------------------------------------------
 
 offers = st.sampled_from([None, OFFER, offer(prices=DEARER), offer(BIG), offer(cpu="zen")])
 situations = st.builds(

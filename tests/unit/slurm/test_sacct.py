@@ -1,4 +1,4 @@
-"""Accounting says with which line a job was submitted, whatever its owner calls it since."""
+"""Accounting says with which line a job was submitted, even if its owner has renamed it since."""
 
 import pytest
 from hypothesis import given

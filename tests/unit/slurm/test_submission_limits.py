@@ -14,7 +14,7 @@ REASONS = ["timed out"] * CUT_OFF_AT_MOST
     [
         pytest.param(CutOff([], 0, 0), id="the operator has it tried again"),
         pytest.param(CutOff(REASONS[1:], 9, 0), id="it may be chance"),
-        pytest.param(CutOff(REASONS * 20, 0, 0), id="nobody else gets through"),
+        pytest.param(CutOff(REASONS * 20, 0, 0), id="no other customer gets through"),
         pytest.param(CutOff(REASONS * 20, 3, 3), id="others do not get through either"),
     ],
 )
