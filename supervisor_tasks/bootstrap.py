@@ -77,13 +77,13 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
     grid_logger = GridLogger(channels_of(settings).open)
     notifier, days = notifier_of(settings), settings.retention_days
-    site = WorkerContext(
+    context = WorkerContext(
         ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days, tracer
     )
-    new_blocks = None if chain is None else NewBlocks(site, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
+    new_blocks = None if chain is None else NewBlocks(context, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
     hold_wallet = None if chain is None else partial(_hold_wallet, settings, ledger, chain)
-    batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
-    return Worker(site, batches, wake_ups.drain, new_blocks, hold_wallet)
+    batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
+    return Worker(context, batches, wake_ups.drain, new_blocks, hold_wallet)
 
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:

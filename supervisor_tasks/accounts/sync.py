@@ -28,33 +28,33 @@ AWAY_S = 180.0  # a directory may be unavailable for so long before the alarm
 REFUSED_AGAIN_S = 30.0  # the operator must change the settings of the worker or the directory
 
 
-def make_accounts(site: WorkerContext) -> None:
+def make_accounts(context: WorkerContext) -> None:
     """Read which customers have asked for a job since the last time, and make the accounts that are due. One worker of
     the cluster at a time does this. Of all clusters with this database, only one worker at a time writes to a
     directory, so that no uid number is given twice.
     """
-    if site.directory is not None:
-        run_exclusive(site.ledger, "accounts", lambda: _make_accounts(site))
+    if context.directory is not None:
+        run_exclusive(context.ledger, "accounts", lambda: _make_accounts(context))
 
 
-def _make_accounts(site: WorkerContext) -> bool:
-    assert site.directory is not None  # noqa: S101  make_accounts checks it
-    accounts = Accounts(site.ledger.engine, site.ledger.cluster)
-    more = _listen(site, accounts)
-    with try_advisory_lock(site.ledger.engine, directory_lock(site.directory.name)) as mine:
+def _make_accounts(context: WorkerContext) -> bool:
+    assert context.directory is not None  # noqa: S101  make_accounts checks it
+    accounts = Accounts(context.ledger.engine, context.ledger.cluster)
+    more = _listen(context, accounts)
+    with try_advisory_lock(context.ledger.engine, directory_lock(context.directory.name)) as mine:
         if mine:
             try:
-                _make(accounts, site.directory)
+                _make(accounts, context.directory)
             finally:
-                watch_accounts(site, accounts)
+                watch_accounts(context, accounts)
     return more
 
 
-def _listen(site: WorkerContext, accounts: Accounts) -> bool:
+def _listen(context: WorkerContext, accounts: Accounts) -> bool:
     """Commit which customers have asked, and up to which block they were read. Blocks that a reorganisation may drop
     are read again; an unneeded account does no harm. A new ledger begins at the present block, as the scan does.
     """
-    chain, ledger = site.chain, site.ledger
+    chain, ledger = context.chain, context.ledger
     head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
     known = head - 1 if cursor is None else cursor[0]
     if head <= known:
@@ -97,21 +97,21 @@ def _make(accounts: Accounts, directory: "Directory") -> None:
         raise
 
 
-def watch_accounts(site: WorkerContext, accounts: Accounts) -> None:
+def watch_accounts(context: WorkerContext, accounts: Accounts) -> None:
     """Keep both alarms up to date. LDAP_REQUEST_REJECTED is on while the directory has refused an account.
     LDAP_UNAVAILABLE is on while accounts have waited more than AWAY_S for a directory. Each goes off when no such
     account is left.
     """
     trouble = accounts.trouble(REFUSED, AWAY_S)
     if trouble.refused:
-        site.ledger.alarms.on(
+        context.ledger.alarms.on(
             AlarmName.LDAP_REQUEST_REJECTED, accounts=trouble.refused, customer=trouble.customer, error=trouble.error
         )
     else:
-        site.ledger.alarms.off(AlarmName.LDAP_REQUEST_REJECTED)
+        context.ledger.alarms.off(AlarmName.LDAP_REQUEST_REJECTED)
     if trouble.late:
-        site.ledger.alarms.on(
+        context.ledger.alarms.on(
             AlarmName.LDAP_UNAVAILABLE, accounts=trouble.late, for_s=round(trouble.late_s), error=trouble.late_error
         )
     else:
-        site.ledger.alarms.off(AlarmName.LDAP_UNAVAILABLE)
+        context.ledger.alarms.off(AlarmName.LDAP_UNAVAILABLE)

@@ -16,13 +16,13 @@ log = structlog.get_logger()
 BENCHMARK_CLEANUP_REQUESTED = Fact("benchmark.cleanup_requested", FLAG)  # a worker has started: they must be cancelled
 
 
-def cancel_old_benchmarks(site: WorkerContext) -> None:
+def cancel_old_benchmarks(context: WorkerContext) -> None:
     """If a worker has started since the last time, cancel the jobs in SLURM that have our benchmarks' names. It looks
     at the users that they run as or have run as, and leaves out the jobs of the current run. Until a worker of the
     chain queue has stored the provider's address, it does nothing; a later call does it. Raises SlurmUnavailableError
     or SshUnavailableError.
     """
-    ledger, slurm = site.ledger, site.slurm
+    ledger, slurm = context.ledger, context.slurm
     wanted, provider = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED), ledger.facts.get(PROVIDER)
     if wanted is None or provider is None:
         return

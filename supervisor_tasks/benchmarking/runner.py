@@ -77,60 +77,60 @@ class ImpossibleRunError(TransientError):
     """With these settings and these nodes nothing can be measured; with others it may be."""
 
 
-def benchmark(site: WorkerContext) -> None:
+def benchmark(context: WorkerContext) -> None:
     """Take the current run, if there is one, as far as it goes now. One worker at a time does it."""
-    run_exclusive(site.ledger, "benchmark", lambda: _step(site), takes_long=True)
+    run_exclusive(context.ledger, "benchmark", lambda: _step(context), takes_long=True)
 
 
-def _step(site: WorkerContext) -> bool:
+def _step(context: WorkerContext) -> bool:
     """Do one step. Returns False if there is none, or if it has to wait."""
-    run = site.ledger.benchmarks.under_way()
+    run = context.ledger.benchmarks.under_way()
     if run is None:
         return False
-    if site.benchmarking.disabled and run.cancel_reason is None:
-        site.ledger.benchmarks.cancel(DISABLED)
+    if context.benchmarking.disabled and run.cancel_reason is None:
+        context.ledger.benchmarks.cancel(DISABLED)
         return True
-    found = next_step(run, site.ledger.benchmarks.measurements(run))
-    if found is None or (found[0].asks_slurm and _login_waits(site, found[1])):
+    found = next_step(run, context.ledger.benchmarks.measurements(run))
+    if found is None or (found[0].asks_slurm and _login_waits(context, found[1])):
         return False
     try:
-        _do(site, run, *found)
+        _do(context, run, *found)
     except Exception as error:  # an error in our code stops the run too
-        if isinstance(error, LoginRefusedError) and error.user == _user(site, found[1]):
-            _refused(site, run, error)
-        _troubled(site, run, error)
+        if isinstance(error, LoginRefusedError) and error.user == _user(context, found[1]):
+            _refused(context, run, error)
+        _troubled(context, run, error)
         raise
     if found[0] in LOG_IN_OR_END:
-        _let_in(site)
-    _goes_on(site)
+        _let_in(context)
+    _goes_on(context)
     return True
 
 
-def _do(site: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None) -> None:
+def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None) -> None:
     if step.asks_slurm:
-        require_expected_cluster(site)
+        require_expected_cluster(context)
     if step.begins_something:
-        require_not_held(site.ledger)
-        if not slurm_is_healthy(site.ledger):
+        require_not_held(context.ledger)
+        if not slurm_is_healthy(context.ledger):
             raise SlurmUnavailableError("SLURM is not known to work at the moment; nothing is begun")
     if one is None:
-        (_begin if step is RunStep.BEGIN else _finish)(site, run)
+        (_begin if step is RunStep.BEGIN else _finish)(context, run)
     else:
-        STEPS[step](site, run, one)
+        STEPS[step](context, run, one)
 
 
-def _begin(site: WorkerContext, run: BenchmarkRun) -> None:
+def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     """Find out what the run must measure, and store the plan."""
-    beginning = _names_begin(site)
-    specs = site.slurm.nodes.specs()
+    beginning = _names_begin(context)
+    specs = context.slurm.nodes.specs()
     if not specs.nodes:
         raise SlurmUnavailableError(f"none of the partition's {len(specs.left_out)} nodes works at the moment")
     try:
-        plan = site.benchmarking.plan_of(specs, run.token)
+        plan = context.benchmarking.plan_of(specs, run.token)
     except ValueError as error:
         raise ImpossibleRunError(f"the run cannot be planned: {error}") from error
-    planned = jobs_of(plan, site.benchmarking.suite.values(), site.benchmarking.sbatch_flags)
-    site.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
+    planned = jobs_of(plan, context.benchmarking.suite.values(), context.benchmarking.sbatch_flags)
+    context.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
     log.info(
         "benchmark_run_begun",
         run=run.id,
@@ -140,74 +140,74 @@ def _begin(site: WorkerContext, run: BenchmarkRun) -> None:
     )
 
 
-def _troubled(site: WorkerContext, run: BenchmarkRun, error: Exception) -> None:
+def _troubled(context: WorkerContext, run: BenchmarkRun, error: Exception) -> None:
     """Store why no step is made, and since when. Call the operator if that lasts long."""
     why = sanitize_and_truncate(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
-    site.ledger.facts.set(BENCHMARK_ERROR, why)
+    context.ledger.facts.set(BENCHMARK_ERROR, why)
     advice = "supervisor benchmark show; mend what it says, or `supervisor benchmark cancel`"
     after_s = patience_s(impossible=isinstance(error, ImpossibleRunError))
-    condition = Condition(site.ledger, AlarmName.BENCHMARK_STALLED, after_s)
+    condition = Condition(context.ledger, AlarmName.BENCHMARK_STALLED, after_s)
     condition.update(True, str(run.id), run=run.id, error=why, advice=advice)
 
 
-def _refused(site: WorkerContext, run: BenchmarkRun, error: LoginRefusedError) -> None:
+def _refused(context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError) -> None:
     """Store that the login node does not let the user in, and since when. Call the operator if that lasts a minute."""
-    site.ledger.ticks.record(LOGIN_TRIED)
+    context.ledger.ticks.record(LOGIN_TRIED)
     about = {"run": run.id, "user": error.user, "reason": sanitize_and_truncate(str(error))[:500]}
-    _login_refused(site).update(True, error.user, **about, advice=LET_IN)
+    _login_refused(context).update(True, error.user, **about, advice=LET_IN)
 
 
-def _login_waits(site: WorkerContext, one: Measurement | None) -> bool:
+def _login_waits(context: WorkerContext, one: Measurement | None) -> bool:
     """Whether it is too early for the next login as the user that was refused."""
-    refused, tried_s = _login_refused(site).duration, site.ledger.ticks.age_s(LOGIN_TRIED)
+    refused, tried_s = _login_refused(context).duration, context.ledger.ticks.age_s(LOGIN_TRIED)
     user = refused.subject()
-    if user is None or tried_s is None or user != _user(site, one):
+    if user is None or tried_s is None or user != _user(context, one):
         return False
     return tried_s < login_again_in_s(refused.seconds())
 
 
-def _login_refused(site: WorkerContext) -> Condition:
-    return Condition(site.ledger, AlarmName.BENCHMARK_USER_REFUSED, REFUSED_S)
+def _login_refused(context: WorkerContext) -> Condition:
+    return Condition(context.ledger, AlarmName.BENCHMARK_USER_REFUSED, REFUSED_S)
 
 
-def _user(site: WorkerContext, one: Measurement | None) -> str:
+def _user(context: WorkerContext, one: Measurement | None) -> str:
     """The user that a step about this measurement logs in as."""
-    jobs = site.benchmarking.jobs
+    jobs = context.benchmarking.jobs
     return jobs.user if one is None else jobs.owner(one)
 
 
-def _let_in(site: WorkerContext) -> None:
+def _let_in(context: WorkerContext) -> None:
     """The login node lets the user in again, or no login is needed any more."""
-    _login_refused(site).update(False)
+    _login_refused(context).update(False)
 
 
-def _goes_on(site: WorkerContext) -> None:
-    Condition(site.ledger, AlarmName.BENCHMARK_STALLED).update(False)
+def _goes_on(context: WorkerContext) -> None:
+    Condition(context.ledger, AlarmName.BENCHMARK_STALLED).update(False)
 
 
-def _finish(site: WorkerContext, run: BenchmarkRun) -> None:
-    _tell_failures(site, run)
-    site.ledger.benchmarks.finish(run)
+def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
+    _tell_failures(context, run)
+    context.ledger.benchmarks.finish(run)
     log.info("benchmark_run_ended", run=run.id, cancelled=run.cancel_reason)
 
 
-def _tell_failures(site: WorkerContext, run: BenchmarkRun) -> None:
+def _tell_failures(context: WorkerContext, run: BenchmarkRun) -> None:
     """Call the operator for the benchmarks that did not work. Those that a cancelled run has not tried keep their last
     result.
     """
-    failing = site.ledger.benchmarks.failing(run)
+    failing = context.ledger.benchmarks.failing(run)
     if failing:
         shown = {name: why[:500] for name, why in failing.items()}
-        site.ledger.alarms.on(AlarmName.BENCHMARK_FAILED, benchmarks=shown, advice="supervisor benchmark show")
-    elif site.ledger.benchmarks.measurements(run):
-        site.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
+        context.ledger.alarms.on(AlarmName.BENCHMARK_FAILED, benchmarks=shown, advice="supervisor benchmark show")
+    elif context.ledger.benchmarks.measurements(run):
+        context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
-def _submit(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored from a backup."""
-    jobs, ledger = site.benchmarking.jobs, site.ledger.benchmarks
-    if _record(site, one) is not None:
-        _look(site, run, one)
+    jobs, ledger = context.benchmarking.jobs, context.ledger.benchmarks
+    if _record(context, one) is not None:
+        _look(context, run, one)
         return
     clock = jobs.clock()  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
@@ -217,25 +217,27 @@ def _submit(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     try:
         slurm_id = jobs.submit(one, clock, begun_s)
     except SlurmRejectedError as error:
-        _change(site, one, MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(error)))
+        _change(context, one, MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(error)))
     except OutcomeUnknownError as error:
         log.warning("benchmark_submission_unclear", run=run.id, benchmark=one.benchmark, error=str(error))
     except TransientError:
         ledger.changed(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
         raise
     else:
-        _change(site, one, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=slurm_id, look_in_s=FIRST_LOOK_S))
+        _change(
+            context, one, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=slurm_id, look_in_s=FIRST_LOOK_S)
+        )
 
 
-def _look(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Check what SLURM does with the job, and have it ended if the run must end."""
-    jobs = site.benchmarking.jobs
-    record = _record(site, one) or jobs.accounted(one)
+    jobs = context.benchmarking.jobs
+    record = _record(context, one) or jobs.accounted(one)
     left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
     change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
-        change = _ended_by_us(site, run, one, record, change, change.slurm_id)
-    _change(site, one, change)
+        change = _ended_by_us(context, run, one, record, change, change.slurm_id)
+    _change(context, one, change)
     if change.stage is BenchmarkState.SUBMITTED and waits_long(one, record):
         advice = "see the queue of the partition; `supervisor benchmark cancel` ends the run"
         about = {
@@ -244,13 +246,13 @@ def _look(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
             "slurm_id": change.slurm_id,
             "slurm_state": change.slurm_state,
         }
-        site.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
+        context.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
     else:
-        site.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
+        context.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
 
 
 def _ended_by_us(
-    site: WorkerContext,
+    context: WorkerContext,
     run: BenchmarkRun,
     one: Measurement,
     record: JobRecord | None,
@@ -259,31 +261,31 @@ def _ended_by_us(
 ) -> MeasurementUpdate:
     """Have SLURM end a job that waits in vain, or whose run must end."""
     counted = run.cancel_reason is None and counts_nodes(one, record)
-    in_vain = blocked_reason(one, record, site.slurm.nodes.specs() if counted else None)
+    in_vain = blocked_reason(one, record, context.slurm.nodes.specs() if counted else None)
     if not in_vain and run.cancel_reason is None:
         return change
-    refused = _cancel(site, one, slurm_id)
+    refused = _cancel(context, one, slurm_id)
     return after_cancel(change, record, in_vain=in_vain, cancel_reason=run.cancel_reason, refused=refused)
 
 
-def _read(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Read the job's output, and decide."""
-    output = site.benchmarking.jobs.output(one)
+    output = context.benchmarking.jobs.output(one)
     failed, told = why_failed(one, output), end_told(one.job_name, output)
     body = output if told is None else told[1]
     if cut_short(one, failed, run.cancel_reason):
-        _decide(site, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
+        _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
     elif failed is None:
-        site.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
+        context.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
     elif failed or body is None:
-        _decide(site, one, Verdict(stage=BenchmarkState.FAILED, reason=failed, output=body))
+        _decide(context, one, Verdict(stage=BenchmarkState.FAILED, reason=failed, output=body))
     else:
-        _decide(site, one, _parsed(site, run, one, body))
+        _decide(context, one, _parsed(context, run, one, body))
 
 
-def _parsed(site: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes) -> Verdict:
+def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes) -> Verdict:
     """The verdict that follows from a benchmark's output."""
-    known = site.benchmarking.suite.get(one.benchmark)
+    known = context.benchmarking.suite.get(one.benchmark)
     if known is None:
         return Verdict(
             stage=BenchmarkState.FAILED, reason="this version of the supervisor knows no such benchmark", output=body
@@ -310,17 +312,17 @@ def _parsed(site: WorkerContext, run: BenchmarkRun, one: Measurement, body: byte
     return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem) if problem else verdict
 
 
-def _skip(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
-    _decide(site, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""))
+def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+    _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""))
 
 
-def _clean(site: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Remove the output from the login node, if that is possible. A file that stays stops neither the other benchmarks
     nor the run's end.
     """
-    ledger = site.ledger.benchmarks
+    ledger = context.ledger.benchmarks
     try:
-        site.benchmarking.jobs.remove_output(one)
+        context.benchmarking.jobs.remove_output(one)
     except TransientError as error:
         log.warning("benchmark_output_not_removed", run=run.id, benchmark=one.benchmark, error=str(error))
         if cleanup_expired(run, one):
@@ -343,46 +345,46 @@ STEPS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], Non
 # --- SLURM --------------------------------------------------------------------------------------------------------------
 
 
-def _record(site: WorkerContext, one: Measurement) -> JobRecord | None:
+def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
     """The job as slurmctld has it. There is one; if there ever are more, the first one counts, and the others are
     cancelled.
     """
-    named = [job.seen for job in site.benchmarking.jobs.listed(one) if job.name == one.job_name]
+    named = [job.seen for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
     taken = [seen for seen in named if not was_rejected(seen)]
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:
             log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)
-            _cancel(site, one, extra.slurm_id)
+            _cancel(context, one, extra.slurm_id)
     return next(iter([*taken, *named]), None)
 
 
-def _cancel(site: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
+def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
     """Ask SLURM to end a job. Returns why SLURM refuses; empty if it does not."""
     try:
-        site.benchmarking.jobs.cancel(one, slurm_id)
+        context.benchmarking.jobs.cancel(one, slurm_id)
     except SlurmRejectedError as error:
         log.error("benchmark_not_cancelled", benchmark=one.benchmark, slurm_id=slurm_id, error=str(error))
         return str(error)
     return ""
 
 
-def _names_begin(site: WorkerContext) -> str:
-    known = site.ledger.facts.get(PROVIDER)
+def _names_begin(context: WorkerContext) -> str:
+    known = context.ledger.facts.get(PROVIDER)
     if known is None:
         raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
-    return model.name_beginning(known, site.ledger.cluster)
+    return model.name_beginning(known, context.ledger.cluster)
 
 
 # --- writing down -------------------------------------------------------------------------------------------------------
 
 
-def _change(site: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
-    if site.ledger.benchmarks.changed(one, change) and change.stage is not one.stage:
+def _change(context: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
+    if context.ledger.benchmarks.changed(one, change) and change.stage is not one.stage:
         _tell(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
 
 
-def _decide(site: WorkerContext, one: Measurement, verdict: Verdict) -> None:
-    if site.ledger.benchmarks.decided(one, verdict):
+def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
+    if context.ledger.benchmarks.decided(one, verdict):
         _tell(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
 
 

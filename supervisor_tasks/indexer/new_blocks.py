@@ -64,12 +64,12 @@ class NewBlocks:
     """
 
     def __init__(
-        self, site: WorkerContext, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
+        self, context: WorkerContext, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
     ) -> None:
-        self._site = site
+        self._context = context
         self._poll_s = poll_s
         self._wake = wake
-        self._heads = site.chain.heads
+        self._heads = context.chain.heads
         self._failures = Failures()
         self._head = -1
         self._customers_read_to = -1
@@ -82,7 +82,7 @@ class NewBlocks:
         self._told_polling: bool | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="new blocks", daemon=True)
-        contract, chain_id = site.chain.contract, site.chain.contract.chain_id
+        contract, chain_id = context.chain.contract, context.chain.contract.chain_id
         self._subscription = (
             None
             if subscription_url is None
@@ -166,13 +166,13 @@ class NewBlocks:
         HEARTBEAT_S. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError (a retry
         does not help here).
         """
-        head = -1 if self._failures.number else blocks.head(self._site.chain.contract.rpc)
+        head = -1 if self._failures.number else blocks.head(self._context.chain.contract.rpc)
         if head >= 0:
             self._compare(head)
         new = head != self._head
         if not (new or self._found or time.monotonic() - self._looked_s >= HEARTBEAT_S):
             return
-        self._found = look(self._site)
+        self._found = look(self._context)
         self._looked_s = time.monotonic()
         if self._found:
             self.wake("claim")
@@ -200,17 +200,17 @@ class NewBlocks:
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
         if not entries:
             return
-        happened, _ = self._site.chain.contract.decode_events(entries)
+        happened, _ = self._context.chain.contract.decode_events(entries)
         ours = [entry for entry in happened if not isinstance(entry.event, ChainStatusObserved)]
-        if ours or self._site.ledger.jobs({entry.job_id for entry in happened}):
+        if ours or self._context.ledger.jobs({entry.job_id for entry in happened}):
             self.wake("scan")
 
     def _look_for_customers(self, head: int) -> None:
         """Wake the task that makes accounts when a customer has requested a job; only on a site that makes accounts."""
-        if self._site.directory is None:
+        if self._context.directory is None:
             return
         first = self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
-        if self._site.chain.contract.customers(max(first, head - blocks.MOST_BLOCKS + 1), head):
+        if self._context.chain.contract.customers(max(first, head - blocks.MOST_BLOCKS + 1), head):
             self.wake("accounts")
         self._customers_read_to = head
 

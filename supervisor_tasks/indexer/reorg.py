@@ -23,62 +23,62 @@ class RewindError(PermanentError):
     """The ledger cannot be taken back to that block."""
 
 
-def look_for_fork(site: WorkerContext, head: int, known: dict[int, str]) -> bool:
+def look_for_fork(context: WorkerContext, head: int, known: dict[int, str]) -> bool:
     """Whether the blocks that were read are unchanged. If not, take back what was read above the fork, or call the
     operator when the fork is too deep.
     """
-    rpc, top = site.chain.contract.rpc, max(known)
+    rpc, top = context.chain.contract.rpc, max(known)
     if blocks.blocks_at(rpc, [top])[top].hash == known[top]:
         return True
     now = blocks.hashes_at(rpc, known)
-    _take_back(site, head, top, blocks.last_common_block(known.items(), now))
+    _take_back(context, head, top, blocks.last_common_block(known.items(), now))
     return False
 
 
-def look_for_lost_receipts(site: WorkerContext, head: int, known: dict[int, str], read_up_to: int) -> bool:
+def look_for_lost_receipts(context: WorkerContext, head: int, known: dict[int, str], read_up_to: int) -> bool:
     """Whether all transactions were mined in blocks that are on the chain; if not, take back what was read from the
     first lost block on. A receipt may be of a block that was lost before the scan came to it, or may be committed late.
     Call this before the next blocks are read: where the ledger has no hash of a block, the node is asked, and its
     answer about blocks that are not kept is final.
     """
-    kept, rpc = site.chain.blocks, site.chain.contract.rpc
-    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + site.chain.reach.blocks))
+    kept, rpc = context.chain.blocks, context.chain.contract.rpc
+    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + context.chain.reach.blocks))
     now = known | blocks.hashes_at(rpc, {number for number, _ in mined} - known.keys())
     lost = [number for number, was in mined if now[number] != was]
     if lost:
-        _take_back(site, head, max(lost), min(lost) - 1)
+        _take_back(context, head, max(lost), min(lost) - 1)
     return not lost
 
 
-def end_doubts(site: WorkerContext, head: int) -> None:
+def end_doubts(context: WorkerContext, head: int) -> None:
     """Record as lost what a reorganisation took away and what has not come back in its time."""
-    job_ids = site.chain.blocks.jobs_whose_doubt_is_over(head)
+    job_ids = context.chain.blocks.jobs_whose_doubt_is_over(head)
     if job_ids:
-        site.ledger.record(*_changes(site, job_ids, head, head, until=None))
+        context.ledger.record(*_changes(context, job_ids, head, head, until=None))
         log.warning("reorg_doubt_expired", jobs=job_ids[:20], number=len(job_ids), block=head)
 
 
-def rewind_as_asked(site: WorkerContext) -> None:
+def rewind_as_asked(context: WorkerContext) -> None:
     """Do the rewind that the operator requested by a fact in the ledger, and clear the fact. A rewind that is refused
     is logged and not tried again.
     """
-    asked = site.ledger.facts.read(REWIND)
+    asked = context.ledger.facts.read(REWIND)
     if asked is None:
         return
     try:
-        log.warning("chain_rewound", to_block=rewind(site, asked.value))
+        log.warning("chain_rewound", to_block=rewind(context, asked.value))
     except RewindError as error:
         log.error("rewind_refused", error=str(error))
-    site.ledger.facts.clear_if(REWIND, asked.value)
+    context.ledger.facts.clear_if(REWIND, asked.value)
 
 
-def rewind(site: WorkerContext, to_block: int | None = None) -> int:
+def rewind(context: WorkerContext, to_block: int | None = None) -> int:
     """For the operator, after a reorganisation deeper than expected: take back everything above the last block that the
     ledger and the node have in common, or above an earlier one. Returns that block. Raises RewindError.
     """
-    with advisory_lock(site.ledger.engine, cluster_lock(site.ledger.cluster, "scan")):
-        head = blocks.head(site.chain.contract.rpc)
-        common = _last_common_block(site, head)
+    with advisory_lock(context.ledger.engine, cluster_lock(context.ledger.cluster, "scan")):
+        head = blocks.head(context.chain.contract.rpc)
+        common = _last_common_block(context, head)
         target = common if to_block is None else to_block
         if target is None:
             raise RewindError("the node has none of the blocks that the ledger knows; name a block to go back to")
@@ -86,49 +86,51 @@ def rewind(site: WorkerContext, to_block: int | None = None) -> int:
             raise RewindError(
                 f"found block {target}; expected one up to {common}, the last that ledger and node both have"
             )
-        refusal = None if to_block is None else site.chain.blocks.why_not_back_to(to_block)
+        refusal = None if to_block is None else context.chain.blocks.why_not_back_to(to_block)
         if refusal is not None:
             raise RewindError(refusal)
-        undo(site, target, head)
-        site.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
+        undo(context, target, head)
+        context.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
         return target
 
 
-def undo(site: WorkerContext, fork: int, head: int) -> None:
+def undo(context: WorkerContext, fork: int, head: int) -> None:
     """Take back, in one transaction, what was read above the fork; the contract's present state of the jobs counts
     instead. The wallet signs nothing meanwhile.
     """
-    chain = site.chain
+    chain = context.chain
     job_ids = chain.blocks.jobs_heard_of_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
-    changes = _changes(site, job_ids, fork, head, until)
+    changes = _changes(context, job_ids, fork, head, until)
     with chain.wallet.alone(), around(CrashPoint.REORGANISED):
-        site.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
+        context.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
     log.warning("reorganised", last_common_block=fork, head=head, jobs=job_ids[:20], number=len(job_ids))
     chain.wake_tracker()
 
 
-def _take_back(site: WorkerContext, head: int, top: int, fork: int | None) -> None:
-    if fork is not None and top - fork <= site.chain.confirmations:
-        undo(site, fork, head)
+def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) -> None:
+    if fork is not None and top - fork <= context.chain.confirmations:
+        undo(context, fork, head)
         return
-    site.ledger.alarms.on(
+    context.ledger.alarms.on(
         AlarmName.REORGANISED_TOO_DEEP,
         read_up_to=top,
         last_common_block=fork,
-        confirmations=site.chain.confirmations,
+        confirmations=context.chain.confirmations,
         advice="nothing was taken back; compare the nodes, then `supervisor chain rewind`",
     )
 
 
-def _last_common_block(site: WorkerContext, head: int) -> int | None:
-    known = site.chain.blocks.last_mined_in() | set(site.chain.blocks.known().items())
-    now = blocks.hashes_at(site.chain.contract.rpc, {number for number, _ in known if number <= head})
+def _last_common_block(context: WorkerContext, head: int) -> int | None:
+    known = context.chain.blocks.last_mined_in() | set(context.chain.blocks.known().items())
+    now = blocks.hashes_at(context.chain.contract.rpc, {number for number, _ in known if number <= head})
     return blocks.last_common_block(known, now)
 
 
-def _changes(site: WorkerContext, job_ids: Sequence[JobId], fork: int, head: int, until: int | None) -> list[JobChange]:
-    standings = site.chain.contract.standings(job_ids, head) if job_ids else {}
+def _changes(
+    context: WorkerContext, job_ids: Sequence[JobId], fork: int, head: int, until: int | None
+) -> list[JobChange]:
+    standings = context.chain.contract.standings(job_ids, head) if job_ids else {}
     return [
         JobChange(
             job_id,

@@ -31,69 +31,69 @@ SHOWN = 500  # characters of an error in an alarm
 STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does not recover by itself
 
 
-def scan(site: WorkerContext) -> None:
+def scan(context: WorkerContext) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
     earlier claims are another ledger's. A rewind that the operator requested comes before.
     """
-    rewind_as_asked(site)
-    run_exclusive(site.ledger, "scan", lambda: _scan(site))
+    rewind_as_asked(context)
+    run_exclusive(context.ledger, "scan", lambda: _scan(context))
 
 
-def _scan(site: WorkerContext) -> bool:
+def _scan(context: WorkerContext) -> bool:
     """Do one step; returns whether there is more to do. A node that is behind is not read."""
-    chain, ledger = site.chain, site.ledger
+    chain, ledger = context.chain, context.ledger
     head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(STREAM)
-    _show_lag(site, head, cursor[0] if cursor else head)
+    _show_lag(context, head, cursor[0] if cursor else head)
     if blocks.is_behind(head, known):
         log.info("node_behind", head=head, read_up_to=max(known))
-        _stand_still(site, AlarmName.NODE_BEHIND, max(known), head=head)
+        _stand_still(context, AlarmName.NODE_BEHIND, max(known), head=head)
         return False
     ledger.alarms.off(AlarmName.NODE_BEHIND)
     try:
-        more = _read_on(site, head, known, cursor)
+        more = _read_on(context, head, known, cursor)
     except SupervisorError as error:
         _stand_still(
-            site, AlarmName.CHAIN_SCAN_STALLED, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN]
+            context, AlarmName.CHAIN_SCAN_STALLED, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN]
         )
         raise
-    _standstill(site, AlarmName.CHAIN_SCAN_STALLED).update(False)
+    _standstill(context, AlarmName.CHAIN_SCAN_STALLED).update(False)
     return more
 
 
-def _stand_still(site: WorkerContext, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
+def _stand_still(context: WorkerContext, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
     """Record that the chain goes on and nothing is read. When that lasts, the operator must look at the node."""
     advice = "the chain's events are not read: look at the node"
-    _standstill(site, alarm).update(True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice)
+    _standstill(context, alarm).update(True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice)
 
 
-def _standstill(site: WorkerContext, alarm: AlarmName) -> Condition:
+def _standstill(context: WorkerContext, alarm: AlarmName) -> Condition:
     """The condition of a scan that stands still. A node that is behind and one that answers with errors stop the scan
     alike, so the time goes on from one to the other.
     """
-    return Condition(site.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value)
+    return Condition(context.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value)
 
 
-def _read_on(site: WorkerContext, head: int, known: dict[int, str], cursor: tuple[int, str] | None) -> bool:
+def _read_on(context: WorkerContext, head: int, known: dict[int, str], cursor: tuple[int, str] | None) -> bool:
     """Do one step with a node that has what was read already; returns whether there is more to do."""
-    chain, ledger = site.chain, site.ledger
-    if known and not look_for_fork(site, head, known):
+    chain, ledger = context.chain, context.ledger
+    if known and not look_for_fork(context, head, known):
         return max(known) > max(chain.blocks.known(), default=0)
     read_up_to = head - 1 if cursor is None else cursor[0]
-    if not look_for_lost_receipts(site, head, known, read_up_to):
+    if not look_for_lost_receipts(context, head, known, read_up_to):
         return False
-    last = _read(site, known, read_up_to + 1, head) if read_up_to < head else head
+    last = _read(context, known, read_up_to + 1, head) if read_up_to < head else head
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
     if last == head:
-        end_doubts(site, head)
+        end_doubts(context, head)
     return read_up_to < last < head
 
 
-def _read(site: WorkerContext, known: dict[int, str], first: int, head: int) -> int:
+def _read(context: WorkerContext, known: dict[int, str], first: int, head: int) -> int:
     """Commit the events of some blocks, the number of the last one, and the hashes of those that may still be lost;
     returns that number. Blocks whose events no second endpoint shows are left for the next time.
     """
-    ledger, contract = site.ledger, site.chain.contract
-    stretch = site.chain.reach.ask(partial(_stretch, site, known, first, head))
+    ledger, contract = context.ledger, context.chain.contract
+    stretch = context.chain.reach.ask(partial(_stretch, context, known, first, head))
     happened = decode_logs(ledger, contract, stretch.logs)
     doubted = unconfirmed(ledger, contract, happened)
     if doubted:
@@ -101,32 +101,32 @@ def _read(site: WorkerContext, known: dict[int, str], first: int, head: int) -> 
         log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=sure)
         if sure < first:
             return first - 1
-        stretch = site.chain.reach.ask(partial(_stretch, site, known, first, sure))
+        stretch = context.chain.reach.ask(partial(_stretch, context, known, first, sure))
         happened = decode_logs(ledger, contract, stretch.logs)
     last = stretch.blocks[-1].number
 
     def read_so_far(connection: Connection) -> None:
-        site.chain.blocks.remember(connection, stretch.hashes)
+        context.chain.blocks.remember(connection, stretch.hashes)
         ledger.cursors.set(connection, STREAM, last, stretch.hashes[last])
 
-    jobs = ledger.record(*_changes(site, happened), also=read_so_far)
-    _show_lag(site, head, last)
+    jobs = ledger.record(*_changes(context, happened), also=read_so_far)
+    _show_lag(context, head, last)
     events = [(entry.job_id, entry.event) for entry in happened]
     ours = [(job_id, event) for job_id, event in events if job_id in jobs or not isinstance(event, Claimed)]
-    for wait_s in site.chain.claim_waits.read(ours, stretch.times_s):
+    for wait_s in context.chain.claim_waits.read(ours, stretch.times_s):
         CLAIM_WAITS.observe(wait_s)
     return last
 
 
-def _show_lag(site: WorkerContext, head: int, read_up_to: int) -> None:
-    chain_id = str(site.chain.contract.chain_id)
+def _show_lag(context: WorkerContext, head: int, read_up_to: int) -> None:
+    chain_id = str(context.chain.contract.chain_id)
     CHAIN_HEAD.labels(chain_id).set(head)
     CHAIN_LAG.labels(chain_id).set(max(head - read_up_to, 0))
 
 
-def _stretch(site: WorkerContext, known: dict[int, str], first: int, head: int, most_blocks: int) -> BlockRange:
-    contract, last = site.chain.contract, min(head, first + most_blocks - 1)
-    first_kept = min(last, max(first if known else 0, head + 1 - site.chain.blocks.kept))
+def _stretch(context: WorkerContext, known: dict[int, str], first: int, head: int, most_blocks: int) -> BlockRange:
+    contract, last = context.chain.contract, min(head, first + most_blocks - 1)
+    first_kept = min(last, max(first if known else 0, head + 1 - context.chain.blocks.kept))
     stretch = blocks.read_range(contract.rpc, first_kept, last, contract.logs_call(first, last))
     before = known.get(first_kept - 1)
     if before is not None and stretch.blocks[0].parent != before:
@@ -134,9 +134,9 @@ def _stretch(site: WorkerContext, known: dict[int, str], first: int, head: int, 
     return stretch
 
 
-def _changes(site: WorkerContext, heard_of: Sequence[ChainEvent]) -> list[JobChange]:
-    happened = drop_foreign_claims(site.ledger, site.chain.contract, heard_of)
-    ours = set(site.ledger.jobs({entry.job_id for entry in happened}))
+def _changes(context: WorkerContext, heard_of: Sequence[ChainEvent]) -> list[JobChange]:
+    happened = drop_foreign_claims(context.ledger, context.chain.contract, heard_of)
+    ours = set(context.ledger.jobs({entry.job_id for entry in happened}))
     ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # their transitions count, too
     return [
         JobChange(entry.job_id, entry.event)

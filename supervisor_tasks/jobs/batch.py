@@ -82,16 +82,18 @@ def _due_of_customers(ledger: Ledger, most: int, suspects: bool) -> list[OpenEff
 
 BATCH_POLICIES = {
     EffectKind.FETCH: BatchPolicy(
-        one_by_one(lambda site, job, effect: fetch(site, job, effect.attempts)), 16, _due(EffectKind.FETCH), 48
+        one_by_one(lambda context, job, effect: fetch(context, job, effect.attempts)), 16, _due(EffectKind.FETCH), 48
     ),
     # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in slurm/ssh.py).
     EffectKind.SUBMIT: BatchPolicy(submit, 16, _due_of_customers, of_one=OF_ONE_CUSTOMER),
-    EffectKind.CANCEL: BatchPolicy(one_by_one(lambda site, job, _: cancel(site, job)), 4, _due(EffectKind.CANCEL), 12),
+    EffectKind.CANCEL: BatchPolicy(
+        one_by_one(lambda context, job, _: cancel(context, job)), 4, _due(EffectKind.CANCEL), 12
+    ),
     EffectKind.TOP_UP: BatchPolicy(
-        one_by_one(lambda site, job, _: extend_time_limit(site, job)), 4, _due(EffectKind.TOP_UP), 12
+        one_by_one(lambda context, job, _: extend_time_limit(context, job)), 4, _due(EffectKind.TOP_UP), 12
     ),
     EffectKind.NOTIFY_CUSTOMER: BatchPolicy(
-        one_by_one(lambda site, job, _: notify_customer(site, job)), 8, _due(EffectKind.NOTIFY_CUSTOMER), 24
+        one_by_one(lambda context, job, _: notify_customer(context, job)), 8, _due(EffectKind.NOTIFY_CUSTOMER), 24
     ),
 }
 
@@ -118,8 +120,8 @@ _Item = EffectOutcome | _Start | _Ended | None  # None: look again
 class Batch:
     """The effects of one kind that this process carries out. Threads may share it."""
 
-    def __init__(self, site: WorkerContext, kind: EffectKind, take: Take | None = None) -> None:
-        self._site = site
+    def __init__(self, context: WorkerContext, kind: EffectKind, take: Take | None = None) -> None:
+        self._context = context
         self._kind = kind
         self._way = BATCH_POLICIES[kind]
         self._take_due = take or self._way.take
@@ -179,11 +181,11 @@ class Batch:
             self._asked = False
         self._looks += 1
         room = self._way.room - self._groups
-        taken = self._take_due(self._site.ledger, room, not self._groups)
+        taken = self._take_due(self._context.ledger, room, not self._groups)
         if not taken:
             return
         try:
-            jobs = self._site.ledger.jobs({effect.job_id for effect in taken})
+            jobs = self._context.ledger.jobs({effect.job_id for effect in taken})
         except Exception as error:
             self._give_back([EffectOutcome(effect, error=error) for effect in taken])
             raise
@@ -203,7 +205,7 @@ class Batch:
     def _begin(self, members: Sequence[tuple[Job, OpenEffect]]) -> None:
         self._groups += 1
         self._jobs |= {effect: job for job, effect in members}
-        group = Group(self._site, members, self._start, self._items.put)
+        group = Group(self._context, members, self._start, self._items.put)
         working = self._pool.submit(self._carry_out, group)
         working.add_done_callback(partial(self._ended, group, self._looks))
 
@@ -311,7 +313,7 @@ class Batch:
             return {}
         has_ids = any(isinstance(outcome.event, Submitted) for outcome in outcomes)
         with around(CrashPoint.ID_STORED) if has_ids else nullcontext():
-            return self._site.ledger.record(*changes, held=held)
+            return self._context.ledger.record(*changes, held=held)
 
     def _give_back(self, outcomes: Iterable[EffectOutcome]) -> None:
         """Give back the effects that failed; those with the same error together."""
@@ -327,7 +329,7 @@ class Batch:
                 log.warning("lease_release_failed", effects=len(alike), error=repr(failure))
 
     def _fail(self, effects: Sequence[OpenEffect], error: Exception) -> None:
-        ledger = self._site.ledger
+        ledger = self._context.ledger
         about = {"kind": self._kind, "jobs": [effect.job_id for effect in effects], "error": str(error)}
         match error:
             case LeaseLostError():

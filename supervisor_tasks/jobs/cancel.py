@@ -14,7 +14,7 @@ from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm.job_states import Phase
 
 
-def cancel(site: WorkerContext, job: Job) -> Event:
+def cancel(context: WorkerContext, job: Job) -> Event:
     """Cancel the SLURM job with the job's id, if it is ours. After an unclear submission, wait until nothing can arrive
     any more, and cancel all SLURM jobs that are recognised as the job.
 
@@ -22,16 +22,16 @@ def cancel(site: WorkerContext, job: Job) -> Event:
     once more. Raises TransientError (a retry helps), or UndecidedError (the operator must look).
     """
     if job.slurm_id is not None:
-        seen = record_of(site, job)
+        seen = record_of(context, job)
         ids = [job.slurm_id] if seen is not None else []
         if seen is not None and seen.may_requeue:
             if seen.phase is Phase.ENDED:
-                site.slurm.cluster.hold_again(job.slurm_id)
-            site.slurm.cluster.forbid_requeue(job.slurm_id)
+                context.slurm.cluster.hold_again(job.slurm_id)
+            context.slurm.cluster.forbid_requeue(job.slurm_id)
     else:
-        require_expected_cluster(site)
-        require_settled(site, job)
-        ids = [seen.slurm_id for seen in find(site, job)]
+        require_expected_cluster(context)
+        require_settled(context, job)
+        ids = [seen.slurm_id for seen in find(context, job)]
     for slurm_id in ids:
-        site.slurm.cluster.cancel(slurm_id, job.customer)
+        context.slurm.cluster.cancel(slurm_id, job.customer)
     return EffectCompleted(EffectKind.CANCEL)

@@ -36,19 +36,19 @@ CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": C
 MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may have longer definitions
 
 
-def look(site: WorkerContext) -> bool:
+def look(context: WorkerContext) -> bool:
     """Whether the contract has anything for us. Stores our permissions, and calls the operator when the chain or the
     wallet has a problem. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError.
     """
-    with reading_once(), record_run(site.ledger, "claim"), chain_watched(site):
-        demand = site.chain.contract.demand()
-        wallet_watched(site, demand)
-        _hear_of_registration(site, demand.permission)
+    with reading_once(), record_run(context.ledger, "claim"), chain_watched(context):
+        demand = context.chain.contract.demand()
+        wallet_watched(context, demand)
+        _hear_of_registration(context, demand.permission)
         for purpose, number in _numbers(demand).items():
             if not number:
-                claim_backoff.record_estimate_ok(site.ledger, purpose)  # no estimate, so no refusal
+                claim_backoff.record_estimate_ok(context.ledger, purpose)  # no estimate, so no refusal
         if not demand.claimable:
-            site.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
+            context.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
     return any(_numbers(demand).values())
 
 
@@ -60,43 +60,46 @@ def _numbers(demand: Demand) -> dict[str, int]:
     }
 
 
-def claim(site: WorkerContext) -> None:
+def claim(context: WorkerContext) -> None:
     """Look at the queues, and write one claim for each job, cancellation and top-up for us. Their receipts show what
     each claim gave.
     """
-    run_exclusive(site.ledger, "claim", lambda: _claim(site))
+    run_exclusive(context.ledger, "claim", lambda: _claim(context))
 
 
-def _claim(site: WorkerContext) -> bool:
-    chain = site.chain
-    with reading_once(), chain_watched(site):
+def _claim(context: WorkerContext) -> bool:
+    chain = context.chain
+    with reading_once(), chain_watched(context):
         demand = chain.contract.demand()
-        alarms = wallet_watched(site, demand)
-        _hear_of_registration(site, demand.permission)
-        _send(site, demand, alarms)
+        alarms = wallet_watched(context, demand)
+        _hear_of_registration(context, demand.permission)
+        _send(context, demand, alarms)
     return False
 
 
-def _hear_of_registration(site: WorkerContext, permission: ClaimPermission) -> None:
+def _hear_of_registration(context: WorkerContext, permission: ClaimPermission) -> None:
     """Store our permission, and wake the registration at once when the grid has approved, removed or banned us."""
-    facts = Registrations(site.ledger.facts)
-    if facts.learn_permission(permission.valid, permission.waiting, permission.banned) and site.offer_side is not None:
-        site.offer_side.wake()
+    facts = Registrations(context.ledger.facts)
+    if (
+        facts.learn_permission(permission.valid, permission.waiting, permission.banned)
+        and context.offer_side is not None
+    ):
+        context.offer_side.wake()
 
 
-def _send(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> None:
-    chain = site.chain
-    wanted = _numbers(demand) | {"claim": min(demand.claimable, _room(site, demand, alarms))}
+def _send(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> None:
+    chain = context.chain
+    wanted = _numbers(demand) | {"claim": min(demand.claimable, _room(context, demand, alarms))}
     for purpose in (purpose for purpose, number in wanted.items() if not number):
-        claim_backoff.record_estimate_ok(site.ledger, purpose)  # no estimate, so no refusal
+        claim_backoff.record_estimate_ok(context.ledger, purpose)  # no estimate, so no refusal
     if not any(wanted.values()):
         return
     under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
     writes, failed = list[Write](), None
     for purpose, number in wanted.items():
         try:
-            most = claim_backoff.allowed_in_flight(site.ledger, purpose, min(number, chain.claim_batch))
-            writes += _writes(site, purpose, most - under_way.count(purpose))
+            most = claim_backoff.allowed_in_flight(context.ledger, purpose, min(number, chain.claim_batch))
+            writes += _writes(context, purpose, most - under_way.count(purpose))
         except NoEstimateError as error:
             failed = error  # the other purposes go on
     if writes:
@@ -107,9 +110,9 @@ def _send(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> None:
         raise failed
 
 
-def _room(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
+def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
     """How many jobs may be claimed now. Claims that are under way go on in any case."""
-    ledger = site.ledger
+    ledger = context.ledger
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
@@ -126,12 +129,12 @@ def _room(site: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
     if not slurm_is_healthy(ledger):
         log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
         return 0
-    return _places(site, demand)
+    return _places(context, demand)
 
 
-def _places(site: WorkerContext, demand: Demand) -> int:
+def _places(context: WorkerContext, demand: Demand) -> int:
     """How many more jobs have room. The ledger is asked for each customer's share only when the room may be full."""
-    chain, ledger = site.chain, site.ledger
+    chain, ledger = context.chain, context.ledger
     number = ledger.count_in_states(WAITING)
     if number < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
@@ -157,17 +160,17 @@ def _waiting(ledger: Ledger) -> dict[str, Waits]:
     return found
 
 
-def _writes(site: WorkerContext, purpose: str, number: int) -> list[Write]:
+def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
     if number <= 0:
         return []
     data = CALLS[purpose].encode()
-    gas = site.chain.wallet.estimate([Write("", purpose, data)])[0]
+    gas = context.chain.wallet.estimate([Write("", purpose, data)])[0]
     if isinstance(gas, NoEstimateError):
         raise gas
     if not isinstance(gas, int):
-        if claim_backoff.record_estimate_rejected(site.ledger, purpose, str(gas)):
+        if claim_backoff.record_estimate_rejected(context.ledger, purpose, str(gas)):
             log.warning("claim_would_revert", purpose=purpose, error=str(gas))
         return []
-    claim_backoff.record_estimate_ok(site.ledger, purpose)
+    claim_backoff.record_estimate_ok(context.ledger, purpose)
     # All claims are alike: a random intent distinguishes them.
     return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]

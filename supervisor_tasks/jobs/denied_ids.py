@@ -29,7 +29,7 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
 
 
 def deny(
-    site: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
+    context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld cannot be asked at the moment,
     the sights of these jobs become unclear.
@@ -42,11 +42,11 @@ def deny(
         and job.slurm_submit_s is None
         and sights[job_id].unknown
     }
-    begun_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(unseen, SubmitStarted).items()}
+    begun_ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(unseen, SubmitStarted).items()}
     if not begun_ago_s:
         return {}
     try:
-        controller, now_s = site.slurm.cluster.controller(), site.slurm.cluster.now_s()
+        controller, now_s = context.slurm.cluster.controller(), context.slurm.cluster.now_s()
     except TransientError as error:
         sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}

@@ -4,9 +4,9 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import record_run
 
 
-def dispatch_due_effects(site: WorkerContext) -> None:
+def dispatch_due_effects(context: WorkerContext) -> None:
     """Wake the workers for due effects whose message was lost, whose worker died, or whose time has come."""
-    ledger = site.ledger
+    ledger = context.ledger
     with record_run(ledger, "dispatch_due_effects"):
         forgotten = ledger.effects.forgotten()
         if forgotten:

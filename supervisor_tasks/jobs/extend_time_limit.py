@@ -19,7 +19,7 @@ from supervisor_tasks.slurm.size import Size
 log = structlog.get_logger()
 
 
-def extend_time_limit(site: WorkerContext, job: Job) -> Event:
+def extend_time_limit(context: WorkerContext, job: Job) -> Event:
     """Set the limit to the claimed minutes and all top-ups, less what earlier runs have used.
 
     The limit of another customer's job that has the id by now is not changed. A requeue lowers the limit; if the owner
@@ -27,12 +27,12 @@ def extend_time_limit(site: WorkerContext, job: Job) -> Event:
     """
     if job.slurm_id is None:
         return EffectCompleted(EffectKind.TOP_UP)
-    seen = record_of(site, job)
+    seen = record_of(context, job)
     if seen is not None and not _is_lower_already(job, seen):
-        site.slurm.cluster.set_time_limit(job.slurm_id, job.run_limit_min)
+        context.slurm.cluster.set_time_limit(job.slurm_id, job.run_limit_min)
     waits = seen is not None and seen.phase is Phase.WAITING
     size = seen.size if seen is not None and waits else None
-    put_back = size is not None and _put_back(site, job, job.slurm_id, size)
+    put_back = size is not None and _put_back(context, job, job.slurm_id, size)
     return LimitApplied(job.run_limit_min, put_back)
 
 
@@ -42,9 +42,9 @@ def _is_lower_already(job: Job, seen: JobRecord) -> bool:
     return lowered and shown_min is not None and shown_min <= job.run_limit_min
 
 
-def _put_back(site: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -> bool:
+def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -> bool:
     """Put the job back to its paid size; True if it had more. The next look shows whether the job must be cancelled."""
-    cluster = site.slurm.cluster
+    cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
     found = [excess for excess in excesses(size, paid) if excess.of != TIME_LIMIT]
     for words in dict.fromkeys(excess.undo for excess in found if excess.undo):

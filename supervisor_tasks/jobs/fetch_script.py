@@ -9,14 +9,14 @@ REFUSED_TRIES = 5  # a service that was just restarted, or whose node is a block
 REFUSED_FOR_S = 30.0  # since the claim
 
 
-def fetch(site: WorkerContext, job: Job, tries: int) -> Event:
+def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
     """Ask the job definition service for the script. Its final refusal ends the job. `tries` includes this try. Raises
     TransientError; a retry helps.
     """
     try:
-        script = _asked(site, job, tries)
+        script = _asked(context, job, tries)
     except (ScriptUnavailableError, ScriptRefusedError) as error:
-        if isinstance(error, ScriptRefusedError) and not _is_final(site, job, tries):
+        if isinstance(error, ScriptRefusedError) and not _is_final(context, job, tries):
             raise
         return ScriptUnavailable(str(error))
     if "\0" in script.text:
@@ -24,20 +24,20 @@ def fetch(site: WorkerContext, job: Job, tries: int) -> Event:
     return ScriptFetched(script.text, script.grid_logger_url)
 
 
-def _asked(site: WorkerContext, job: Job, tries: int) -> Script:
+def _asked(context: WorkerContext, job: Job, tries: int) -> Script:
     """The script. If a refusal would be final, the service is asked once more, with a new challenge: it may have been
     down at all earlier tries, and just restarted at this one.
     """
     try:
-        return site.chain.job_definitions.fetch(job)
+        return context.chain.job_definitions.fetch(job)
     except ScriptRefusedError:
-        if not _is_final(site, job, tries):
+        if not _is_final(context, job, tries):
             raise
-        return site.chain.job_definitions.fetch(job)
+        return context.chain.job_definitions.fetch(job)
 
 
-def _is_final(site: WorkerContext, job: Job, tries: int) -> bool:
-    return refused_for_good(tries, site.ledger.journal.seconds_since(job.job_id, Claimed))
+def _is_final(context: WorkerContext, job: Job, tries: int) -> bool:
+    return refused_for_good(tries, context.ledger.journal.seconds_since(job.job_id, Claimed))
 
 
 def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:

@@ -30,7 +30,7 @@ class Group:
     helps.
     """
 
-    site: WorkerContext
+    context: WorkerContext
     members: Sequence[tuple[Job, OpenEffect]]
     start: Callable[[Mapping[OpenEffect, Event]], Mapping[JobId, Job]]
     answered: Callable[[EffectOutcome], None]
@@ -51,6 +51,6 @@ def one_by_one(work: Callable[[WorkerContext, Job, OpenEffect], Event]) -> Calla
 
     def carry_out(group: Group) -> None:
         for job, effect in group.members:
-            group.answered(EffectOutcome(effect, work(group.site, job, effect)))
+            group.answered(EffectOutcome(effect, work(group.context, job, effect)))
 
     return carry_out

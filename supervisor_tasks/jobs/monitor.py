@@ -52,22 +52,22 @@ LOOKED_BACK_S = 2 * PATIENCE_S
 SHOWN = 3  # callbacks about other jobs than ours in one log line
 
 
-def poll_jobs(site: WorkerContext) -> None:
+def poll_jobs(context: WorkerContext) -> None:
     """Read the inbox, then look at all jobs that are due, with one question to SLURM."""
-    run_exclusive(site.ledger, "poll_jobs", lambda: _poll(site))
+    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context))
 
 
-def _poll(site: WorkerContext) -> bool:
-    read = _read_inbox(site)
-    return _look(site) or read
+def _poll(context: WorkerContext) -> bool:
+    read = _read_inbox(context)
+    return _look(context) or read
 
 
-def _read_inbox(site: WorkerContext) -> bool:
-    callbacks = site.ledger.inbox.unread()
+def _read_inbox(context: WorkerContext) -> bool:
+    callbacks = context.ledger.inbox.unread()
     if not callbacks:
         return False
-    jobs = site.ledger.jobs({callback.job_id for callback in callbacks})
-    heard = site.ledger.inbox.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
+    heard = context.ledger.inbox.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
     hinted, strange, early = dict[JobId, CallbackReceived](), list[CallbackSeen](), 0
     for callback in callbacks:
         job = jobs.get(callback.job_id)
@@ -85,11 +85,11 @@ def _read_inbox(site: WorkerContext) -> bool:
     verdicts = {"matched": len(callbacks) - len(strange) - early, "early": early, "strange": len(strange)}
 
     def read(connection: Connection) -> None:
-        site.ledger.inbox.mark_read(connection, callbacks)
+        context.ledger.inbox.mark_read(connection, callbacks)
         counted = Counter({(Total.CALLBACKS, verdict): number for verdict, number in verdicts.items()})
-        site.ledger.counters.add(connection, counted)
+        context.ledger.counters.add(connection, counted)
 
-    site.ledger.record(*(JobChange(job_id, event) for job_id, event in hinted.items()), also=read)
+    context.ledger.record(*(JobChange(job_id, event) for job_id, event in hinted.items()), also=read)
     return True
 
 
@@ -103,29 +103,29 @@ def _hint(so_far: CallbackReceived | None, callback: CallbackSeen, heard: int) -
     return CallbackReceived(min(in_s, so_far.poll_delay_s), so_far.running or callback.status == RUNNING)
 
 
-def _look(site: WorkerContext) -> bool:
-    effects = site.ledger.effects.lease([EffectKind.POLL_SLURM])
+def _look(context: WorkerContext) -> bool:
+    effects = context.ledger.effects.lease([EffectKind.POLL_SLURM])
     if not effects:
         return False
-    with given_back_on_failure(site.ledger, effects):
-        _see(site, effects)
+    with given_back_on_failure(context.ledger, effects):
+        _see(context, effects)
     return True
 
 
-def _see(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    jobs = site.ledger.jobs({effect.job_id for effect in effects})
-    sights = look_at(site, jobs.values())
-    denied = deny(site, jobs, sights)
-    said = _believed(site, [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied])
-    puzzles = _puzzles(site, sights)
-    now_s = _now_s(site, sights.values())
-    recognised = _recognised(site, jobs.values(), sights, now_s)
+def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
+    jobs = context.ledger.jobs({effect.job_id for effect in effects})
+    sights = look_at(context, jobs.values())
+    denied = deny(context, jobs, sights)
+    said = _believed(context, [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied])
+    puzzles = _puzzles(context, sights)
+    now_s = _now_s(context, sights.values())
+    recognised = _recognised(context, jobs.values(), sights, now_s)
     attempts = {effect.job_id: effect.attempts for effect in effects}
-    sights |= _runs_asked(site, jobs, sights, attempts)
-    told, untold = runs_told(site, jobs, sights, attempts)
+    sights |= _runs_asked(context, jobs, sights, attempts)
+    told, untold = runs_told(context, jobs, sights, attempts)
     sights |= untold
     unclear = dict[str, list[OpenEffect]]()
-    bigger = oversized(site, jobs.values(), sights)
+    bigger = oversized(context, jobs.values(), sights)
     changes = [change for change in bigger if isinstance(change.event, MoreThanPaid) and change.event.ended]
     bigger = [change for change in bigger if change not in changes]
     for effect in effects:
@@ -138,25 +138,25 @@ def _see(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
             continue
         changes += [known[job.job_id] for known in (recognised, told) if job.job_id in known]
         if (why := puzzles.get(job.job_id)) is not None and sight.seen is not None:
-            park(site.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
+            park(context.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
             continue
         heard = said.get(job.job_id)
         if isinstance(heard, ConflictingOutcomes):
-            park(site.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
+            park(context.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
             continue
         changes.append(JobChange(job.job_id, _what(sight.seen, heard, now_s), done=effect))
     changes += bigger
-    call_operator(site, changes, jobs, site.ledger.record(*changes))
+    call_operator(context, changes, jobs, context.ledger.record(*changes))
     for change in changes:
         if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
             log.info("slurm_state_changed", job_id=change.job_id, said=stored_name(change.event))
     for why, waiting in unclear.items():
         log.warning("slurm_poll_postponed", jobs=len(waiting), error=why)
-        site.ledger.effects.postpone(waiting, retry_delay_s(max(effect.attempts for effect in waiting)), why)
+        context.ledger.effects.postpone(waiting, retry_delay_s(max(effect.attempts for effect in waiting)), why)
 
 
 def look_at(
-    site: WorkerContext,
+    context: WorkerContext,
     jobs: Iterable[Job],
     listed: Mapping[SlurmId, SqueueRow] | None = None,
     *,
@@ -168,10 +168,10 @@ def look_at(
     does, for any number of jobs. Raises SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look
     learns nothing about any job. A retry helps.
     """
-    require_expected_cluster(site)
+    require_expected_cluster(context)
     jobs = list(jobs)
     given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
-    submissions = site.ledger.journal.submissions(set(given.values()))
+    submissions = context.ledger.journal.submissions(set(given.values()))
     wanted = [
         MatchRequest(
             job_id=job.job_id,
@@ -183,38 +183,38 @@ def look_at(
         for job in jobs
         if job.job_id in given
     ]
-    sights = site.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
+    sights = context.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 
-def record_of(site: WorkerContext, job: Job) -> JobRecord | None:
+def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
     """slurmctld's record of one job, for a caller that is about to change or cancel the job.
 
     None when slurmctld does not know the job; its id may then belong to another job. Raises SlurmUnavailableError or
     SshUnavailableError, also when the answer is unclear at the moment. A retry helps.
     """
-    sight = look_at(site, [job], accounting=False)[job.job_id]
+    sight = look_at(context, [job], accounting=False)[job.job_id]
     if sight.unclear:
         raise SlurmUnavailableError(sight.unclear)
     return sight.seen
 
 
-def _now_s(site: WorkerContext, sights: Iterable[MatchResult]) -> int:
+def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:
     """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job that runs shows the time
     itself: its start and its seconds.
     """
     stand_still = any(sight.seen is not None and sight.seen.is_stalled for sight in sights)
-    return site.slurm.cluster.now_s() if stand_still else 0
+    return context.slurm.cluster.now_s() if stand_still else 0
 
 
 def _recognised(
-    site: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult], now_s: int
+    context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult], now_s: int
 ) -> dict[JobId, JobChange]:
     """The jobs for which SLURM shows a run that the ledger does not know: the first run, or a run after a requeue."""
     pairs = [(job, sights[job.job_id].seen) for job in jobs]
     new = [(job, seen) for job, seen in pairs if seen is not None and seen.submit_s != job.slurm_submit_s]
     unseen = {seen.slurm_id for job, seen in new if seen.restarts and not job.runs}
-    submissions = site.ledger.journal.submissions(unseen) if unseen else {}
+    submissions = context.ledger.journal.submissions(unseen) if unseen else {}
     found = dict[JobId, JobChange]()
     for job, seen in new:
         if job.slurm_submit_s is not None:
@@ -227,12 +227,15 @@ def _recognised(
 
 
 def _runs_asked(
-    site: WorkerContext, jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult], attempts: Mapping[JobId, int]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
+    attempts: Mapping[JobId, int],
 ) -> dict[JobId, MatchResult]:
     """Accounting's answer for ended jobs with a run that the looks did not see from its start to its end. Accounting
     may learn of a run some seconds after slurmctld has ended it, so the job is asked for at several looks.
     """
-    if not site.slurm.cluster.has_accounting:
+    if not context.slurm.cluster.has_accounting:
         return {}
     ended = [
         job
@@ -241,7 +244,7 @@ def _runs_asked(
         and seen.phase is Phase.ENDED
         and not is_exact(runs_after(job.runs, seen.sighting(0), 0))
     ]
-    told = look_at(site, ended, {}) if ended else {}
+    told = look_at(context, ended, {}) if ended else {}
     found = dict[JobId, MatchResult]()
     for job in ended:
         seen, sight = sights[job.job_id].seen, told[job.job_id]
@@ -267,24 +270,24 @@ def _what(seen: JobRecord | None, said: Outcome | None, now_s: int) -> Event:
     )
 
 
-def _puzzles(site: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
+def _puzzles(context: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
     """The jobs that SLURM has shown for too long in a state that leads to no end, and why an operator must look."""
     odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and is_unexpected_state(sight.seen)}
-    looks = site.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}
+    looks = context.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}
     found = {job_id: stall_reason(seen, looks.get(job_id, ())) for job_id, seen in odd.items()}
     return {job_id: why for job_id, why in found.items() if why is not None}
 
 
-def _believed(site: WorkerContext, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
+def _believed(context: WorkerContext, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
     """How jobs ended that SLURM has forgotten, where a plugin reported an end that can be true. At a site with
     accounting, callbacks are not believed: accounting knows the end, or the end stays unknown.
     """
-    slurm, asked = site.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
+    slurm, asked = context.slurm, {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
     if not asked or not slurm.trust_callbacks or slurm.cluster.has_accounting:
         return {}
-    heard = site.ledger.inbox.about(asked)
-    submissions = site.ledger.journal.submissions(set(asked.values()))
-    suspended = site.ledger.journal.ever_suspended(asked)
+    heard = context.ledger.inbox.about(asked)
+    submissions = context.ledger.journal.submissions(set(asked.values()))
+    suspended = context.ledger.journal.ever_suspended(asked)
     found = dict[JobId, Outcome | ConflictingOutcomes]()
     for job in forgotten:
         called_s = submissions[job.job_id].called_s if job.job_id in submissions else 0.0

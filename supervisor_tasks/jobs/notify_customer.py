@@ -5,8 +5,8 @@ from supervisor_tasks.jobs.events import EffectCompleted, Event
 from supervisor_tasks.jobs.model import EffectKind, Job
 
 
-def notify_customer(site: WorkerContext, job: Job) -> Event:
+def notify_customer(context: WorkerContext, job: Job) -> Event:
     """Send the job's message to the grid logger that came with the script. Without a logger, nothing is written."""
     if job.grid_logger_url and job.status_message:
-        site.grid_logger.write(job.grid_logger_url, job.customer, job.job_id, job.status_message.splitlines())
+        context.grid_logger.write(job.grid_logger_url, job.customer, job.job_id, job.status_message.splitlines())
     return EffectCompleted(EffectKind.NOTIFY_CUSTOMER)

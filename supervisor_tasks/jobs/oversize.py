@@ -43,23 +43,23 @@ Answer = TypeVar("Answer")
 Live = tuple[Job, JobRecord, Size]
 
 
-def oversized(site: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[JobChange]:
+def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[JobChange]:
     """The changes to record for jobs that have more than was paid for. SLURM is asked a second time only if its own
     rounding may explain what it shows.
     """
     live = [
         (job, seen, seen.size) for job in jobs if (seen := sights[job.job_id].seen) and seen.size and _has_a_size(seen)
     ]
-    found = [(one, excesses(one[2], _paid(site, one[0]))) for one in live if one[0].stop is None]
+    found = [(one, excesses(one[2], _paid(context, one[0]))) for one in live if one[0].stop is None]
     doubted = [one for one, some in found if may_be_rounded(some)]
-    closely = _looked_at_closely(site, doubted) if doubted else {}
+    closely = _looked_at_closely(context, doubted) if doubted else {}
     sure = [(job, seen, closely.get(job.job_id, some)) for (job, seen, _), some in found]
     taken = [(job, seen, _taken(seen, some)) for job, seen, some in sure]
     return [_change(job, seen, some) for job, seen, some in taken if some]
 
 
 def call_operator(
-    site: WorkerContext, changes: Iterable[JobChange], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
+    context: WorkerContext, changes: Iterable[JobChange], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
 ) -> None:
     """Call the operator for the jobs that these changes stop."""
     told = [change.job_id for change in changes if isinstance(change.event, MoreThanPaid)]
@@ -68,7 +68,7 @@ def call_operator(
         log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
     if stopped:
         jobs = {job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:SHOWN]}
-        site.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
+        context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
 
 
 def forget_when_quiet(ledger: Ledger) -> None:
@@ -82,30 +82,30 @@ def _has_a_size(seen: JobRecord) -> bool:
     return seen.phase in (Phase.WAITING, Phase.RUNNING) or (seen.phase is Phase.ENDED and seen.elapsed_s > 0)
 
 
-def _paid(site: WorkerContext, job: Job) -> Paid:
-    cluster = site.slurm.cluster
+def _paid(context: WorkerContext, job: Job) -> Paid:
+    cluster = context.slurm.cluster
     return paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
 
 
-def _looked_at_closely(site: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
+def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
     """What is left of each excess after a comparison with what the job asked for, and with the site's MaxMemPerCPU.
 
     While SLURM does not answer these questions, only sizes that it never rounds count. The check of a waiting job does
     not depend on SLURM's answer about running jobs.
     """
     running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
-    cluster = site.slurm.cluster
+    cluster = context.slurm.cluster
     untold = dict[str, str]()
     limit = _told("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, untold)
     asked = _told("what was asked for", lambda: cluster.requests(running), untold) if running else None
-    _watch_untold(site.ledger, untold, len(doubted))
+    _watch_untold(context.ledger, untold, len(doubted))
     found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.is_pending else (asked[0] if asked else {}).get(seen.slurm_id)
         if limit is None or request is None:
-            found[job.job_id] = _never_rounded(excesses(size, _paid(site, job)))
+            found[job.job_id] = _never_rounded(excesses(size, _paid(context, job)))
         else:
-            paid = replace(_paid(site, job), most_memory_per_cpu_mb=limit[0])
+            paid = replace(_paid(context, job), most_memory_per_cpu_mb=limit[0])
             found[job.job_id] = excesses(as_asked(size, request, paid), paid)
     return found
 

@@ -16,7 +16,7 @@ GIVEN_AND_FORGOTTEN = 10_000  # ids that a killed slurmctld may have given after
 
 
 def plausible_ids(
-    site: WorkerContext, heard: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
+    context: WorkerContext, heard: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
 ) -> dict[JobId, set[SlurmId]]:
     """The SLURM ids that these jobs may have had, out of those in the callbacks (`heard`).
 
@@ -27,7 +27,7 @@ def plausible_ids(
     named = {SlurmId(number) for numbers in heard.values() for number in numbers if can_be_given(number)}
     if not named:
         return {}
-    cluster, ledger = site.slurm.cluster, site.ledger
+    cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
     runs_for_s = now_s - int(controller.booted) if controller.booted.isdecimal() else 0

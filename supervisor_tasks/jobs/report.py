@@ -30,42 +30,42 @@ FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 
-def report(site: WorkerContext) -> None:
+def report(context: WorkerContext) -> None:
     """Write all due reports to the chain in one batch. The effects stay open until the receipts close them."""
-    run_exclusive(site.ledger, "report", lambda: _report(site))
+    run_exclusive(context.ledger, "report", lambda: _report(context))
 
 
-def _report(site: WorkerContext) -> bool:
-    effects = site.ledger.effects.lease([EffectKind.REPORT, EffectKind.RETURN_JOB])
+def _report(context: WorkerContext) -> bool:
+    effects = context.ledger.effects.lease([EffectKind.REPORT, EffectKind.RETURN_JOB])
     if not effects:
         return False
-    with given_back_on_failure(site.ledger, effects):
-        _write(site, effects)
+    with given_back_on_failure(context.ledger, effects):
+        _write(context, effects)
     return True
 
 
-def _write(site: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    jobs = site.ledger.jobs({effect.job_id for effect in effects})
+def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
+    jobs = context.ledger.jobs({effect.job_id for effect in effects})
     plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
-    missing = site.chain.wallet.missing([write.intent for plan in plans.values() for write in plan])
-    reverted = _reverted(site, plans, missing)
+    missing = context.chain.wallet.missing([write.intent for plan in plans.values() for write in plan])
+    reverted = _reverted(context, plans, missing)
     hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
     rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
-    refused = _send(site, rest, missing, reverted.keys())
+    refused = _send(context, rest, missing, reverted.keys())
     changed_jobs.add(jobs[effect.job_id] for effect, plan in rest.items() if _first(plan, missing))
-    _reconcile(site, jobs, refused)
+    _reconcile(context, jobs, refused)
     for effect, times in hopeless.items():
         wanted = [write.purpose for write in plans[effect]]
-        park(site.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+        park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
 
 
-def _reverted(site: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
+def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
     """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
     refused, or not since `supervisor job retry`, are left out: they are tried once more.
     """
     again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.contract_rejections}
     intents = {write.intent: write.job_id or "" for write in again.values() if write}
-    times = site.chain.wallet.book.reverted(intents) if intents else {}
+    times = context.chain.wallet.book.reverted(intents) if intents else {}
     found = {effect: times.get(write.intent, 0) for effect, write in again.items() if write}
     return {effect: number for effect, number in found.items() if number}
 
@@ -76,7 +76,7 @@ def _first(plan: list[Write], missing: set[str]) -> Write | None:
 
 
 def _send(
-    site: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
+    context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
 ) -> list[tuple[OpenEffect, RevertedError]]:
     """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
     node has no estimate for a step, only that effect is postponed.
@@ -84,7 +84,7 @@ def _send(
     plans = dict(plans)
     firsts = {effect: write for effect, plan in plans.items() if (write := _first(plan, missing))}
     gas, refused = dict[str, int](), list[tuple[OpenEffect, RevertedError]]()
-    estimates = site.chain.wallet.estimate(list(firsts.values())) if firsts else []
+    estimates = context.chain.wallet.estimate(list(firsts.values())) if firsts else []
     for (effect, write), estimate in zip(firsts.items(), estimates, strict=True):
         if isinstance(estimate, int):
             gas[write.intent] = estimate
@@ -94,22 +94,22 @@ def _send(
             refused.append((effect, estimate))
         else:
             log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(estimate))
-            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
-    _write_steps(site, plans, missing, gas)
-    _wait(site, plans, missing, reverted)
+            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
+    _write_steps(context, plans, missing, gas)
+    _wait(context, plans, missing, reverted)
     return refused
 
 
-def _write_steps(site: WorkerContext, plans: Plans, missing: set[str], gas: dict[str, int]) -> None:
+def _write_steps(context: WorkerContext, plans: Plans, missing: set[str], gas: dict[str, int]) -> None:
     """Send the steps that are missing, and have their receipts collected."""
     writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
-    if writes and site.chain.wallet.send(writes):
+    if writes and context.chain.wallet.send(writes):
         log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
     if plans:
-        site.chain.wake_tracker()
+        context.chain.wake_tracker()
 
 
-def _wait(site: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
+def _wait(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
     """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
     reverted, make no progress: the ledger keeps since when, and the operator is called when that lasts.
     """
@@ -120,9 +120,11 @@ def _wait(site: WorkerContext, plans: Plans, missing: set[str], reverted: Collec
         if plan and effect not in again and not any(write.intent in missing for write in plan)
     ]
     fresh = [effect for effect in plans if effect not in again and effect not in waiting]
-    site.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
-    site.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
-    site.ledger.effects.postpone(again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
+    context.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
+    context.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
+    context.ledger.effects.postpone(
+        again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True
+    )
 
 
 def _path(job: Job, kind: EffectKind) -> list[Write]:
@@ -152,7 +154,7 @@ def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
 
 
 def _reconcile(
-    site: WorkerContext, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
+    context: WorkerContext, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
 ) -> None:
     """Ask the contract for the status of jobs whose report it would refuse. If the status explains the refusal, the
     ledger records it, and the effect is due again. After UNEXPLAINED refusals that it does not explain, the effect is
@@ -161,23 +163,23 @@ def _reconcile(
     if not refused:
         return
     seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
-    statuses = site.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
+    statuses = context.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
     for effect, error in refused:
         refusals = effect.contract_rejections + 1
         before = after = jobs[effect.job_id]
         status, _ = statuses.get(effect.job_id, (None, ""))  # None: the job's request was in a lost block
         if status is not None:
-            after = site.ledger.record(JobChange(effect.job_id, ChainStatusObserved(status)))[effect.job_id]
+            after = context.ledger.record(JobChange(effect.job_id, ChainStatusObserved(status)))[effect.job_id]
         on_chain = None if status is None else status.name
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
         taken_back = status is None or status < before.chain_status
-        if taken_back and site.chain.confirmations and refusals < TRIES_BEFORE_A_FORK_SHOWS:
+        if taken_back and context.chain.confirmations and refusals < TRIES_BEFORE_A_FORK_SHOWS:
             # A block may be lost; the scan finds that.
-            site.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
+            context.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
         elif after != before:
-            site.ledger.effects.postpone([effect], 0.0)
+            context.ledger.effects.postpone([effect], 0.0)
         elif refusals < UNEXPLAINED:
-            site.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
+            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
         else:
             wanted = [step.status.name for step in pending_reports(before)]
-            park(site.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)
+            park(context.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)

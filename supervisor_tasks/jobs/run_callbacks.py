@@ -23,13 +23,16 @@ ROUNDED_S = 1  # SLURM's whole seconds, of a duration and of two times
 
 
 def runs_told(
-    site: WorkerContext, jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult], attempts: Mapping[JobId, int]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
+    attempts: Mapping[JobId, int],
 ) -> tuple[dict[JobId, JobChange], dict[JobId, MatchResult]]:
     """What the hooks reported about the earlier runs of each job, as changes; and unclear sights for the jobs whose end
     waits for a missing callback.
     """
     unsure = {job_id: seen for job_id, job in jobs.items() if (seen := sights[job_id].seen) and _is_unsure(job, seen)}
-    heard = site.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()}) if unsure else {}
+    heard = context.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()}) if unsure else {}
     changes, waits = dict[JobId, JobChange](), dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
         ends_s = [row.duration_s for row in heard[job_id] if row.proven and row.status in ENDED]

@@ -57,7 +57,7 @@ CUT_OFF_AT_MOST = 5
 
 def submit(group: Group) -> None:
     """Submit the jobs that are ready, in one command. Then search for the jobs that SLURM may have already."""
-    require_expected_cluster(group.site)
+    require_expected_cluster(group.context)
     ready = [member for member in group.members if member[0].state is not State.SUBMITTING]
     sought = [member for member in group.members if member[0].state is State.SUBMITTING]
     if ready:
@@ -67,8 +67,8 @@ def submit(group: Group) -> None:
             group.failed(error, ready)
     for place, (job, effect) in enumerate(sought):
         if place:
-            group.site.ledger.effects.extend([effect for _, effect in sought[place:]])  # a search may take minutes
-        group.answered(_outcome(effect, partial(_look_for, group.site, job, effect)))
+            group.context.ledger.effects.extend([effect for _, effect in sought[place:]])  # a search may take minutes
+        group.answered(_outcome(effect, partial(_look_for, group.context, job, effect)))
 
 
 def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
@@ -79,14 +79,14 @@ def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
 
 
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
-    site, cluster = group.site, group.site.slurm.cluster
-    require_not_held(site.ledger)
+    context, cluster = group.context, group.context.slurm.cluster
+    require_not_held(context.ledger)
     cluster.require_own_home(group.customer)  # before any session of the customer's
-    past = site.ledger.journal.before_submission([job.job_id for job, _ in members])
+    past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
     new = [member for member in members if _is_new(group, member, past)]
     if not new:
         return
-    scripts = site.ledger.scripts([job.job_id for job, _ in new])
+    scripts = context.ledger.scripts([job.job_id for job, _ in new])
     clock = cluster.clock(group.customer)  # nothing begins before the login node lets us in
     begun_s = our_clock_s()
     started = group.start({effect: SubmitStarted(job.limit_min) for job, effect in new})
@@ -107,7 +107,7 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
         again = _hand_over(group, effects, requests, clock, begun_s)
         for job_id, slurm_id in again.items():
             job = started[job_id]
-            group.answered(_outcome(effects[job_id], lambda: Submitted(_only(site, job, slurm_id))))  # noqa: B023  at once
+            group.answered(_outcome(effects[job_id], lambda: Submitted(_only(context, job, slurm_id))))  # noqa: B023  at once
 
 
 def _is_new(group: Group, member: tuple[Job, OpenEffect], past: Mapping[JobId, Past]) -> bool:
@@ -115,7 +115,7 @@ def _is_new(group: Group, member: tuple[Job, OpenEffect], past: Mapping[JobId, P
     job, effect = member
     try:
         require_never_ran(job)
-        known = _earlier_submission(group.site, job, past[job.job_id])
+        known = _earlier_submission(group.context, job, past[job.job_id])
     except Exception as error:  # noqa: BLE001  the others of the group are submitted
         group.answered(EffectOutcome(effect, error=error))
         return False
@@ -132,12 +132,12 @@ def _hand_over(
     begun_s: float,
 ) -> dict[JobId, SlurmId]:
     """Run sbatch for each job. Returns the ids of jobs that SLURM may have twice: the caller looks, then answers."""
-    cluster, to_look_at, called_s = group.site.slurm.cluster, dict[JobId, SlurmId](), time.time()
+    cluster, to_look_at, called_s = group.context.slurm.cluster, dict[JobId, SlurmId](), time.time()
     again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
         told = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
-        group.site.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **told)
+        group.context.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **told)
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
@@ -164,28 +164,28 @@ def _heard(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
     return EffectOutcome(effect, Submitted(answer))
 
 
-def find(site: WorkerContext, job: Job) -> list[JobRecord]:
+def find(context: WorkerContext, job: Job) -> list[JobRecord]:
     """All SLURM jobs that slurmctld has for a job whose SLURM id is not known; the oldest first."""
-    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    return [] if ago_s is None else _listed(site, job, ago_s)
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    return [] if ago_s is None else _listed(context, job, ago_s)
 
 
-def _listed(site: WorkerContext, job: Job, ago_s: float) -> list[JobRecord]:
+def _listed(context: WorkerContext, job: Job, ago_s: float) -> list[JobRecord]:
     def explained(submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
-        return site.ledger.slurm_ids_of_others(job.job_id, submit_s)
+        return context.ledger.slurm_ids_of_others(job.job_id, submit_s)
 
-    found = site.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
+    found = context.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _accounted(site: WorkerContext, job: Job) -> list[JobRecord]:
+def _accounted(context: WorkerContext, job: Job) -> list[JobRecord]:
     """All SLURM jobs that accounting has for the job; the oldest first."""
-    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    found = [] if ago_s is None else site.slurm.cluster.sacct_submissions(job.customer, job.job_id, ago_s)
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    found = [] if ago_s is None else context.slurm.cluster.sacct_submissions(job.customer, job.job_id, ago_s)
     return sorted(found, key=lambda seen: seen.slurm_id)
 
 
-def _earlier_submission(site: WorkerContext, job: Job, past: Past) -> SlurmId | None:
+def _earlier_submission(context: WorkerContext, job: Job, past: Past) -> SlurmId | None:
     """The SLURM id of an earlier submission of the job; None if there was none.
 
     There can be one in two cases. We gave the job back after its submission had begun: the search goes back to that
@@ -194,19 +194,19 @@ def _earlier_submission(site: WorkerContext, job: Job, past: Past) -> SlurmId | 
     may still arrive (a retry helps).
     """
     ago_s = past.earlier_s
-    if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
+    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
     if past.unknown_claim is not None:
-        rpc = site.sweep.contract_of(job.provider).rpc
+        rpc = context.sweep.contract_of(job.provider).rpc
         ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
-    return None if ago_s is None else _submitted_since(site, job, ago_s)
+    return None if ago_s is None else _submitted_since(context, job, ago_s)
 
 
-def _submitted_since(site: WorkerContext, job: Job, ago_s: float) -> SlurmId | None:
-    cluster = site.slurm.cluster
-    found = _listed(site, job, ago_s) or cluster.sacct_submissions(job.customer, job.job_id, ago_s)
+def _submitted_since(context: WorkerContext, job: Job, ago_s: float) -> SlurmId | None:
+    cluster = context.slurm.cluster
+    found = _listed(context, job, ago_s) or cluster.sacct_submissions(job.customer, job.job_id, ago_s)
     taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
     if not taken and cluster.has_log_file(job.customer, job.job_id, ago_s):
         raise PermanentError(
@@ -223,44 +223,44 @@ def require_never_ran(job: Job) -> None:
         raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
 
 
-def require_settled(site: WorkerContext, job: Job) -> None:
+def require_settled(context: WorkerContext, job: Job) -> None:
     """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
-    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is not None and ago_s < site.slurm.cluster.settled_after_s:
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
 
-def _look_for(site: WorkerContext, job: Job, effect: OpenEffect) -> Event:
+def _look_for(context: WorkerContext, job: Job, effect: OpenEffect) -> Event:
     second = job.poll_count > 0
     if second:
-        require_settled(site, job)
-    listed = find(site, job)
-    found = listed or _accounted(site, job)
+        require_settled(context, job)
+    listed = find(context, job)
+    found = listed or _accounted(context, job)
     rejected = [seen for seen in found if was_rejected(seen)]
     taken = [seen for seen in found if seen not in rejected]
     if taken:
-        _cancel_extras(site, job, taken[1:] if listed else [])  # what only accounting remembers has no id any more
+        _cancel_extras(context, job, taken[1:] if listed else [])  # what only accounting remembers has no id any more
         return Submitted(taken[0].slurm_id)
     if rejected:
         return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
-    require_not_held(site.ledger)  # a SLURM that has lost its state finds nothing
+    require_not_held(context.ledger)  # a SLURM that has lost its state finds nothing
     if not second:
         return SubmissionNotFound()
-    _require_no_trace(site, job)
-    strange = site.ledger.journal.unparsed_answers(job.job_id)
+    _require_no_trace(context, job)
+    strange = context.ledger.journal.unparsed_answers(job.job_id)
     if len(strange) >= STRANGE_ANSWERS:
         return SubmitRejected(strange[-1])
-    require_worth_trying(site.ledger.journal.cut_off(job, effect.id))
+    require_worth_trying(context.ledger.journal.cut_off(job, effect.id))
     return SubmissionNotFound()
 
 
-def _cancel_extras(site: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
+def _cancel_extras(context: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
     for extra in extras:
         log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
-        site.slurm.cluster.cancel(extra.slurm_id, job.customer)
+        context.slurm.cluster.cancel(extra.slurm_id, job.customer)
 
 
-def _only(site: WorkerContext, job: Job, slurm_id: SlurmId) -> SlurmId:
+def _only(context: WorkerContext, job: Job, slurm_id: SlurmId) -> SlurmId:
     """The id of the job's one SLURM job, after a submission that was not its first.
 
     The customer can read the token of an earlier submission, and can submit the job with it until slurmctld has seen
@@ -268,8 +268,8 @@ def _only(site: WorkerContext, job: Job, slurm_id: SlurmId) -> SlurmId:
     makes up for it.
     """
     try:
-        taken = [seen for seen in find(site, job) if not was_rejected(seen)]
-        _cancel_extras(site, job, taken[1:])
+        taken = [seen for seen in find(context, job) if not was_rejected(seen)]
+        _cancel_extras(context, job, taken[1:])
     except (TransientError, UndecidedError) as error:
         log.warning("extra_submissions_not_searched", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
         return slurm_id
@@ -286,14 +286,14 @@ def require_worth_trying(cut_off: CutOff) -> None:
         )
 
 
-def _require_no_trace(site: WorkerContext, job: Job) -> None:
+def _require_no_trace(context: WorkerContext, job: Job) -> None:
     """Raises PermanentError when the job left a trace outside SLURM.
 
     SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
     proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
     """
-    ago_s = site.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
-    traces = traces_since(site, job, ago_s)
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
+    traces = traces_since(context, job, ago_s)
     if traces:
         raise PermanentError(
             f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
@@ -301,9 +301,9 @@ def _require_no_trace(site: WorkerContext, job: Job) -> None:
         )
 
 
-def traces_since(site: WorkerContext, job: Job, ago_s: float) -> list[str]:
+def traces_since(context: WorkerContext, job: Job, ago_s: float) -> list[str]:
     """The traces that a job left outside SLURM in the last `ago_s` seconds, in words: callbacks and its log."""
-    named = {row.slurm_id for row in site.ledger.inbox.of_last(job.job_id, ago_s)}
-    called = plausible_ids(site, {job.job_id: named}, {job.job_id: ago_s}).get(job.job_id, set())
-    logged = site.slurm.cluster.has_log_file(job.customer, job.job_id, ago_s)
+    named = {row.slurm_id for row in context.ledger.inbox.of_last(job.job_id, ago_s)}
+    called = plausible_ids(context, {job.job_id: named}, {job.job_id: ago_s}).get(job.job_id, set())
+    logged = context.slurm.cluster.has_log_file(job.customer, job.job_id, ago_s)
     return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + ["its log was written"] * logged

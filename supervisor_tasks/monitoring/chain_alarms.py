@@ -31,7 +31,7 @@ QUIET_S = {  # an alarm ends if its cause was not seen for so long
 
 
 @contextmanager
-def chain_watched(site: WorkerContext) -> Iterator[None]:
+def chain_watched(context: WorkerContext) -> Iterator[None]:
     """Call the operator when the chain has not answered for a while, or an endpoint serves another chain. The alarm
     ends when that is over.
     """
@@ -39,82 +39,82 @@ def chain_watched(site: WorkerContext) -> Iterator[None]:
         yield
     except (RpcUnavailableError, WrongChainError) as error:
         if isinstance(error, WrongChainError):
-            site.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
-        _silent(site, str(error))
+            context.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
+        _silent(context, str(error))
         raise
     except WalletEmptyError:
-        _answered(site)
+        _answered(context)
         raise
-    _answered(site)
+    _answered(context)
 
 
-def _silent(site: WorkerContext, error: str) -> None:
-    silent_s = _silence(site).update(True, error=error[:500])
+def _silent(context: WorkerContext, error: str) -> None:
+    silent_s = _silence(context).update(True, error=error[:500])
     if silent_s >= SILENT_S:
-        _oldest_open(site).update(False)  # the chain stands still, and not the transaction
-    _watch_endpoints(site)
+        _oldest_open(context).update(False)  # the chain stands still, and not the transaction
+    _watch_endpoints(context)
 
 
-def _answered(site: WorkerContext) -> None:
-    site.ledger.ticks.record(ANSWERED)
-    _silence(site).update(False)
-    _watch_endpoints(site)
+def _answered(context: WorkerContext) -> None:
+    context.ledger.ticks.record(ANSWERED)
+    _silence(context).update(False)
+    _watch_endpoints(context)
 
 
-def _silence(site: WorkerContext) -> Condition:
-    return Condition(site.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=ANSWERED)
+def _silence(context: WorkerContext) -> Condition:
+    return Condition(context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=ANSWERED)
 
 
-def _oldest_open(site: WorkerContext) -> Duration:
+def _oldest_open(context: WorkerContext) -> Duration:
     """For how long a transaction has been the oldest open one while the chain answered. All others wait behind it. The
     alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above the limit (wallet/resubmit.py).
     """
-    return Duration(site.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
+    return Duration(context.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 
 
-def _watch_endpoints(site: WorkerContext) -> None:
-    rpc, alarms = site.chain.contract.rpc, site.ledger.alarms
+def _watch_endpoints(context: WorkerContext) -> None:
+    rpc, alarms = context.chain.contract.rpc, context.ledger.alarms
     if not isinstance(rpc, Endpoints):
         return
     health = rpc.health()
     wrong = [name for name, is_ in health.items() if is_ is Health.WRONG_CHAIN]
     if wrong:
-        alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=site.chain.contract.chain_id)
+        alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=context.chain.contract.chain_id)
     elif Health.ALIVE in health.values():
         alarms.off(AlarmName.WRONG_CHAIN)
     if Health.UNKNOWN not in health.values():
-        _tell_health(site, health)
+        _tell_health(context, health)
         if len(health) > 1:
-            _watch_away(site, rpc.away())
+            _watch_away(context, rpc.away())
 
 
-def _tell_health(site: WorkerContext, health: Mapping[str, Health]) -> None:
+def _tell_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
     """Store the endpoints' health for the metrics: their process asks no node."""
-    if site.ledger.facts.get(ENDPOINTS) != health:
-        site.ledger.facts.set(ENDPOINTS, dict(health))
+    if context.ledger.facts.get(ENDPOINTS) != health:
+        context.ledger.facts.set(ENDPOINTS, dict(health))
 
 
-def _watch_away(site: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
+def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
     """An endpoint that was away for long stays in the alarm until all answer. Each worker has its own view, and may
     have started later.
     """
     longest_s = max((away_s for away_s, _ in away.values()), default=0.0)
     if longest_s > AWAY_S:
         why = {name: error[:200] for name, (_, error) in away.items()}
-        site.ledger.alarms.on(
+        context.ledger.alarms.on(
             AlarmName.RPC_ENDPOINT_UNAVAILABLE, endpoints=why, for_s=round(longest_s), advice=AWAY_ADVICE
         )
     elif not away:
-        site.ledger.alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
+        context.ledger.alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
 
 
-def wallet_watched(site: WorkerContext, demand: Demand) -> set[AlarmName]:
+def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
     """Switch the alarms about the wallet and the contract on and off. Returns the names of all alarms that are on."""
-    alarms, wallet = site.ledger.alarms, site.chain.wallet
+    alarms, wallet = context.ledger.alarms, context.chain.wallet
     on = {alarm.name: alarm.details for alarm in alarms.all()}
-    _store_balance(site, demand.balance_wei)
+    _store_balance(context, demand.balance_wei)
     outstanding = wallet.outstanding()
-    needed_wei = max(site.chain.wallet_min_wei, outstanding.cost_wei, _asked_wei(on.get(AlarmName.WALLET_EMPTY, {})))
+    needed_wei = max(context.chain.wallet_min_wei, outstanding.cost_wei, _asked_wei(on.get(AlarmName.WALLET_EMPTY, {})))
     if demand.balance_wei < needed_wei:
         about = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
         alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **on.get(AlarmName.WALLET_EMPTY, {}), **about})
@@ -123,40 +123,40 @@ def wallet_watched(site: WorkerContext, demand: Demand) -> set[AlarmName]:
     if demand.open:
         alarms.off(AlarmName.CONTRACT_RETIRED)
     else:
-        alarms.on(AlarmName.CONTRACT_RETIRED, contract=site.chain.contract.address)
+        alarms.on(AlarmName.CONTRACT_RETIRED, contract=context.chain.contract.address)
     for name, quiet_s in QUIET_S.items():
         if name in on:
             alarms.off(name, quiet_s=quiet_s)
-    _watch_oldest(site, outstanding.oldest, AlarmName.TRANSACTION_STUCK in on)
+    _watch_oldest(context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in on)
     return {alarm.name for alarm in alarms.all()}
 
 
-def _store_balance(site: WorkerContext, balance_wei: int) -> None:
+def _store_balance(context: WorkerContext, balance_wei: int) -> None:
     """Store the wallet's balance for the metrics of the ledger: their process asks no node."""
-    seen = Balance(site.chain.wallet.address, balance_wei)
-    if site.ledger.facts.get(BALANCE) != seen:
-        site.ledger.facts.set(BALANCE, seen)
+    seen = Balance(context.chain.wallet.address, balance_wei)
+    if context.ledger.facts.get(BALANCE) != seen:
+        context.ledger.facts.set(BALANCE, seen)
 
 
-def _watch_oldest(site: WorkerContext, oldest: OldestOpen | None, alarmed: bool) -> None:
+def _watch_oldest(context: WorkerContext, oldest: OldestOpen | None, alarmed: bool) -> None:
     """Raise the alarm for a transaction that stays open for long: something is wrong, whether or not the cause is
     known.
     """
-    open_s = _oldest_open(site).update(oldest is not None, _name(oldest))
+    open_s = _oldest_open(context).update(oldest is not None, _name(oldest))
     if oldest is None:
-        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+        context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
         return
     if open_s > STUCK_S and not alarmed:
         about = {"nonce": oldest.nonce, "purpose": oldest.purpose, "address": oldest.address, "open_s": round(open_s)}
-        site.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
+        context.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
 
 
-def clear_alarms(site: WorkerContext) -> None:
+def clear_alarms(context: WorkerContext) -> None:
     """No transaction is stuck because it needs a fee above the limit. End the alarm, unless a transaction has been open
     for too long anyway.
     """
-    if _oldest_open(site).seconds(_name(site.chain.wallet.outstanding().oldest)) <= STUCK_S:
-        site.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
+    if _oldest_open(context).seconds(_name(context.chain.wallet.outstanding().oldest)) <= STUCK_S:
+        context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
 
 
 def _name(oldest: OldestOpen | None) -> str:

@@ -24,35 +24,35 @@ class SubmissionsHeldError(TransientError):
     """Submissions are held. A retry helps once the operator, or the sweep that set the hold, has ended it."""
 
 
-def require_expected_cluster(site: WorkerContext) -> None:
+def require_expected_cluster(context: WorkerContext) -> None:
     """Make sure that this process reaches the ledger's SLURM; it asks SLURM once a minute. Raises AnotherSlurmError,
     SlurmUnavailableError or SshUnavailableError.
     """
-    met = site.slurm.met
+    met = context.slurm.met
     if time.monotonic() - met.at_s >= ASKED_AGAIN_S:
-        recognise(site, site.slurm.cluster.controller())
+        recognise(context, context.slurm.cluster.controller())
 
 
-def recognise(site: WorkerContext, controller: Controller) -> None:
+def recognise(context: WorkerContext, controller: Controller) -> None:
     """Compare a slurmctld that answered with the one that the ledger knows; the first one is stored. Raises
     AnotherSlurmError.
     """
-    facts, found = site.ledger.facts, controller.identity
+    facts, found = context.ledger.facts, controller.identity
     known = facts.get(SLURM_CLUSTER)
     if known is not None and not found.is_the_same_as(ClusterIdentity.told(known)):
         facts.set(UNEXPECTED_CLUSTER, str(found))
-        address = site.slurm.cluster.address
+        address = context.slurm.cluster.address
         advice = "look at SLURM_SSH_ADDRESS or SLURMRESTD_URL; if the cluster is what it should be, `supervisor cluster accept`"
-        site.ledger.alarms.on(
+        context.ledger.alarms.on(
             AlarmName.SLURM_CLUSTER_MISMATCH, at=address, found=str(found), expected=known, advice=advice
         )
-        site.slurm.met.at_s = float("-inf")
+        context.slurm.met.at_s = float("-inf")
         raise AnotherSlurmError(f"found the SLURM cluster {found} at {address}; expected {known}")
     facts.set(SLURM_CLUSTER, str(found))
     if (seen := facts.get(UNEXPECTED_CLUSTER)) is not None:
         facts.clear_if(UNEXPECTED_CLUSTER, seen)
-    site.ledger.alarms.off(AlarmName.SLURM_CLUSTER_MISMATCH)
-    site.slurm.met.at_s = time.monotonic()
+    context.ledger.alarms.off(AlarmName.SLURM_CLUSTER_MISMATCH)
+    context.slurm.met.at_s = time.monotonic()
 
 
 def record_controller_start(ledger: Ledger, controller: Controller, silent_s: float, now_s: float) -> None:

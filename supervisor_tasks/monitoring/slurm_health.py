@@ -42,12 +42,12 @@ def reset_failure_count(ledger: Ledger) -> None:
     ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
 
 
-def check_slurm(site: WorkerContext) -> None:
+def check_slurm(context: WorkerContext) -> None:
     """Store whether SLURM answers; one worker at a time asks. Raises SlurmUnavailableError or SshUnavailableError."""
-    if _due(site):
-        run_exclusive(site.ledger, "check_slurm", lambda: _check(site))
+    if _due(context):
+        run_exclusive(context.ledger, "check_slurm", lambda: _check(context))
     else:
-        site.ledger.ticks.record(finished_key("check_slurm"))
+        context.ledger.ticks.record(finished_key("check_slurm"))
 
 
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
@@ -55,51 +55,51 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
     return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
 
 
-def _due(site: WorkerContext) -> bool:
-    ledger = site.ledger
+def _due(context: WorkerContext) -> bool:
+    ledger = context.ledger
     answered_s, seen = ledger.ticks.age_s(ANSWERED), ledger.facts.get(SEEN) or False
-    return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), site.slurm.try_every_s)
+    return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
 
 
-def _check(site: WorkerContext) -> bool:
-    ledger = site.ledger
+def _check(context: WorkerContext) -> bool:
+    ledger = context.ledger
     try:
-        controller, now_s = site.slurm.cluster.controller(), site.slurm.cluster.now_s()
+        controller, now_s = context.slurm.cluster.controller(), context.slurm.cluster.now_s()
     except TransientError as error:
         _missed(ledger, error)
         raise
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     forget_when_quiet(ledger)
     try:
-        recognise(site, controller)
+        recognise(context, controller)
     except AnotherSlurmError:
         ledger.ticks.remove(ANSWERED)  # nothing is claimed
         ledger.ticks.remove(NODES)
         raise
     ledger.ticks.record(ANSWERED)
     if ledger.ticks.age_s(NODES) is None:
-        site.sweep.wake("refresh_inventory")  # it may have other nodes now
+        context.sweep.wake("refresh_inventory")  # it may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(SEEN, True)
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
     record_controller_start(ledger, controller, silent_s, now_s)
-    _learn_memory(site, controller.min_job_age_s)
+    _learn_memory(context, controller.min_job_age_s)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
-    cancel_old_benchmarks(site)
+    cancel_old_benchmarks(context)
     return False
 
 
-def _learn_memory(site: WorkerContext, min_job_age_s: int) -> None:
+def _learn_memory(context: WorkerContext, min_job_age_s: int) -> None:
     """Store for how long slurmctld remembers ended jobs. Without accounting that sets how often to sweep. If it has
     changed, the next sweep must not be as late as the last one planned it.
     """
-    ledger = site.ledger
+    ledger = context.ledger
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
         return
-    if not site.slurm.cluster.has_accounting:
+    if not context.slurm.cluster.has_accounting:
         ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: a worker that dies in between has not stored it
         if 0 < min_job_age_s < SENSIBLE_AGE_S:
             log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)

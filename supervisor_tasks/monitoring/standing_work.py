@@ -9,11 +9,11 @@ from supervisor_tasks.monitoring.heartbeat_alarm import watch_tellers
 log = structlog.get_logger()
 
 
-def check_alarms(site: WorkerContext) -> None:
+def check_alarms(context: WorkerContext) -> None:
     """Call the operator for effects that are parked or late, and for silent heartbeats. Also clean up the inbox, and add
     up the counters.
     """
-    ledger = site.ledger
+    ledger = context.ledger
     with record_run(ledger, "check_alarms"):
         watch_effects(ledger)
         ledger.counters.fold()

@@ -20,49 +20,49 @@ MISSED_AFTER_S = 300.0  # a restart of slurmctld or a boot of the nodes is short
 SHOWN = 500  # characters of an error
 
 
-def refresh_inventory(site: WorkerContext) -> None:
+def refresh_inventory(context: WorkerContext) -> None:
     """Store the partition's hardware. If the look fails, the stored hardware stays. Raises AnotherSlurmError,
     SlurmUnavailableError or SshUnavailableError.
     """
-    run_exclusive(site.ledger, "refresh_inventory", lambda: _look(site))
+    run_exclusive(context.ledger, "refresh_inventory", lambda: _look(context))
 
 
-def _look(site: WorkerContext) -> bool:
-    require_expected_cluster(site)
-    book = Registrations(site.ledger.facts)
+def _look(context: WorkerContext) -> bool:
+    require_expected_cluster(context)
+    book = Registrations(context.ledger.facts)
     try:
-        specs = site.slurm.nodes.specs()
+        specs = context.slurm.nodes.specs()
     except TransientError as error:
-        _missed(site, book, str(error))
+        _missed(context, book, str(error))
         raise
     if specs.nodes:
         book.forget_missed()
-        site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
+        context.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
     else:
-        _missed(site, book, _left_out(site.slurm.nodes.partition, specs))
+        _missed(context, book, _left_out(context.slurm.nodes.partition, specs))
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
-    if not shows_nodes(site.ledger.ticks.age_s(NODES)):
+    if not shows_nodes(context.ledger.ticks.age_s(NODES)):
         book.forget_hardware()
     new = book.learn_hardware(machines)
-    site.ledger.ticks.record(NODES)
+    context.ledger.ticks.record(NODES)
     if new:
-        site.sweep.wake("register")
+        context.sweep.wake("register")
     return False
 
 
-def _missed(site: WorkerContext, book: Registrations, why: str) -> None:
+def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
     """Store the reason, and call the operator if it has lasted long. While SLURM does not work, another alarm calls
     him.
     """
-    if not slurm_is_healthy(site.ledger):
+    if not slurm_is_healthy(context.ledger):
         book.forget_missed()  # the time without a node starts when SLURM works again
         return
     book.learn_why_not_seen(why[:SHOWN])
     advice = (
         "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
     )
-    condition = Condition(site.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
-    condition.update(True, partition=site.slurm.nodes.partition, error=why[:SHOWN], advice=advice)
+    condition = Condition(context.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
+    condition.update(True, partition=context.slurm.nodes.partition, error=why[:SHOWN], advice=advice)
 
 
 def _left_out(partition: str, specs: PartitionHardware) -> str:

@@ -50,61 +50,61 @@ CALLS_FOR_AN_OPERATOR = {
 }
 
 
-def register(site: WorkerContext) -> None:
+def register(context: WorkerContext) -> None:
     """Compare the offer with the contract, and do what follows. One worker at a time does it."""
-    run_exclusive(site.ledger, "register", lambda: _register(site))
+    run_exclusive(context.ledger, "register", lambda: _register(context))
 
 
-def _register(site: WorkerContext) -> bool:
-    book = Registrations(site.ledger.facts)
-    seen = _situation(site, book)
-    situation = _measure(site, book, replace(seen, memory=remembered(seen)))
+def _register(context: WorkerContext) -> bool:
+    book = Registrations(context.ledger.facts)
+    seen = _situation(context, book)
+    situation = _measure(context, book, replace(seen, memory=remembered(seen)))
     book.keep(situation.memory)
     decision = decide(situation)
-    write = None if decision.action is not Action.REGISTER else _estimated(site, decision)
-    _tell(site, book, situation, decision, write if isinstance(write, Refused) else None)
+    write = None if decision.action is not Action.REGISTER else _estimated(context, decision)
+    _tell(context, book, situation, decision, write if isinstance(write, Refused) else None)
     if isinstance(write, NoEstimateError):
         raise write
     if isinstance(write, Write):
-        _send(site, book, situation, decision, write)
+        _send(context, book, situation, decision, write)
     if seen.asked and (decision.action is Action.NOTHING or isinstance(write, Write)):
         book.served(REGISTRATION_REQUESTED, seen.asked)
     return False
 
 
-def _situation(site: WorkerContext, book: Registrations) -> RegistrationInput:
+def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput:
     """Collect what the decision needs. The worker looks at the transaction before the contract, so the contract shows
     all that was mined by then.
     """
-    side, memory = site.offer, book.memory()
-    fate = site.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
-    on_offer = site.chain.contract.on_offer()
-    cursor = site.ledger.cursors.of(STREAM)
+    side, memory = context.offer, book.memory()
+    fate = context.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
+    on_offer = context.chain.contract.on_offer()
+    cursor = context.ledger.cursors.of(STREAM)
     if cursor is not None and on_offer.block < cursor[0]:
         raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
-    looked = slurm_is_healthy(site.ledger) and shows_nodes(site.ledger.ticks.age_s(NODES))
+    looked = slurm_is_healthy(context.ledger) and shows_nodes(context.ledger.ticks.age_s(NODES))
     machines, known_s = book.hardware() if looked else ((), 0.0)
     return RegistrationInput(
         on_offer=on_offer,
         memory=memory,
         fate=fate,
-        confirmations=site.chain.confirmations,
+        confirmations=context.chain.confirmations,
         machines=machines,
         settled=known_s >= side.hardware_stable_s,
         prices=side.prices,
         operator=side.operator_labels,
         override=side.labels_override,
-        benchmarks=_benchmarks(site),
+        benchmarks=_benchmarks(context),
         asked=book.asked(REGISTRATION_REQUESTED),
         asked_to_measure=book.asked(MEASUREMENT_REQUESTED),
     )
 
 
-def _benchmarks(site: WorkerContext) -> MeasuredState:
+def _benchmarks(context: WorkerContext) -> MeasuredState:
     """Collect the state of the benchmarks. Labels are read last. If a run ends meanwhile, none of its labels is missed,
     and no label counts as no longer measured.
     """
-    side, runs = site.offer, site.ledger.benchmarks
+    side, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
     ended_at = None if last is None else last["ended_at"]
     pricing_digest, ended, measured = runs.pricing_digest(), still_measured(runs.ended()), runs.measured()
@@ -131,7 +131,7 @@ def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
     return found
 
 
-def _measure(site: WorkerContext, book: Registrations, situation: RegistrationInput) -> RegistrationInput:
+def _measure(context: WorkerContext, book: Registrations, situation: RegistrationInput) -> RegistrationInput:
     """Ask for a run if one is due. A run that the operator asks for waits until the current run has ended."""
     wanted = situation.asked_to_measure
     if wanted and not situation.benchmarks.enabled:
@@ -140,7 +140,7 @@ def _measure(site: WorkerContext, book: Registrations, situation: RegistrationIn
     why = run_due(situation)
     if not why:
         return situation
-    run = site.ledger.benchmarks.ask(
+    run = context.ledger.benchmarks.ask(
         why,
         machines_digest(situation.machines),
         situation.pricing_digest,
@@ -152,30 +152,34 @@ def _measure(site: WorkerContext, book: Registrations, situation: RegistrationIn
     return after_asking_for_a_run(situation)
 
 
-def _estimated(site: WorkerContext, decision: RegistrationDecision) -> Write | Refused | NoEstimateError:
+def _estimated(context: WorkerContext, decision: RegistrationDecision) -> Write | Refused | NoEstimateError:
     """Return the call that registers, or why the contract would refuse it, or why that is not known."""
     assert decision.offer is not None  # noqa: S101  there is something to register
     intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
-    write = Write(intent, PURPOSE, register_call(decision.offer), to=site.chain.contract.addresses.providers)
-    gas = site.chain.wallet.estimate([write])[0]
+    write = Write(intent, PURPOSE, register_call(decision.offer), to=context.chain.contract.addresses.providers)
+    gas = context.chain.wallet.estimate([write])[0]
     return replace(write, gas=gas) if isinstance(gas, int) else gas
 
 
 def _send(
-    site: WorkerContext, book: Registrations, situation: RegistrationInput, decision: RegistrationDecision, write: Write
+    context: WorkerContext,
+    book: Registrations,
+    situation: RegistrationInput,
+    decision: RegistrationDecision,
+    write: Write,
 ) -> None:
     """Send the registration. Its intent is stored before it is signed, and the try is counted once it is signed."""
     assert decision.offer is not None  # noqa: S101
     memory = after_sending(situation, decision.offer, write.intent)
     book.keep(replace(memory, tries=memory.tries - 1))
-    site.chain.wallet.send([write])
+    context.chain.wallet.send([write])
     book.keep(memory)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
-    site.chain.wake_tracker()
+    context.chain.wake_tracker()
 
 
 def _tell(
-    site: WorkerContext,
+    context: WorkerContext,
     book: Registrations,
     situation: RegistrationInput,
     decision: RegistrationDecision,
@@ -186,33 +190,35 @@ def _tell(
     was = book.learn_standing(now)
     if was is not None:
         log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
-    book.tell(_document(site, situation, decision, refusal))
+    book.tell(_document(context, situation, decision, refusal))
     wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set()
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if refusal is not None or decision.given_up:
         wanted.add(AlarmName.REGISTRATION_REFUSED)
     if not situation.benchmarks.enabled:
-        site.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)  # the operator has disabled benchmarks: no run will follow
+        context.ledger.alarms.off(
+            AlarmName.BENCHMARK_FAILED
+        )  # the operator has disabled benchmarks: no run will follow
     details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
     for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
         if name in wanted:
-            site.ledger.alarms.on(name, **details, advice="supervisor provider show")
+            context.ledger.alarms.on(name, **details, advice="supervisor provider show")
         else:
-            site.ledger.alarms.off(name)
+            context.ledger.alarms.off(name)
 
 
 def _document(
-    site: WorkerContext, situation: RegistrationInput, decision: RegistrationDecision, refusal: Refused | None
+    context: WorkerContext, situation: RegistrationInput, decision: RegistrationDecision, refusal: Refused | None
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
-    chain, side = situation.on_offer, site.offer
+    chain, side = situation.on_offer, context.offer
     offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
     refused = "" if refusal is None else f"; it would be refused: {refusal}"
     odd = price_warnings(side.prices, USUAL_PRICES)
     odd += shadowed_labels(situation.machine_labels, side.operator_labels, side.labels_override)
     return {
-        "address": site.chain.wallet.address,
+        "address": context.chain.wallet.address,
         "decision": decision.action.value,
         "why": decision.why + refused,
         "measuring": situation.benchmarks.under_way,

@@ -23,22 +23,22 @@ HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node answe
 HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
 
-def has_pending_blocks(site: WorkerContext) -> bool:
+def has_pending_blocks(context: WorkerContext) -> bool:
     """Whether older claims are left to read."""
-    read, provider = site.ledger.cursors.of(HISTORY), site.ledger.facts.get(PROVIDER)
-    return provider is not None and read is not None and read[0] > site.sweep.start_block
+    read, provider = context.ledger.cursors.of(HISTORY), context.ledger.facts.get(PROVIDER)
+    return provider is not None and read is not None and read[0] > context.sweep.start_block
 
 
-def read_next_range(site: WorkerContext) -> bool:
+def read_next_range(context: WorkerContext) -> bool:
     """Read older claims until the time is up, a sweep is due or no claim is left. A job that is hot, ours and unknown
     to the ledger needs a sweep: at its claim the function asks for a sweep, which reads the claim again. It asks SLURM
     nothing.
     """
-    ledger, provider = site.ledger, site.ledger.facts.get(PROVIDER)
-    contract = site.sweep.contract_of(Address(provider or ""))
+    ledger, provider = context.ledger, context.ledger.facts.get(PROVIDER)
+    contract = context.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
-    while has_pending_blocks(site) and time.monotonic() < until_s and not ledger.sweeps.due():
-        claims, others, first = read(site, contract)
+    while has_pending_blocks(context) and time.monotonic() < until_s and not ledger.sweeps.due():
+        claims, others, first = read(context, contract)
         found = claims.keys() | others.keys()
         unknown = found - ledger.sweeps.named(found, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
@@ -56,13 +56,15 @@ def save_progress(ledger: Ledger, first: int) -> None:
         ledger.cursors.set(connection, HISTORY, first, "")
 
 
-def read(site: WorkerContext, contract: Contract) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
+def read(
+    context: WorkerContext, contract: Contract
+) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
     """Read claims from blocks that were mined before this ledger's first scan, the latest blocks first, with at most
     HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
     None before the first scan.
     """
-    scanned, read = site.ledger.cursors.of(STREAM), site.ledger.cursors.of(HISTORY)
-    start_block = site.sweep.start_block
+    scanned, read = context.ledger.cursors.of(STREAM), context.ledger.cursors.of(HISTORY)
+    start_block = context.sweep.start_block
     if scanned is None:
         return {}, {}, None
     first = read[0] if read is not None else scanned[0] + 1
@@ -71,10 +73,10 @@ def read(site: WorkerContext, contract: Contract) -> tuple[dict[JobId, Claimed],
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
-        first, logs = site.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
-        happened = decode_logs(site.ledger, contract, logs)
+        first, logs = context.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
+        happened = decode_logs(context.ledger, contract, logs)
         of_claims = [entry for entry in happened if isinstance(entry.event, Claimed)]
-        ours, strange = classify_claims(site.ledger, contract, of_claims, old=True)
+        ours, strange = classify_claims(context.ledger, contract, of_claims, old=True)
         for entry in reversed(ours):
             if isinstance(entry.event, Claimed):
                 claims.setdefault(entry.job_id, entry.event)

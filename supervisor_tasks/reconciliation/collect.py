@@ -89,11 +89,11 @@ class ProviderUnknownError(TransientError):
     """No worker has stored the provider's address yet. A retry helps once a worker of the chain queue has stored it."""
 
 
-def collect_snapshot(site: WorkerContext, begun: Begun, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
+def collect_snapshot(context: WorkerContext, begun: Begun, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
     """Collect everything that a sweep compares, the ledger first. Returns the snapshot, and how far back claims have
     been read.
     """
-    ledger, cluster, side = site.ledger, site.slurm.cluster, site.sweep
+    ledger, cluster, side = context.ledger, context.slurm.cluster, context.sweep
     boot, provider = ledger.facts.read(SLURM_BOOT_TIME), ledger.facts.get(PROVIDER)
     with report.timed("ledger"):
         view = Snapshot(
@@ -106,24 +106,24 @@ def collect_snapshot(site: WorkerContext, begun: Begun, report: ReconciliationRe
             continuous_uptime_s=float("inf") if cluster.has_accounting else continuous_uptime_s(ledger.ticks.ages_s()),
         )
     with report.asking("slurm"):
-        require_expected_cluster(site)
+        require_expected_cluster(context)
         view = replace(view, slurm=cluster.list_all())
     view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
     read_since = None
     with report.asking("chain"):
-        view, read_since = _look_at_chain(site, view, report)
+        view, read_since = _look_at_chain(context, view, report)
     if view.slurm is not None:
         view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger).first_id)
     if view.slurm is not None and unlisted(view):
         report.more = True  # the next sweep asks for the missing jobs: each sweep runs few commands
         view = replace(view, remembered=None)
         with report.asking("accounting"):
-            view = replace(view, remembered=_remembered(site, view))
+            view = replace(view, remembered=_remembered(context, view))
     elif view.slurm is not None:
         with report.asking("lost jobs"):
-            view = replace(view, asked=_ask(site, view))
+            view = replace(view, asked=_ask(context, view))
         with report.asking("traces"):
-            view = replace(view, traces=_traces(site, view, boot.value if boot else "", report))
+            view = replace(view, traces=_traces(context, view, boot.value if boot else "", report))
         view = replace(view, told=_told(ledger, view))
     return view, read_since
 
@@ -138,23 +138,23 @@ def _pointed_to(ledger: Ledger, view: Snapshot) -> dict[JobId, JobSummary]:
     return ledger.sweeps.named(marked_names(rows, view.comment) - in_slurm.keys(), strange)
 
 
-def _look_at_chain(site: WorkerContext, view: Snapshot, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
+def _look_at_chain(context: WorkerContext, view: Snapshot, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
     if not view.provider:
         raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
-    contract = site.sweep.contract_of(view.provider)
-    claims, others, read_since = backfill.read(site, contract)
+    contract = context.sweep.contract_of(view.provider)
+    claims, others, read_since = backfill.read(context, contract)
     report.more |= read_since is None
-    others = site.ledger.others.all() | others
-    taken = site.ledger.others.taken()
+    others = context.ledger.others.all() | others
+    taken = context.ledger.others.taken()
     claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.mark in taken}
-    unknown = (claims.keys() | others.keys()) - site.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
+    unknown = (claims.keys() | others.keys()) - context.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
     strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
     chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
-    view = replace(view, block=block, chain=chain, scanned=_scanned(site.ledger))
-    _remember(site.ledger, others, view)
+    view = replace(view, block=block, chain=chain, scanned=_scanned(context.ledger))
+    _remember(context.ledger, others, view)
     new = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
-    doubted = _doubted(site, contract, [job_id for job_id in new if claimed(job_id, view)], new)
+    doubted = _doubted(context, contract, [job_id for job_id in new if claimed(job_id, view)], new)
     if doubted:
         report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
         read_since = None  # these blocks are read again
@@ -166,14 +166,14 @@ def _look_at_chain(site: WorkerContext, view: Snapshot, report: ReconciliationRe
 
 
 def _doubted(
-    site: WorkerContext, contract: Contract, job_ids: Sequence[JobId], claims: Mapping[JobId, Claimed]
+    context: WorkerContext, contract: Contract, job_ids: Sequence[JobId], claims: Mapping[JobId, Claimed]
 ) -> set[JobId]:
     """The jobs whose claim only one endpoint shows."""
     hashes = {job_id: claims[job_id].claim_key.rpartition(":")[0] for job_id in job_ids}
     as_shown = [
         ChainEvent(job_id, replace(claims[job_id], claim_known_to_ledger=True), hashes[job_id]) for job_id in job_ids
     ]
-    doubted = unconfirmed(site.ledger, contract, as_shown)
+    doubted = unconfirmed(context.ledger, contract, as_shown)
     return {job_id for job_id, tx_hash in hashes.items() if tx_hash in doubted}
 
 
@@ -214,10 +214,10 @@ def _start(ledger: Ledger) -> SlurmStart:
     return ledger.facts.get(SLURM_START) or SlurmStart()
 
 
-def _ask(site: WorkerContext, view: Snapshot) -> dict[JobId, JobRecord | None]:
+def _ask(context: WorkerContext, view: Snapshot) -> dict[JobId, JobRecord | None]:
     """Ask SLURM and accounting once more about jobs that SLURM does not list. None means that neither knows the job."""
     absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
-    sights = look_at(site, site.ledger.jobs(absent).values(), view.slurm) if absent else {}
+    sights = look_at(context, context.ledger.jobs(absent).values(), view.slurm) if absent else {}
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
 
@@ -231,18 +231,18 @@ def _told(ledger: Ledger, view: Snapshot) -> frozenset[JobId]:
     return frozenset(ledger.inbox.told_of(absent, ENDED, view.grace_s)) if absent else frozenset()
 
 
-def _traces(site: WorkerContext, view: Snapshot, booted: str, report: ReconciliationReport) -> dict[JobId, Trace]:
+def _traces(context: WorkerContext, view: Snapshot, booted: str, report: ReconciliationReport) -> dict[JobId, Trace]:
     """Whether anything was ever seen of jobs that waited and that SLURM has lost. If they are too many for one sweep,
     it looks for a random choice of them.
     """
     lost = [job.job_id for job in pending_and_missing(view)]
     absent = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
-    if not absent or not booted.isdecimal() or site.slurm.cluster.controller().booted != booted:
+    if not absent or not booted.isdecimal() or context.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just restarted: a later sweep looks
-    booted_s, jobs = int(booted), site.ledger.jobs(absent)
-    now_s = site.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
-    answered_ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(absent, Submitted).items()}
-    times = site.ledger.journal.ages(absent, SubmissionLostBySlurm)
+    booted_s, jobs = int(booted), context.ledger.jobs(absent)
+    now_s = context.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
+    answered_ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(absent, Submitted).items()}
+    times = context.ledger.journal.ages(absent, SubmissionLostBySlurm)
     traces = {
         job_id: Trace.UNSURE
         if job_id in (view.saved or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
@@ -258,42 +258,47 @@ def _traces(site: WorkerContext, view: Snapshot, booted: str, report: Reconcilia
     traces |= dict.fromkeys(kept - set(view.saved or ()), Trace.SOME)
     rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
     return {
-        job_id: trace for job_id, trace in (traces | _looked_for(site, view, rest, report)).items() if trace is not None
+        job_id: trace
+        for job_id, trace in (traces | _looked_for(context, view, rest, report)).items()
+        if trace is not None
     }
 
 
 def _looked_for(
-    site: WorkerContext, view: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
+    context: WorkerContext, view: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
 ) -> dict[JobId, Trace | None]:
     """What is left of these jobs in SLURM's list, in accounting, in the inbox and in their customers' homes. None means
     that the sweep has not looked everywhere for the job.
     """
     if not jobs:
         return {}
-    ago_s = {job_id: ages[0] for job_id, ages in site.ledger.journal.ages(jobs, SubmitStarted).items()}
-    called = _called(site, jobs, ago_s)
+    ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(jobs, SubmitStarted).items()}
+    called = _called(context, jobs, ago_s)
     traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
     silent = {job_id: jobs[job_id] for job_id in ago_s if job_id not in called}
     listed = view.slurm or {}
-    owners = site.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
+    owners = context.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
     sought = [ScriptSearch(job_id, job.customer, ago_s[job_id], owners) for job_id, job in silent.items()]
-    had = site.slurm.cluster.was_submitted(sought, listed)
+    had = context.slurm.cluster.was_submitted(sought, listed)
     traces |= {job_id: Trace.UNSURE for job_id, found in had.items() if found is None}
     nowhere = {job_id: jobs[job_id].customer for job_id, found in had.items() if found is False}
-    return traces | _logs(site, nowhere, ago_s, report)
+    return traces | _logs(context, nowhere, ago_s, report)
 
 
-def _called(site: WorkerContext, jobs: Mapping[JobId, Job], ago_s: Mapping[JobId, float]) -> set[JobId]:
+def _called(context: WorkerContext, jobs: Mapping[JobId, Job], ago_s: Mapping[JobId, float]) -> set[JobId]:
     """The jobs about which a plugin has called since then, under their own id or another one that they may have had."""
-    heard_s = site.ledger.inbox.last_heard_s(ago_s)
+    heard_s = context.ledger.inbox.last_heard_s(ago_s)
     named = {job_id: {slurm_id for slurm_id, s in heard_s[job_id].items() if s <= ago_s[job_id]} for job_id in heard_s}
     own = {job_id for job_id, slurm_ids in named.items() if jobs[job_id].slurm_id in slurm_ids}
     others = {job_id: slurm_ids for job_id, slurm_ids in named.items() if job_id not in own}
-    return own | {job_id for job_id, plausible in plausible_ids(site, others, ago_s).items() if plausible}
+    return own | {job_id for job_id, plausible in plausible_ids(context, others, ago_s).items() if plausible}
 
 
 def _logs(
-    site: WorkerContext, customers: Mapping[JobId, Address], ago_s: Mapping[JobId, float], report: ReconciliationReport
+    context: WorkerContext,
+    customers: Mapping[JobId, Address],
+    ago_s: Mapping[JobId, float],
+    report: ReconciliationReport,
 ) -> dict[JobId, Trace | None]:
     """Whether a log was written. Each customer needs a separate question, so the sweep makes a random choice of them."""
     traces: dict[JobId, Trace | None] = dict.fromkeys(customers)
@@ -301,7 +306,7 @@ def _logs(
     for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
         asked = {job_id: ago_s[job_id] for job_id, customer in customers.items() if customer == user}
         try:
-            written = site.slurm.cluster.left_logs(user, asked)
+            written = context.slurm.cluster.left_logs(user, asked)
         except TransientError as error:  # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:SHOWN_TEXT]
             silent += 1
@@ -319,26 +324,26 @@ def _taken_s(job: Job, answered_s: float) -> float:
     return answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
 
 
-def _claimed_ago_s(site: WorkerContext, view: Snapshot, job_ids: Collection[JobId]) -> float:
+def _claimed_ago_s(context: WorkerContext, view: Snapshot, job_ids: Collection[JobId]) -> float:
     """How many seconds ago the first of these jobs was claimed; SLURM had none of them before. The blocks of the claims
     show that time. The ledger does not: one that was restored from a backup may have stored the claims just now.
     """
     blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
-    known = site.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
+    known = context.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
     blocks += [] if known is None else [known]
-    return seconds_since(site.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
+    return seconds_since(context.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
 
 
-def _remembered(site: WorkerContext, view: Snapshot) -> dict[JobId, SlurmId]:
+def _remembered(context: WorkerContext, view: Snapshot) -> dict[JobId, SlurmId]:
     """What batch scripts and accounting show of jobs that SLURM does not list by their names, and that may have run
     before the ledger knew of it.
     """
-    cluster, asked = site.slurm.cluster, unlisted(view)
+    cluster, asked = context.slurm.cluster, unlisted(view)
     rows = {row.slurm_id: row for row in unexplained(view)}
     scripts = cluster.scripts(list(rows.values()))
     renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
     rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
-    found = cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(site, view, rest))) if rest else {}
+    found = cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(context, view, rest))) if rest else {}
     ran = {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }

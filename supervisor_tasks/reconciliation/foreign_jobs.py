@@ -25,30 +25,30 @@ NOT_ASKED = (
 )
 
 
-def alarm_of_foreign_jobs(site: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
+def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
     """Switch on one alarm for all these jobs, with the first few of them. Switch it off if there are none, or if the
     site allows them.
     """
-    if not jobs or site.sweep.foreign_jobs_allowed:
-        site.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
+    if not jobs or context.sweep.foreign_jobs_allowed:
+        context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
     first = sorted(jobs, key=lambda job: job.slurm_id)[:SHOWN]
     some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_words(job.seen.size)}" for job in first}
-    site.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
+    context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
 
 
-def alarm_of_shown_tokens(site: WorkerContext, jobs: Collection[SqueueRow]) -> None:
+def alarm_of_shown_tokens(context: WorkerContext, jobs: Collection[SqueueRow]) -> None:
     """Call the operator while the comment of a live job shows one of this supervisor's tokens: slurmctld has not
     checked that token.
     """
-    cluster = site.slurm.cluster
+    cluster = context.slurm.cluster
     shows = re.compile(re.escape(comment(cluster.public_address)) + submit_token.SHOWN)
     found = [job.slurm_id for job in jobs if is_active(job) and shows.fullmatch(job.comment)]
     if found and cluster.submit_key:
         shown = sorted(found)[:SHOWN]
-        site.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=shown, advice=NOT_ASKED)
+        context.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=shown, advice=NOT_ASKED)
     else:
-        site.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
+        context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
 
 
 def _words(size: Size | None) -> str:

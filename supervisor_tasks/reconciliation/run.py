@@ -48,44 +48,44 @@ FORGOT = "SLURM does not know"  # the reason of a sweep's hold begins like this
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
-def sweep(site: WorkerContext, why: str = "") -> None:
+def sweep(context: WorkerContext, why: str = "") -> None:
     """Compare and mend, unless another worker is doing so. Without a reason the sweep runs only when it is due;
     otherwise the worker reads older claims.
     """
-    if why or site.ledger.sweeps.due():
-        run_exclusive(site.ledger, "sweep", lambda: _sweep(site, why), takes_long=True)
-    elif backfill.has_pending_blocks(site):
-        run_exclusive(site.ledger, "sweep", lambda: backfill.read_next_range(site), takes_long=True)
+    if why or context.ledger.sweeps.due():
+        run_exclusive(context.ledger, "sweep", lambda: _sweep(context, why), takes_long=True)
+    elif backfill.has_pending_blocks(context):
+        run_exclusive(context.ledger, "sweep", lambda: backfill.read_next_range(context), takes_long=True)
     else:
-        site.ledger.ticks.record(finished_key("sweep"))
+        context.ledger.ticks.record(finished_key("sweep"))
 
 
-def _sweep(site: WorkerContext, why: str) -> bool:
-    begun = site.ledger.sweeps.begin(why)
+def _sweep(context: WorkerContext, why: str) -> bool:
+    begun = context.ledger.sweeps.begin(why)
     report = ReconciliationReport(begun.why)
-    view, read_since = collect_snapshot(site, begun, report)
+    view, read_since = collect_snapshot(context, begun, report)
     with report.timed("comparing"):
         findings = find_discrepancies(view)
     with report.timed("recording"):
-        _record(site.ledger, findings)
-        _read_again(site.ledger, view, findings)
+        _record(context.ledger, findings)
+        _read_again(context.ledger, view, findings)
         if read_since is not None and view.slurm is not None and view.remembered is not None:
-            backfill.save_progress(site.ledger, read_since)
+            backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
-        _cancel(site, view, findings, report)
-    held = held_now(view, findings, _last(site.ledger, "held"))
-    _alarm(site.ledger, view, findings, held)
+        _cancel(context, view, findings, report)
+    held = held_now(view, findings, _last(context.ledger, "held"))
+    _alarm(context.ledger, view, findings, held)
     if view.slurm is not None:
         ends = {finding.cancel for finding in findings}
-        alarm_of_foreign_jobs(site, [job for job in foreign(view) if job.slurm_id not in ends])
-        alarm_of_shown_tokens(site, view.slurm.values())
-    _hold(site.ledger, view)
-    _wake(site, report)
+        alarm_of_foreign_jobs(context, [job for job in foreign(view) if job.slurm_id not in ends])
+        alarm_of_shown_tokens(context, view.slurm.values())
+    _hold(context.ledger, view)
+    _wake(context, report)
     now_s = begun.at.timestamp()
-    since_s = unreachable_since(report.unseen, _last(site.ledger, "blind_since_s"), now_s)
-    update_unreachable_alarm(site.ledger, report.unseen, since_s, now_s)
-    told = _told(site, report, view, findings) | {"held": held, "blind_since_s": since_s}
-    site.ledger.sweeps.keep(begun, told, doubts(view, findings))
+    since_s = unreachable_since(report.unseen, _last(context.ledger, "blind_since_s"), now_s)
+    update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
+    told = _told(context, report, view, findings) | {"held": held, "blind_since_s": since_s}
+    context.ledger.sweeps.keep(begun, told, doubts(view, findings))
     log.info("reconciliation_finished", **{name: told[name] for name in IN_THE_LOG})
     return False
 
@@ -110,11 +110,13 @@ def _read_again(ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy])
                 ledger.cursors.set(connection, STREAM, min(blocks) - 1, "")
 
 
-def _cancel(site: WorkerContext, view: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport) -> None:
+def _cancel(
+    context: WorkerContext, view: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport
+) -> None:
     """Cancel each user's jobs with one command. A failure for one user does not stop the others. Jobs whose
     cancellation failed in the last sweep come last. If SLURM repeatedly does not answer, the sweep stops asking.
     """
-    before = _last(site.ledger, "not_cancelled")
+    before = _last(context.ledger, "not_cancelled")
     doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
     doomed.sort(key=lambda each: str(each[1]) in before)
     found = {slurm_id: finding for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]}
@@ -124,7 +126,7 @@ def _cancel(site: WorkerContext, view: Snapshot, findings: Sequence[Discrepancy]
     silent = 0
     for user, slurm_ids in of_users.items():
         try:
-            refused = site.slurm.cluster.cancel_all(slurm_ids, user)
+            refused = context.slurm.cluster.cancel_all(slurm_ids, user)
         except SupervisorError as error:
             refused = dict.fromkeys(slurm_ids, str(error))
             silent += isinstance(error, TransientError)
@@ -206,15 +208,15 @@ def lifts(held_for: str | None) -> bool:
     return held_for is not None and held_for.startswith(FORGOT)
 
 
-def _wake(site: WorkerContext, report: ReconciliationReport) -> None:
+def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
     """Wake the workers for effects and transactions that no worker works on, and for unread callbacks."""
-    report.stale = site.ledger.sweeps.stale()
+    report.stale = context.ledger.sweeps.stale()
     if report.stale["effects"]:
-        site.ledger.effects.wake(site.ledger.effects.forgotten())
+        context.ledger.effects.wake(context.ledger.effects.forgotten())
     if report.stale["callbacks"]:
-        site.sweep.wake("poll_jobs")
+        context.sweep.wake("poll_jobs")
     if report.stale["transactions"]:
-        site.sweep.wake("collect_receipts")
+        context.sweep.wake("collect_receipts")
 
 
 def interval_s(every_s: float, min_job_age_s: float) -> float:
@@ -224,19 +226,19 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
     return min(every_s, max(min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S, SHORTEST_S)) if min_job_age_s else every_s
 
 
-def _every_s(site: WorkerContext) -> float:
-    remembers_s = site.ledger.facts.get(SLURM_MIN_JOB_AGE) if not site.slurm.cluster.has_accounting else None
-    return interval_s(site.sweep.every_s, remembers_s or 0.0)
+def _every_s(context: WorkerContext) -> float:
+    remembers_s = context.ledger.facts.get(SLURM_MIN_JOB_AGE) if not context.slurm.cluster.has_accounting else None
+    return interval_s(context.sweep.every_s, remembers_s or 0.0)
 
 
 def _told(
-    site: WorkerContext, report: ReconciliationReport, view: Snapshot, findings: Sequence[Discrepancy]
+    context: WorkerContext, report: ReconciliationReport, view: Snapshot, findings: Sequence[Discrepancy]
 ) -> dict[str, Any]:
-    again_s = min(_every_s(site), MORE_S if report.more else SOON_S if report.unseen else float("inf"))
+    again_s = min(_every_s(context), MORE_S if report.more else SOON_S if report.unseen else float("inf"))
     if view.saved:
         again_s = min(again_s, SOON_S)  # submissions may be held until then
     if doubts(view, findings):
-        again_s = min(again_s, site.sweep.grace_s)
+        again_s = min(again_s, context.sweep.grace_s)
     return {
         "why": report.why,
         "jobs": len(view.jobs),

@@ -12,16 +12,16 @@ from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
 log = structlog.get_logger()
 
 
-def delete_old_rows(site: WorkerContext, goes_on: Callable[[], bool]) -> None:
+def delete_old_rows(context: WorkerContext, goes_on: Callable[[], bool]) -> None:
     """Delete old rows, and write one line of the log about it. What is left then is deleted by the next message of beat,
     or in the next night.
     """
-    run_exclusive(site.ledger, "retention", lambda: _delete(site, goes_on))
+    run_exclusive(context.ledger, "retention", lambda: _delete(context, goes_on))
 
 
-def _delete(site: WorkerContext, goes_on: Callable[[], bool]) -> bool:
-    ledger = site.ledger
-    rules = Retention(ledger.engine, ledger.cluster, site.retention_days)
+def _delete(context: WorkerContext, goes_on: Callable[[], bool]) -> bool:
+    ledger = context.ledger
+    rules = Retention(ledger.engine, ledger.cluster, context.retention_days)
     held_for = rules.held()
     deleted = rules.delete(goes_on)
     if held_for is not None:

@@ -38,14 +38,14 @@ UNCLASSIFIED_ERROR = (
 ResubmissionPlan = dict[PendingAction, list[Sent]]
 
 
-def resubmit_pending(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
+def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
     """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
-    requests = site.ledger.facts.get(TRANSACTION_REQUESTS) or {}
-    prescribed = _cures(site, waiting, state, requests)
+    requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
+    prescribed = _cures(context, waiting, state, requests)
     plan: ResubmissionPlan = {
         kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in PendingAction
     }
-    wallet = site.chain.wallet
+    wallet = context.chain.wallet
     wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[PendingAction.REPLACE]], state.head)
     for entry in plan[PendingAction.REPLACE]:
         prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
@@ -56,25 +56,27 @@ def resubmit_pending(site: WorkerContext, waiting: Sequence[Sent], state: Accoun
         log.warning("nonce_cancelled", refusal=entry.refusal, **about)
     if requests:
         log.info("transaction_requests_served", requests=requests)
-        site.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)  # after the commit: twice is harmless, never is not
-    _alarm(site, plan[PendingAction.CAPPED], state)
+        context.ledger.facts.clear_if(
+            TRANSACTION_REQUESTS, requests
+        )  # after the commit: twice is harmless, never is not
+    _alarm(context, plan[PendingAction.CAPPED], state)
     if plan[PendingAction.PAUSE]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
         needed_wei = sum(entry.gas * prescribed[entry.id].fees.max_fee_wei for entry in mine)
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
-    _send_again(site, waiting, plan)
-    _give_nonces_up(site, plan, state)
-    _fill(site, waiting, state)
+    _send_again(context, waiting, plan)
+    _give_nonces_up(context, plan, state)
+    _fill(context, waiting, state)
 
 
 def _cures(
-    site: WorkerContext, waiting: Sequence[Sent], state: AccountState, requests: Mapping[str, str]
+    context: WorkerContext, waiting: Sequence[Sent], state: AccountState, requests: Mapping[str, str]
 ) -> dict[int, PendingDecision]:
     """What each transaction needs, by its id. `requests` are the operator's, by the id as a text."""
-    wallet, rules = site.chain.wallet, Rules(site.chain.wallet.bounds, site.chain.stuck_after_s)
+    wallet, rules = context.chain.wallet, Rules(context.chain.wallet.bounds, context.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
-    odd_id, odd_s = _oddly_refused(site, waiting, state)
+    odd_id, odd_s = _oddly_refused(context, waiting, state)
     found = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
@@ -90,14 +92,14 @@ def _cures(
     return found
 
 
-def _oddly_refused(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
+def _oddly_refused(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
     """The transaction whose nonce is next, if a node refuses it for an ODD reason (else None); for how many seconds."""
-    wallet = site.chain.wallet
+    wallet = context.chain.wallet
     first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
     # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
     just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
     odd_id = next((entry.id for entry in just_now if entry.refusal in UNCLASSIFIED), None)
-    return odd_id, Duration(site.ledger.facts, UNCLASSIFIED_ERROR).update(odd_id is not None, str(odd_id))
+    return odd_id, Duration(context.ledger.facts, UNCLASSIFIED_ERROR).update(odd_id is not None, str(odd_id))
 
 
 def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pending:
@@ -117,9 +119,9 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
     )
 
 
-def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
+def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
-    wallet = site.chain.wallet
+    wallet = context.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
     chosen |= {e.id for e in plan[PendingAction.CAPPED] + plan[PendingAction.PAUSE] if stale(e.accepted, e.sent_age_s)}
     gaps = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
@@ -132,9 +134,9 @@ def _send_again(site: WorkerContext, waiting: Sequence[Sent], plan: Resubmission
     wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
 
 
-def _give_nonces_up(site: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
+def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
     """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
-    wallet, ledger = site.chain.wallet, site.ledger
+    wallet, ledger = context.chain.wallet, context.ledger
     mined = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
     ids = {entry.id for entry in mined}
     free = [entry for entries in plan.values() for entry in entries if entry.id not in ids]
@@ -150,12 +152,12 @@ def _give_nonces_up(site: WorkerContext, plan: ResubmissionPlan, state: AccountS
     ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB))
 
 
-def _fill(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
+def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
     """Fill each nonce between the chain's and our highest that no open transaction has: it holds up all later ones.
     Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
     signed and sent.
     """
-    wallet = site.chain.wallet
+    wallet = context.chain.wallet
     mine = {
         entry.nonce: entry for entry in waiting if entry.address == wallet.address and entry.nonce >= state.mined_nonces
     }
@@ -171,8 +173,8 @@ def _fill(site: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> 
             wallet.fill(nonce)
 
 
-def _alarm(site: WorkerContext, capped: Sequence[Sent], state: AccountState) -> None:
-    alarms, wallet = site.ledger.alarms, site.chain.wallet
+def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) -> None:
+    alarms, wallet = context.ledger.alarms, context.chain.wallet
     if capped:
         first = capped[0]
         alarms.on(
@@ -186,4 +188,4 @@ def _alarm(site: WorkerContext, capped: Sequence[Sent], state: AccountState) -> 
             most_wei_per_gas=wallet.bounds.of(first.gas),
         )
     else:
-        clear_alarms(site)
+        clear_alarms(context)
