@@ -49,7 +49,7 @@ SILENCES = View(
         Column("REASON", "reason", flexible=True),
     ),
 )
-app = options.noun("See what you are called for.")
+app = options.noun("See what you are called for.", example="alarm list")
 
 
 @app.command("list")
@@ -83,6 +83,7 @@ def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="ALARM", help="Its name; `supervisor alarm list` has it.")],
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show an alarm with all that is known of its cause, and what to do.
@@ -91,6 +92,10 @@ def show(
     """
     desk = desk_of(context)
     desk.shown.color = not no_color
+    desk.shown.repeated(lambda: _show_alarm(desk, name, output), watch)
+
+
+def _show_alarm(desk: CliContext, name: str, output: Format) -> None:
     found = {alarm.name.value: asdict(alarm) for alarm in desk.ledger.alarms.all()}
     if name not in found:
         raise CommandError(f"found no alarm {name!r} that is on; those that are: {', '.join(found) or 'none'}")

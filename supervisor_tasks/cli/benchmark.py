@@ -62,7 +62,7 @@ VALUES = View(
         Column("VALUE", "value"),
     ),
 )
-app = options.noun("Measure the cluster, and see what was measured.")
+app = options.noun("Measure the cluster, and see what was measured.", example="benchmark show")
 
 
 @app.command()
@@ -137,6 +137,7 @@ def show(
     context: typer.Context,
     run_id: RunNumber = None,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show a run: why, on which hardware, and of each benchmark its SLURM job, its labels or why there are none.
@@ -146,6 +147,10 @@ def show(
     desk = desk_of(context)
     desk.shown.color = not no_color
     number = _run_number(desk, run_id)
+    desk.shown.repeated(lambda: _show_run(desk, number, output), watch)
+
+
+def _show_run(desk: CliContext, number: int, output: Format) -> None:
     found, results = desk.ledger.benchmarks.run(number), desk.ledger.benchmarks.results(number)
     assert found is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     found = found | {"last_error": _last_error(desk, number)}
@@ -201,6 +206,7 @@ def history(
     label: Annotated[str | None, typer.Option(help="All values of this label, instead of the runs.")] = None,
     limit: options.Limit = 20,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """List the last runs, or the values of a label, the newest first.
@@ -209,14 +215,22 @@ def history(
     """
     desk = desk_of(context)
     if label is None:
-        runs = desk.ledger.benchmarks.runs(limit)
-        if output in (Format.TABLE, Format.WIDE):
-            runs = [run | {"hardware": _hardware(run["hardware"])} for run in runs]
-        desk.present(RUNS, lambda: runs, output, None, no_color)
-        return
+        desk.present(RUNS, lambda: _runs(desk, limit, output), output, watch, no_color)
+    else:
+        desk.present(VALUES, lambda: _values(desk, label, limit), output, watch, no_color)
+
+
+def _runs(desk: CliContext, limit: int, output: Format) -> list[dict[str, Any]]:
+    runs = desk.ledger.benchmarks.runs(limit)
+    if output in (Format.TABLE, Format.WIDE):
+        return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
+    return runs
+
+
+def _values(desk: CliContext, label: str, limit: int) -> list[dict[str, Any]]:
     points = desk.ledger.benchmarks.history(label)[-limit:]
     rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
-    desk.present(VALUES, lambda: rows[::-1], output, None, no_color)
+    return rows[::-1]
 
 
 @app.command()

@@ -27,20 +27,29 @@ CLUSTERS = View(
     ),
 )
 AT_WORK = timedelta(seconds=60)  # since its last tick
-app = options.noun("See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.")
+app = options.noun(
+    "See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.", example="cluster list"
+)
 
 
 @app.command("list")
-def list_(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+def list_(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
     """List the clusters that the ledger knows; works also if CLUSTER_NAME is none of them.
 
     Example: supervisor cluster list
     """
     desk = desk_of(context)
-    desk.shown.color = not no_color
     database = desk.database
-    rows = [asdict(summary(database, name)) for name in known_clusters(database)]
-    desk.shown.rows(CLUSTERS, rows, output, desk.now())
+
+    def rows() -> list[dict[str, object]]:
+        return [asdict(summary(database, name)) for name in known_clusters(database)]
+
+    desk.present(CLUSTERS, rows, output, watch, no_color)
 
 
 @app.command()

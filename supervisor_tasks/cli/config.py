@@ -48,7 +48,7 @@ NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
     ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
     ConfiguredProcess.BEAT: (),
 }
-app = options.noun("See and check what this program is configured with.")
+app = options.noun("See and check what this program is configured with.", example="config check")
 
 
 @app.command()

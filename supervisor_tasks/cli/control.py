@@ -11,10 +11,15 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import forget_reporter
 
-claims = options.noun("Stop and start the claiming of jobs; what is under way goes on.")
-submissions = options.noun("Stop and start the submission of jobs to SLURM; what SLURM has goes on.")
-reporter = options.noun("Tell the fleet about the reporter on slurmctld's host.")
-chain = options.noun("Decide about what was read of the chain.")
+claims = options.noun(
+    "Stop and start the claiming of jobs; what is under way goes on.", example="claims pause --reason maintenance"
+)
+submissions = options.noun(
+    "Stop and start the submission of jobs to SLURM; what SLURM has goes on.",
+    example="submissions pause --reason maintenance",
+)
+reporter = options.noun("Tell the fleet about the reporter on slurmctld's host.", example="reporter disable")
+chain = options.noun("Decide about what was read of the chain.", example="chain rewind")
 
 
 @claims.command("pause")

@@ -9,6 +9,7 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, desk_of, operator, target
 from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.options import Format
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
@@ -18,7 +19,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 
 LOOK_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3
-app = options.noun("See whether the ledger's tables are up to date, and bring them up to date.")
+app = options.noun("See whether the ledger's tables are up to date, and bring them up to date.", example="db status")
 
 
 @app.command()
@@ -51,20 +52,26 @@ def upgrade(
 
 
 @app.command()
-def status(context: typer.Context) -> None:
+def status(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
     """Show which revision the ledger's tables have, and which one this version works with; status 1 if they differ.
 
     Example: supervisor db status
     """
     desk = desk_of(context)
+    desk.shown.color = not no_color
     url = running_database_url(desk.settings)
     typer.echo(target(desk.settings.cluster_name, url), err=True)
     found, expected = revision(url), newest_revision()
+    if output in (Format.JSON, Format.YAML):
+        desk.shown.document({"found": found, "expected": expected}, output)
+    elif output is Format.NAME:
+        typer.echo(found or "none")
     if found != expected:
         raise CommandError(
             f"found the ledger's tables at {found or 'none'}; expected {expected}: `supervisor db upgrade`"
         )
-    typer.echo(f"the ledger's tables are at {found}, as this version expects")
+    if output in (Format.TABLE, Format.WIDE):
+        typer.echo(f"the ledger's tables are at {found}, as this version expects")
 
 
 def _started(desk: CliContext) -> str:

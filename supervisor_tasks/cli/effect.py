@@ -47,7 +47,9 @@ class EffectFilter(StrEnum):
     PARKED = "parked"
 
 
-app = options.noun("See what is left to do for jobs, and give up what cannot be done.")
+app = options.noun(
+    "See what is left to do for jobs, and give up what cannot be done.", example="effect list --state parked"
+)
 
 
 @app.command("list")

@@ -45,7 +45,10 @@ class Sort(StrEnum):
     SLURM = "slurm"
 
 
-app = options.noun("See the customers' jobs, and decide about those that do not go on by themselves.")
+app = options.noun(
+    "See the customers' jobs, and decide about those that do not go on by themselves.",
+    example="job list --state running",
+)
 
 
 @app.command("list")

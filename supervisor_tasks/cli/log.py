@@ -29,6 +29,7 @@ def log(
     since: options.Since = None,
     limit: options.Limit = 50,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show who changed what, when and why, the latest first; an empty outcome: the command was cut off.
@@ -41,7 +42,7 @@ def log(
     def rows() -> list[dict[str, object]]:
         return desk.log.last(limit, since=None if younger is None else desk.now() - younger)
 
-    desk.present(LOG, rows, output, None, no_color)
+    desk.present(LOG, rows, output, watch, no_color)
 
 
 COMMANDS = {"log": app}

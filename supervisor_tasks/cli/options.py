@@ -38,10 +38,10 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` sho
 RequiredReason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` and the job's story show it.")]
 
 
-def noun(about: str) -> typer.Typer:
-    """Return a group of verbs."""
+def noun(about: str, *, example: str) -> typer.Typer:
+    """Return a group of verbs. `example` is one of its commands as an operator writes it, without `supervisor`."""
     app = single()
-    app.info.help = about
+    app.info.help = f"{about}\n\nExample: supervisor {example}"
     app.info.no_args_is_help = True
     app.callback()(_nothing)  # a group keeps its verb as a word of its own, also if it has only one
     return app

@@ -19,7 +19,9 @@ OFFERS = View(
     "what",
     (Column("WHAT", "what"), *(Column(title.upper(), title, flexible=True) for title in COLUMNS)),
 )
-app = options.noun("See how the provider stands with the grid, and have it registered or measured.")
+app = options.noun(
+    "See how the provider stands with the grid, and have it registered or measured.", example="provider show"
+)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.ledger.archive import archive as write_archive
 from supervisor_tasks.ledger.retention import HELD
 
-retention = options.noun("Pause and resume the deletion of old rows.")
+retention = options.noun("Pause and resume the deletion of old rows.", example="retention pause")
 archive = options.single()
 
 

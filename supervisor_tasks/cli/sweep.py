@@ -24,7 +24,7 @@ SWEEPS = View(
         Column("REPORT", "report", flexible=True),
     ),
 )
-app = options.noun("Compare ledger, contract and SLURM, and see what was found and done.")
+app = options.noun("Compare ledger, contract and SLURM, and see what was found and done.", example="sweep show")
 
 
 @app.command()
@@ -78,6 +78,7 @@ def show(
     context: typer.Context,
     sweep: Annotated[int | None, typer.Argument(metavar="[SWEEP]", help="Its number; else the last one.")] = None,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show what a sweep looked at, found and did.
@@ -86,11 +87,15 @@ def show(
     """
     desk = desk_of(context)
     desk.shown.color = not no_color
+    desk.shown.repeated(lambda: _show(desk, _found(desk, sweep), output), watch)
+
+
+def _found(desk: CliContext, sweep: int | None) -> Swept:
     found = next((one for one in desk.sweeps.last(1 if sweep is None else 1000) if sweep in (None, one.id)), None)
     if found is None:
         named = "no sweep" if sweep is None else f"no sweep {sweep} among the last 1000"
         raise CommandError(f"found {named}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`")
-    _show(desk, found, output)
+    return found
 
 
 def _show(desk: CliContext, sweep: Swept, output: Format) -> None:

@@ -54,7 +54,7 @@ class TransactionState(StrEnum):
 
 
 Name = Annotated[str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")]
-app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.")
+app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.", example="tx list")
 
 
 @app.command("list")
@@ -86,6 +86,7 @@ def show(
     context: typer.Context,
     transaction: Name,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show a transaction with all its signatures: each replacement has a hash of its own, and any of them may be mined.
@@ -94,6 +95,10 @@ def show(
     """
     desk = desk_of(context)
     desk.shown.color = not no_color
+    desk.shown.repeated(lambda: _show(desk, transaction, output), watch)
+
+
+def _show(desk: CliContext, transaction: str, output: Format) -> None:
     row = _found(desk, transaction)
     if output in (Format.JSON, Format.YAML):
         desk.shown.document(row, output)

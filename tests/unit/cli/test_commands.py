@@ -83,10 +83,35 @@ def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) 
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in ALL if words.endswith((" list", " show")) or words in ("log", "status")]
+    "words", [words for words in ALL if words.endswith((" list", " show", " status")) or words in ("log", "status")]
 )
 def test_list_and_show__have_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
+
+
+CHANGES_SELDOM = ("config show", "cluster show", "provider show")  # by an operator's hand
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        words
+        for words in ALL
+        if (words.endswith((" list", " show")) or words in ("log", "status", "benchmark history"))
+        and words not in CHANGES_SELDOM
+    ],
+)
+def test_list_and_show__can_be_watched(words: str) -> None:
+    assert "watch" in {parameter.name for parameter in ALL[words].params}
+
+
+@pytest.mark.parametrize("noun", sorted({words.split()[0] for words in ALL if " " in words}))
+def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> None:
+    root: Any = typer.main.get_command(app)
+    group = root.get_command(root.make_context("supervisor", [], resilient_parsing=True), noun)
+    sentence, example = group.help.strip().split("\n\n")
+    assert sentence.endswith(".")
+    assert any(example.startswith(f"Example: supervisor {words}") for words in ALL if words.startswith(f"{noun} "))
 
 
 @pytest.mark.parametrize(
