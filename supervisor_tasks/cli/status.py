@@ -13,9 +13,10 @@ from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
-from supervisor_tasks.ledger.status_queries import StatusSummary
+from supervisor_tasks.ledger.status_queries import StatusSummary, Writer
 from supervisor_tasks.ledger.tick_names import SCANNED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED
@@ -103,17 +104,16 @@ def show_status(
 
 def facts_of(snapshot: StatusSummary, complaints: Sequence[str], purse: Purse) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
-    wallet = snapshot.wallet
     open_transactions = sum(snapshot.transactions.values())
     texts = {
-        "claims": Cell("paused by an operator", "yellow") if snapshot.claiming_paused else Cell("on"),
+        "claims": _claims(snapshot),
         "submissions": Cell("paused: `supervisor cluster show`", "yellow") if snapshot.held else Cell("on"),
         "provider": "" if snapshot.standing is None else snapshot.standing.value,
         "oldest due effect": span(oldest_due_s(snapshot.effects)),
         "unread callbacks": str(sum(snapshot.unread_callbacks.values())),
         "open transactions": str(open_transactions)
         + (f", the oldest {span(snapshot.oldest_transaction_s)}" if open_transactions else ""),
-        "wallet": "unused" if wallet is None else f"{wallet.address}{_held(purse)}, next nonce {wallet.next_nonce}",
+        "wallet": _wallet(snapshot.wallet, purse),
         "earned today": f"{format_credits(purse.earned_wei)} credits from {counted(purse.jobs, 'paid job')} (UTC's day)",
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
@@ -131,6 +131,19 @@ def _read_up_to(snapshot: StatusSummary) -> str:
     blocks = ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items())
     scanned_s = snapshot.ticks_s.get(SCANNED)
     return blocks if scanned_s is None else f"{blocks}; at the head {span(scanned_s)} ago"
+
+
+def _claims(snapshot: StatusSummary) -> Cell:
+    if snapshot.claiming_paused:
+        return Cell("paused by an operator", "yellow")
+    stopped = ", ".join(alarm.name for alarm in snapshot.alarms if alarm.name in STOPS_CLAIMS)
+    return Cell(f"stopped while an alarm is on: {stopped}", "red") if stopped else Cell("on")
+
+
+def _wallet(wallet: Writer | None, purse: Purse) -> str:
+    if wallet is None:
+        return f"has signed nothing yet{_held(purse)}"
+    return f"{wallet.address}{_held(purse)}, next nonce {wallet.next_nonce}"
 
 
 def _held(purse: Purse) -> str:

@@ -11,6 +11,7 @@ from supervisor_tasks.jobs.claim_room import Room, Waits
 from supervisor_tasks.jobs.exclusive_run import record_run, run_exclusive
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
+from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.read_once import reading_once
@@ -24,14 +25,6 @@ from supervisor_tasks.wallet.wallet import Write
 log = structlog.get_logger()
 
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
-# While one of these is on, no new job is claimed: its reports could not be written or paid for, or the job may not
-# exist.
-STANDING = {
-    AlarmName.CONTRACT_RETIRED,
-    AlarmName.WALLET_EMPTY,
-    AlarmName.TRANSACTION_STUCK,
-    AlarmName.REORGANISED_TOO_DEEP,
-}
 CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
 MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may have longer definitions
 
@@ -116,7 +109,7 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
-    standing = sorted(alarms & STANDING)
+    standing = sorted(alarms & STOPS_CLAIMS)
     because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
     if because:
         log.info("not_claiming", claimable=demand.claimable, because=because)

@@ -17,7 +17,8 @@ class Meaning:
 MEANINGS: Mapping[AlarmName, Meaning] = {
     AlarmName.SLURM_NOT_ANSWERING: Meaning(
         "slurmctld or the login node has not answered for several tries. Nothing is claimed, registered or measured.",
-        "Read the error; run `squeue` on the login node as SLURM_SSH_ADMIN_USER.",
+        "Read the error. `supervisor doctor` tries the host key, the logins and each SLURM command, and says what mends"
+        " them.",
     ),
     AlarmName.SLURM_CLUSTER_MISMATCH: Meaning(
         "Behind SLURM_SSH_ADDRESS is another SLURM than the one to which the ledger's jobs were submitted. Nothing is"
@@ -185,6 +186,17 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Read the last error; correct the settings NOTIFY_* of the workers, then `supervisor alarm test`.",
     ),
 }
+
+# While one of these is on, no new job is claimed: its reports could not be written or paid for, or the job may not
+# exist.
+STOPS_CLAIMS = frozenset(
+    {
+        AlarmName.CONTRACT_RETIRED,
+        AlarmName.WALLET_EMPTY,
+        AlarmName.TRANSACTION_STUCK,
+        AlarmName.REORGANISED_TOO_DEEP,
+    }
+)
 
 # Work that is paid for stands still, or may be lost, until the operator acts. These are also told in the quiet hours.
 CRITICAL = frozenset(
