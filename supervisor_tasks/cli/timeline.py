@@ -13,11 +13,16 @@ from typing import Any
 from supervisor_tasks.cli.views import STYLES, Cell, plain, span
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus, Job, State
+from supervisor_tasks.jobs.stalled import NOT_LISTED
 
 Entry = Mapping[str, Any]
 Told = tuple[str, Callable[[Mapping[str, Any]], str]]
 
 SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
+MISSING = (
+    "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost, or the alarm sweep_contradiction"
+    " asks you; `supervisor job settle` ends it now"
+)
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = (
     "UNSPECIFIED",
@@ -213,6 +218,8 @@ def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]
             "nothing: the contract has its end" if job.state is State.SETTLED else "nothing; the next sweep looks at it"
         )
         lines.append([Cell(over)])
+    if job.state is State.RUNNING and _last_seen(entries) == NOT_LISTED:
+        lines.append([Cell("sweep"), Cell(MISSING, "yellow")])
     return lines
 
 
@@ -260,11 +267,15 @@ def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[En
 def _slurm(job: Job, story: Sequence[Entry]) -> str:
     if job.slurm_id is None:
         return ""
-    words = [entry["details"].get("seen") for entry in story if entry["what"] in SEEN]
-    last = next((word for word in reversed(words) if word), "")
+    last = _last_seen(story)
     if job.outcome is not None and last:
         return f"{job.slurm_id}, last seen {last}"  # the word is older than the end
     return f"{job.slurm_id} {last}".strip()
+
+
+def _last_seen(story: Sequence[Entry]) -> str:
+    words = [entry["details"].get("seen") for entry in story if entry["what"] in SEEN]
+    return next((word for word in reversed(words) if word), "")
 
 
 def _paid(job: Job) -> str:

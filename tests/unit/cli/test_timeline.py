@@ -1,11 +1,14 @@
 """A job's timeline: every event has words, repetitions are folded, links are those of the explorer."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import get_args
 
-from supervisor_tasks.cli.timeline import TELLERS, exit_text, lines_of, outcome_text
+from supervisor_tasks.cli.timeline import MISSING, TELLERS, exit_text, lines_of, next_of, outcome_text
 from supervisor_tasks.jobs.events import Event
-from tests.support.golden_cases import NOW, entry, story
+from supervisor_tasks.jobs.model import State
+from supervisor_tasks.jobs.stalled import NOT_LISTED
+from tests.support.golden_cases import JOB, NOW, entry, story
 
 
 def texts(*entries: dict[str, object], **options: str) -> list[str]:
@@ -63,3 +66,14 @@ def test_outcome__tells_what_the_customer_pays_for() -> None:
 
 def test_exit__is_told_as_code_or_signal() -> None:
     assert (exit_text(1280), exit_text(9), exit_text(0)) == ("exit code 5", "signal 9", "exit code 0")
+
+
+def test_next__of_a_running_job_that_slurm_does_not_list__tells_of_the_sweep() -> None:
+    def told(state: State, *seen: str) -> bool:
+        looks = [entry(NOW, "journal", "SlurmRunningObserved", seen=word) for word in seen]
+        lines = next_of(replace(JOB, state=state), looks, NOW)
+        return MISSING in [cell.text for line in lines for cell in line]
+
+    assert told(State.RUNNING, "RUNNING", NOT_LISTED)
+    assert not told(State.RUNNING, NOT_LISTED, "RUNNING")
+    assert not told(State.ENDED, "RUNNING", NOT_LISTED)
