@@ -78,7 +78,7 @@ from supervisor_tasks.slurm.squeue import (
     squeue_json,
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
-from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
+from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
@@ -207,16 +207,8 @@ class Cluster:
         comment = commands.comment(self.public_address)
         if not self.submit_key:
             return comment
-        submission = Submission(
-            job_id=job_id,
-            user=user,
-            definition=request.definition,
-            limit_min=request.limit_min,
-            partition=self.partition,
-            comment=comment,
-            number=request.number,
-            expires_s=expires_s(begun_login_s, SUBMIT_TIMEOUT_S, self.message_timeout_s),
-        )
+        until_s = expires_s(begun_login_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
+        submission = request.submission(user, job_id, partition=self.partition, comment=comment, expires_s=until_s)
         return with_token(submission, self.submit_key)
 
     def run_sbatch(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId:

@@ -16,6 +16,7 @@ from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, MIN_JOB_AGE_S, JobRecor
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
+from supervisor_tasks.slurm.submit_token import Submission
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 
@@ -35,6 +36,19 @@ class Request:
     limit_min: int
     script: str = field(repr=False)
     number: int  # which submission of the job this is, from 1
+
+    def submission(self, user: str, job_id: JobId, *, partition: str, comment: str, expires_s: int) -> Submission:
+        """Return what job_submit.lua has to see signed; slurmctld takes it until `expires_s` (Unix time)."""
+        return Submission(
+            job_id=job_id,
+            user=user,
+            definition=self.definition,
+            limit_min=self.limit_min,
+            partition=partition,
+            comment=comment,
+            number=self.number,
+            expires_s=expires_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

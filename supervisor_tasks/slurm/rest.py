@@ -41,7 +41,7 @@ from supervisor_tasks.slurm.script_matching import ScriptSearch, candidates, has
 from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh import our_clock_s
-from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
+from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
@@ -226,16 +226,8 @@ class RestCluster:
         comment = commands.comment(self.public_address)
         if not self.submit_key:
             return comment
-        submission = Submission(
-            job_id=job_id,
-            user=user,
-            definition=request.definition,
-            limit_min=request.limit_min,
-            partition=self.partition,
-            comment=comment,
-            number=request.number,
-            expires_s=expires_s(begun_slurm_s, SUBMIT_TIMEOUT_S, self.message_timeout_s),
-        )
+        until_s = expires_s(begun_slurm_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
+        submission = request.submission(user, job_id, partition=self.partition, comment=comment, expires_s=until_s)
         return with_token(submission, self.submit_key)
 
     def _home_of(self, user: str) -> str:
