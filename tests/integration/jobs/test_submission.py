@@ -1,6 +1,7 @@
 """Whatever happens to the connection, one job on chain is one job in SLURM; with a real sshd and SLURM behind a bad network."""
 
 import random
+import secrets
 import signal
 import threading
 import time
@@ -87,6 +88,17 @@ def site(world: SubmissionEnv, proxy: Proxy, transport: str) -> Iterator[WorkerC
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
+
+
+@pytest.fixture
+def new_customer(world: SubmissionEnv) -> Iterator[Address]:
+    """A customer of whom SLURM has no job yet. Over slurmrestd, renamed jobs of earlier tests would leave it undecided
+    whether SLURM has a job.
+    """
+    customer = Address("0x" + secrets.token_hex(20))
+    world.slurm.users.add(customer)
+    yield customer
+    world.slurm.run("scancel", f"--user={customer}")
 
 
 @pytest.fixture(autouse=True)
@@ -661,10 +673,10 @@ def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: Work
     ids=["before it is let in", "while it sends"],
 )
 def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
-    world: SubmissionEnv, site: WorkerContext, transport: str, direction: Direction, at: int
+    world: SubmissionEnv, site: WorkerContext, new_customer: Address, transport: str, direction: Direction, at: int
 ) -> None:
     direct = world.site(cluster_at(world, transport))
-    job = world.new_job(site, LONG)
+    job = world.new_job(site, LONG, new_customer)
     with Proxy.start(target(world, transport)) as proxy:
         proxy.inject(direction, at, Fault.HANG)
         worker = world.start_worker("slow-worker", proxy.address, job, transport)
