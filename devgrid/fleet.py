@@ -45,7 +45,7 @@ class Fleet:
 
     def migrate(self) -> None:
         """`supervisor db upgrade`."""
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
         done = subprocess.run(argv, cwd=REPOSITORY, env=self._without(CHAIN | FLOWER), capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(argv)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from sqlalchemy import Engine, make_url
 
+from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.exit_codes import CommandError, NotConfirmedError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -130,6 +131,10 @@ class CliContext:
         periodic = periodic_work(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
         return complaints(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
 
+    def claim_stops(self, snapshot: StatusSummary) -> list[str]:
+        """Return a line for each reason for which no job is claimed now."""
+        return why_no_claims(snapshot, self.settings.chain_poll_s)
+
     @contextmanager
     def change(
         self, command: str, subject: str, will: str, *, yes: bool, reason: str = "", quiet: bool = False
@@ -139,7 +144,7 @@ class CliContext:
         `subject` names what is changed, such as a job. `quiet`: the caller has said and asked. Raises NotConfirmedError.
         """
         if not quiet:
-            self._confirm(will, yes)
+            self.confirm(will, yes=yes)
         log = self.log
         entry = log.begin(operator=operator(), command=command, subject=subject, change=will, reason=reason)
         try:
@@ -151,7 +156,8 @@ class CliContext:
             raise
         log.end(entry, DONE)
 
-    def _confirm(self, will: str, yes: bool) -> None:
+    def confirm(self, will: str, *, yes: bool) -> None:
+        """Say what will happen, and ask; `yes` answers. Raises NotConfirmedError."""
         typer.echo(self.shown.line(f"{will}."), err=True)
         if yes:
             return

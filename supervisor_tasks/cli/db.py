@@ -7,13 +7,14 @@ import psycopg
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of, operator, target
+from supervisor_tasks.cli.context import CliContext, counted, desk_of, operator, target
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
-from supervisor_tasks.ledger.migrations import newest_revision, revision, stops_old_processes
+from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.migrations import newest_revision, pending, revision, stops_old_processes, tables
 from supervisor_tasks.ledger.migrations import upgrade as upgrade_tables
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 
@@ -32,22 +33,27 @@ def upgrade(
         bool,
         typer.Option("--embedded", help="Start the embedded Postgres if DATABASE_URL is not set, as a fleet does."),
     ] = False,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
 ) -> None:
-    """Bring the tables up to what this version works with; the same again changes nothing.
+    """Bring the tables of all clusters up to what this version works with; the same again changes nothing.
 
     Several of these may run at once: they take turns. A fleet may work meanwhile: a lock on a table is waited for
     for 1 s at most. If a long transaction holds a table, the command fails after five tries; the same again continues.
 
-    Example: supervisor db upgrade --wait-s 60
+    Example: supervisor db upgrade --wait-s 60 --yes
     """
     desk = desk_of(context)
     url = _started(desk) if embedded else running_database_url(desk.settings)
     typer.echo(target(desk.settings.cluster_name, url), err=True)
     _wait_for(url, wait_s)
-    _warn_of_old_processes(url)
+    found = revision(url)
+    will = _will(url, found)
+    if will:
+        desk.confirm(will, yes=yes)
     before, after = upgrade_tables(url)
     if before != after:
-        _store(desk, f"the ledger's tables are brought from {before or 'none'} to {after}")
+        _store(desk, url, will, reason)
     typer.echo(f"the ledger's tables are at {after}" + ("" if before == after else f", and were at {before or 'none'}"))
 
 
@@ -81,18 +87,30 @@ def _started(desk: CliContext) -> str:
         raise SettingsError([str(error)]) from error
 
 
-def _store(desk: CliContext, change: str) -> None:
+def _will(url: str, found: str | None) -> str:
+    """Return what the upgrade will do, in numbers; empty if there is nothing to do. Raises UnknownRevisionError."""
+    left = pending(found)
+    if not left:
+        return ""
+    steps = counted(len(left), "migration")
+    if found is None:
+        return f"the ledger's tables will be made by {steps}, up to {left[-1]}"
+    has, stops = tables(url), stops_old_processes(found)
+    stopped = (
+        f"; after {', '.join(stops)}, processes of the release before do not work: stop them first" if stops else ""
+    )
+    return (
+        f"the ledger's tables will be brought from {found} to {left[-1]} by {steps}, for all clusters; its"
+        f" {counted(has.number, 'table')} hold about {counted(has.rows, 'row')} in {has.size_bytes / 1e6:.1f} MB{stopped}"
+    )
+
+
+def _store(desk: CliContext, url: str, will: str, reason: str) -> None:
     """Store the upgrade in the operators' log, which it may just have made."""
-    log = OperatorLog(desk.database, desk.settings.cluster_name)
-    log.end(log.begin(operator=operator(), command="db upgrade", subject="tables", change=change, reason=""), DONE)
-
-
-def _warn_of_old_processes(url: str) -> None:
-    """Name the migrations after which processes of the release before do not work, if the ledger has had any."""
-    found = revision(url)
-    stops = [] if found is None else stops_old_processes(found)
-    if stops:
-        typer.echo(f"after {', '.join(stops)}, processes of the release before do not work: stop them first", err=True)
+    engine = open_engine(desk.settings, connections=1, url=url)
+    log = OperatorLog(engine, desk.settings.cluster_name)
+    log.end(log.begin(operator=operator(), command="db upgrade", subject="tables", change=will, reason=reason), DONE)
+    engine.dispose()
 
 
 def _wait_for(url: str, wait_s: float) -> None:

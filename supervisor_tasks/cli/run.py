@@ -38,7 +38,8 @@ PROCESSES = {
     "flower": FleetProcess("the dashboard; --address and --port", (*CELERY, "flower", "--logging=warning"), 9468),
     "metrics": FleetProcess("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
     "migrate": FleetProcess(
-        "brings the ledger's tables up to date and ends", ("supervisor_tasks.cli", "db", "upgrade", "--embedded")
+        "brings the ledger's tables up to date and ends",
+        ("supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes", "--reason", "supervisor run migrate"),
     ),
     "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",)),
 }

@@ -1,6 +1,6 @@
 """`supervisor status`: how it stands with the cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -9,17 +9,18 @@ import typer
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
+from supervisor_tasks.cli.claim_stops import slurm_answers
 from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
-from supervisor_tasks.ledger.status_queries import StatusSummary, Writer
-from supervisor_tasks.ledger.tick_names import SCANNED
+from supervisor_tasks.ledger.status_queries import Reading, StatusSummary, Writer
+from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
+from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
@@ -33,6 +34,8 @@ EFFECTS = View(
     ),
 )
 TICKS = View("periodic work", "name", (Column("PERIODIC_WORK", "name"), Column("LAST_ENDED", "age_s", "span")))
+LOGS = "contract"  # the cursor of the contract's logs
+FRESH_S = 30.0  # a reading is made at least every 15 s; an older one is shown with its age
 app = options.single()
 
 
@@ -68,28 +71,47 @@ def purse_of(desk: CliContext) -> Purse:
     return Purse(None if balance is None else balance.wei, earned_wei, jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the command makes of the ledger: what is wrong, why no job is claimed now, and the purse."""
+
+    complaints: Sequence[str]
+    claim_stops: Sequence[str]
+    purse: Purse
+
+
+def findings_of(desk: CliContext, snapshot: StatusSummary) -> Findings:
+    """Judge the state of the cluster."""
+    return Findings(desk.complaints(snapshot), desk.claim_stops(snapshot), purse_of(desk))
+
+
 def _show(desk: CliContext, output: Format) -> None:
     snapshot = desk.overview.snapshot()
-    complaints, purse = desk.complaints(snapshot), purse_of(desk)
+    findings = findings_of(desk, snapshot)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(asdict(snapshot) | _document(purse) | {"complaints": complaints}, output)
+        desk.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
-        show_status(desk.shown, snapshot, complaints, purse, desk.now(), wide=output is Format.WIDE)
+        show_status(desk.shown, snapshot, findings, desk.now(), wide=output is Format.WIDE)
 
 
-def _document(purse: Purse) -> dict[str, str | None]:
-    """Return the purse for programs. The wei are text, as numbers of JSON are not exact."""
-    balance = None if purse.balance_wei is None else str(purse.balance_wei)
-    return {"balance_wei": balance, "earned_today_wei": str(purse.earned_wei)}
+def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
+    """Return the findings for programs. The wei are text, as numbers of JSON are not exact."""
+    purse = findings.purse
+    return {
+        "balance_wei": None if purse.balance_wei is None else str(purse.balance_wei),
+        "earned_today_wei": str(purse.earned_wei),
+        "claims": not findings.claim_stops,
+        "why_no_claims": list(findings.claim_stops),
+        "lag_blocks": lag_blocks(snapshot),
+        "complaints": list(findings.complaints),
+    }
 
 
-def show_status(
-    shown: Output, snapshot: StatusSummary, complaints: Sequence[str], purse: Purse, now: datetime, *, wide: bool
-) -> None:
+def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now: datetime, *, wide: bool) -> None:
     """Print the state of the cluster as tables."""
-    shown.facts(facts_of(snapshot, complaints, purse))
+    shown.facts(facts_of(snapshot, findings))
     tables: list[tuple[View, list[dict[str, Any]]]] = [
         (JOBS, [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()]),
         (EFFECTS, [asdict(count) for count in snapshot.effects]),
@@ -102,11 +124,12 @@ def show_status(
         shown.table(view, rows, now, wide=wide)
 
 
-def facts_of(snapshot: StatusSummary, complaints: Sequence[str], purse: Purse) -> dict[str, Cell]:
+def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
+    complaints, purse = findings.complaints, findings.purse
     open_transactions = sum(snapshot.transactions.values())
     texts = {
-        "claims": _claims(snapshot),
+        "claims": _claims(snapshot, findings.claim_stops),
         "submissions": Cell("paused: `supervisor cluster show`", "yellow") if snapshot.held else Cell("on"),
         "provider": "" if snapshot.standing is None else snapshot.standing.value,
         "oldest due effect": span(oldest_due_s(snapshot.effects)),
@@ -118,26 +141,64 @@ def facts_of(snapshot: StatusSummary, complaints: Sequence[str], purse: Purse) -
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
         "last sweep": "none" if snapshot.last_sweep is None else f"ended {span(snapshot.since_sweep_s)} ago",
+        "chain head": _head(snapshot.head),
         "chain read up to": _read_up_to(snapshot),
-        "SLURM": Cell("answers") if ANSWERED in snapshot.ticks_s else Cell("does not answer", "red"),
+        "queues": _queues(snapshot.queues),
+        "SLURM": Cell("answers") if slurm_answers(snapshot) else Cell("does not answer", "red"),
     }
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 
 
-def _read_up_to(snapshot: StatusSummary) -> str:
-    """Return the block of each stream, and when the last scan reached the head. An idle chain is scanned seldom."""
-    blocks = ", ".join(f"{stream} {block}" for stream, block in snapshot.cursors.items())
-    scanned_s = snapshot.ticks_s.get(SCANNED)
-    return blocks if scanned_s is None else f"{blocks}; at the head {span(scanned_s)} ago"
+def _head(head: Reading | None) -> Cell:
+    if head is None:
+        return Cell("no worker has seen it yet", "yellow")
+    return _dated(f"block {head.number}", head)
 
 
-def _claims(snapshot: StatusSummary) -> Cell:
-    if snapshot.claiming_paused:
-        return Cell("paused by an operator", "yellow")
-    stopped = ", ".join(alarm.name for alarm in snapshot.alarms if alarm.name in STOPS_CLAIMS)
-    return Cell(f"stopped while an alarm is on: {stopped}", "red") if stopped else Cell("on")
+def _read_up_to(snapshot: StatusSummary) -> Cell:
+    """Return how far the chain was read, and when the last scan reached the head. An idle chain is scanned seldom."""
+    block = snapshot.cursors.get(LOGS)
+    if block is None:
+        return Cell("nothing yet", "yellow")
+    lag, scanned_s = lag_blocks(snapshot), snapshot.ticks_s.get(SCANNED)
+    behind = "" if lag is None else f", {counted(lag, 'block')} behind the head"
+    since = "" if scanned_s is None else f"; at the head {span(scanned_s)} ago"
+    late = scanned_s is None or scanned_s > MISSED * IDLE_S[SCANNED]
+    return Cell(f"block {block}{behind}{since}", "yellow" if late else "")
+
+
+def lag_blocks(snapshot: StatusSummary) -> int | None:
+    """Return how many blocks the chain was read less far than its head, as a worker last saw it; None if not known."""
+    block = snapshot.cursors.get(LOGS)
+    return None if block is None or snapshot.head is None else max(snapshot.head.number - block, 0)
+
+
+def _queues(queues: Mapping[str, Reading]) -> Cell:
+    """Return how many messages wait for workers in each queue. Beat counts all at once."""
+    if not queues:
+        return Cell("beat has not counted the messages yet", "yellow")
+    waiting = ", ".join(f"{name} {reading.number}" for name, reading in queues.items())
+    return _dated(f"messages: {waiting}", max(queues.values(), key=lambda reading: reading.age_s))
+
+
+def _dated(text: str, reading: Reading) -> Cell:
+    """Return what was read, with its age if that is no longer the present state."""
+    return Cell(text) if reading.age_s <= FRESH_S else Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
+
+
+def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
+    if not stops:
+        return _slow_claims(snapshot)
+    by_hand = len(stops) == 1 and snapshot.claiming_paused
+    return Cell(stops[0], "yellow") if by_hand else Cell(f"stopped: {'; '.join(stops)}", "red")
+
+
+def _slow_claims(snapshot: StatusSummary) -> Cell:
+    if any(alarm.name is AlarmName.CLAIMS_REVERTING for alarm in snapshot.alarms):
+        return Cell("one is tried a minute: alarm claims_reverting", "red")
+    return Cell("on")
 
 
 def _wallet(wallet: Writer | None, purse: Purse) -> str:

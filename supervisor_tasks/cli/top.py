@@ -19,7 +19,7 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.status import EFFECTS, facts_of, purse_of
+from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
@@ -39,7 +39,9 @@ FACTS = (
     "unread callbacks",
     "open transactions",
     "throughput",
+    "chain head",
     "chain read up to",
+    "queues",
     "SLURM",
     "wallet",
     "earned today",
@@ -137,7 +139,7 @@ def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -
             show_job(desk, screen.opened, Format.TABLE)
         else:
             snapshot = desk.overview.snapshot()
-            facts = facts_of(snapshot, desk.complaints(snapshot), purse_of(desk))
+            facts = facts_of(snapshot, findings_of(desk, snapshot))
             facts["throughput"] = throughput(desk.overview.settled_within(THROUGHPUT_S))
             overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now())
             title = "all that are not settled" if screen.only is None else screen.only.value

@@ -172,7 +172,7 @@ class NewBlocks:
         new = head != self._head
         if not (new or self._found or time.monotonic() - self._looked_s >= HEARTBEAT_S):
             return
-        self._found = look(self._context)
+        self._found = look(self._context, head if head >= 0 else None)
         self._looked_s = time.monotonic()
         if self._found:
             self.wake("claim")

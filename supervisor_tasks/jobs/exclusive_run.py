@@ -1,6 +1,6 @@
 """Work that takes all due effects in one batch, and that only one worker does at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -57,9 +57,9 @@ def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes
 
 
 @contextmanager
-def record_run(ledger: Ledger, name: str) -> Iterator[None]:
+def record_run(ledger: Ledger, name: str, readings: Callable[[], Mapping[str, int]] = dict) -> Iterator[None]:
     """Leave up to two ticks for periodic work. The first: it came to an end, so this program makes progress. The
-    second: it succeeded, so the other systems answer too.
+    second: it succeeded, so the other systems answer too. `readings` are numbers that it read from them.
     """
     try:
         with timed(BATCHES, name):
@@ -67,7 +67,7 @@ def record_run(ledger: Ledger, name: str) -> Iterator[None]:
     except TransientError:
         ledger.ticks.record(finished_key(name))
         raise
-    ledger.ticks.record(finished_key(name), name)
+    ledger.ticks.record(finished_key(name), name, readings=readings)
 
 
 @contextmanager

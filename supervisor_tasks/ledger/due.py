@@ -1,7 +1,7 @@
 """What work is due, in one query over all parts of the ledger. The clock asks it once a second."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -121,11 +121,13 @@ class Due:
             "facts": [fact.name for fact in facts],
         }
 
-    def look(self) -> Look:
-        """Ask what is due now, and leave the clock's tick. Raises LedgerUnavailableError; a retry helps."""
+    def look(self, readings: Callable[[], Mapping[str, int]] = dict) -> Look:
+        """Ask what is due now, and leave the clock's tick. `readings` returns what is stored with each tick, by the name
+        of the reading. Raises LedgerUnavailableError; a retry helps.
+        """
         with read_connection(self._engine) as connection:
             row = connection.execute(_LOOK, self._parameters).mappings().one()
-        self._ticks.record(CLOCK)
+        self._ticks.record(CLOCK, readings=readings)
         found = dict(row)
         busy = frozenset(self._guards[number] for number in found.pop("guards") if number in self._guards)
         alarms = frozenset(map(AlarmName, found.pop("alarms")))

@@ -29,7 +29,8 @@ _MOMENTS = text(
     """
 )
 _TICKS = text(
-    "SELECT name, EXTRACT(EPOCH FROM succeeded_at)::float8 AS at_s FROM periodic_runs WHERE cluster = :cluster"
+    "SELECT name, EXTRACT(EPOCH FROM succeeded_at)::float8 AS at_s FROM periodic_runs"
+    " WHERE cluster = :cluster AND number IS NULL"
 )
 _COST = text(
     """

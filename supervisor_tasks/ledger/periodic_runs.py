@@ -1,6 +1,11 @@
-"""Ticks: when each piece of periodic work last succeeded, by the database's clock."""
+"""Ticks: when each piece of periodic work last succeeded, by the database's clock.
+
+A tick with a number is a reading: what a process last read elsewhere, such as the chain's head. It is written with a tick
+that is due in any case, so it costs no transaction of its own.
+"""
 
 import time
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -22,16 +27,22 @@ class PeriodicRuns:
         self._every_s = every_s
         self._left_s: dict[str, float] = {}
 
-    def record(self, *names: str) -> None:
-        """Store that this periodic work has just succeeded. Each tick is written at most once in `every_s`."""
+    def record(self, *names: str, readings: Callable[[], Mapping[str, int]] = dict) -> None:
+        """Store that this periodic work has just succeeded, and what it read. Each tick is written at most once in
+        `every_s`; `readings` is called only when one is written.
+        """
         now_s = time.monotonic()
         new = [name for name in names if now_s - self._left_s.get(name, float("-inf")) >= self._every_s]
         if not new:
             return
+        numbers: dict[str, int | None] = {**dict.fromkeys(new), **readings()}
         row = insert(TICKS).values(
-            [{"cluster": self._cluster, "name": name, "succeeded_at": func.now()} for name in new]
+            [
+                {"cluster": self._cluster, "name": name, "succeeded_at": func.now(), "number": number}
+                for name, number in numbers.items()
+            ]
         )
-        now = {"succeeded_at": func.now()}
+        now = {"succeeded_at": func.now(), "number": row.excluded.number}
         with self._engine.begin() as connection:
             connection.execute(row.on_conflict_do_update(index_elements=["cluster", "name"], set_=now))
         self._left_s |= dict.fromkeys(new, now_s)

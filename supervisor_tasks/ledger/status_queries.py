@@ -14,6 +14,7 @@ from supervisor_tasks.ledger.alarms import Alarm, Alarms, Switch, Switches
 from supervisor_tasks.ledger.facts import ENDPOINTS, Facts
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
+from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, QUEUE
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 Row = dict[str, Any]
@@ -46,6 +47,14 @@ class Writer:
     address: str
     chain_id: int
     next_nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A number that a process of the fleet read elsewhere, and how old it is."""
+
+    number: int
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,8 @@ class StatusSummary:
     since_sweep_s: float
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
+    head: Reading | None = None  # the node's last block, as the worker of the chain queue read it
+    queues: dict[str, Reading] = field(default_factory=dict)  # the messages that wait at the broker, as beat read it
 
 
 class Overview:
@@ -103,6 +114,8 @@ class Overview:
         with self._engine.connect() as connection:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)
+            ticks = self._rows(connection, _TICKS)
+            readings = {row["name"]: Reading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None}
             return StatusSummary(
                 cluster=self._cluster,
                 jobs={row["state"]: row["n"] for row in self._rows(connection, _JOBS)},
@@ -113,7 +126,11 @@ class Overview:
                 oldest_transaction_s=max((row["oldest_s"] for row in transactions), default=0.0),
                 wallet=next((Writer(**row) for row in self._rows(connection, _WALLET)), None),
                 cursors={row["stream"]: row["block_number"] for row in self._rows(connection, _CURSORS)},
-                ticks_s={row["name"]: row["age_s"] for row in self._rows(connection, _TICKS)},
+                ticks_s={row["name"]: row["age_s"] for row in ticks if row["number"] is None},
+                head=readings.get(CHAIN_HEAD),
+                queues={
+                    name.removeprefix(QUEUE): reading for name, reading in readings.items() if name.startswith(QUEUE)
+                },
                 alarms=Alarms(self._engine, self._cluster).all(),
                 standing=facts.get(REGISTRATION_STATUS),
                 endpoints=facts.get(ENDPOINTS) or {},
@@ -276,7 +293,7 @@ _WALLET = """
 _CURSORS = "SELECT stream, block_number FROM cursors WHERE cluster = :cluster ORDER BY stream"
 
 _TICKS = """
-    SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s
+    SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s, number
     FROM periodic_runs WHERE cluster = :cluster ORDER BY name"""
 
 _JOB_COLUMNS = """

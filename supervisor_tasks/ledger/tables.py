@@ -375,13 +375,14 @@ class BlockRow(Base):
 
 
 class PeriodicRunRow(Base):
-    """When a piece of periodic work last succeeded."""
+    """When a piece of periodic work last succeeded. `number`: what it read then, if it reads a number."""
 
     __tablename__ = "periodic_runs"
 
     cluster: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     succeeded_at: Mapped[datetime]
+    number: Mapped[int | None]
 
 
 class AccountRow(Base):

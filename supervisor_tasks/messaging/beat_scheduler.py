@@ -23,8 +23,9 @@ from supervisor_tasks.monitoring.progress import LOOP
 
 log = structlog.get_logger()
 
+Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queue
 Question = Callable[
-    [], Mapping[str, float]
+    [Waiting], Mapping[str, float]
 ]  # the tasks that are due, each with the least number of seconds between two messages
 
 ASKED_EVERY_S = 1.0
@@ -80,7 +81,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     def _due(self) -> Mapping[str, float]:
         """Return the tasks that are due; none while the ledger does not answer, because no worker could work either."""
         try:
-            found = self._question()
+            found = self._question(self._waiting)
         except TransientError as error:
             if self._ledger_away_since_s is None:
                 self._ledger_away_since_s = time.monotonic()
@@ -90,6 +91,16 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
             log.info("ledger_reconnected", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
             self._ledger_away_since_s = None
         return found
+
+    def _waiting(self) -> dict[str, int]:
+        """Return how many messages wait in each queue; nothing while the broker does not answer."""
+        if not self.connection.connected:
+            return {}  # the next message connects, and waits for the broker
+        try:
+            channel: Any = self.connection.default_channel
+            return {name: queue_length(channel, name) for name in self.app.amqp.queues}
+        except (KombuError, RedisError, OSError):
+            return {}
 
     def _is_worked_off(self, entry: ScheduleEntry) -> bool:
         queue = self.app.amqp.router.route({}, entry.task)["queue"].name

@@ -1,11 +1,12 @@
 """Connects beat's scheduler with the ledger when `celery beat` starts."""
 
-from functools import cache
+from functools import cache, partial
 
 from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.due import Due
-from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question
+from supervisor_tasks.ledger.tick_names import QUEUE
+from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question, Waiting
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RULES, RuleSettings, due
 
 CONNECTIONS = 1
@@ -25,7 +26,11 @@ def _question() -> Question:
         start_block=settings.metascheduler_start_block,
         retention_hour=settings.retention_hour,
     )
-    return lambda: due(asked.look(), rules)
+    return lambda waiting: due(asked.look(partial(_readings, settings.cluster_name, waiting)), rules)
+
+
+def _readings(cluster: str, waiting: Waiting) -> dict[str, int]:
+    return {f"{QUEUE}{name.removeprefix(f'{cluster}.')}": length for name, length in waiting().items()}
 
 
 class LedgerBeat(BeatScheduler):

@@ -16,11 +16,10 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, recognise, record_controller_start
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, SEEN, TRIES, check_is_due
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, KNOWN_FOR_S, SEEN, TRIES, check_is_due
 
 log = structlog.get_logger()
 
-KNOWN_FOR_S = 90.0  # an answer shows for so long that SLURM works
 SILENT_S = 60.0  # a restart of slurmctld is shorter; the operator is called after that
 SENSIBLE_AGE_S = 90  # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 

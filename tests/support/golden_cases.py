@@ -14,6 +14,7 @@ from typing import Any
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS
 from supervisor_tasks.cli.bill import Bill
+from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.cluster import CLUSTERS
 from supervisor_tasks.cli.config import SETTINGS
 from supervisor_tasks.cli.doctor import show_lines
@@ -23,7 +24,7 @@ from supervisor_tasks.cli.job import JOBS
 from supervisor_tasks.cli.log import LOG
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import OFFERS
-from supervisor_tasks.cli.status import Purse, show_status
+from supervisor_tasks.cli.status import Findings, Purse, show_status
 from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
@@ -36,7 +37,8 @@ from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, J
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
-from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
+from supervisor_tasks.ledger.status_queries import EffectCount, Reading, StatusSummary, Writer
+from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
@@ -385,6 +387,9 @@ def show_job(shown: Output, *, details: bool = False) -> None:
     shown.lines(next_of(JOB, told, NOW))
 
 
+QUEUED = {"benchmark": 0, "chain": 2, "default": 0, "slurm": 310}
+
+
 def a_summary() -> StatusSummary:
     alarms = [Alarm(AlarmName.WALLET_EMPTY, {"balance_wei": 12000, "needed_wei": 340000000000000}, ago(minutes=61))]
     return StatusSummary(
@@ -397,7 +402,9 @@ def a_summary() -> StatusSummary:
         oldest_transaction_s=75.0,
         wallet=Writer(CUSTOMERS[1], 179188, 142),
         cursors={"contract": 120042, "history": 118000},
-        ticks_s={"claim": 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
+        head=Reading(120045, 2.0),
+        queues={name: Reading(number, 95.0) for name, number in QUEUED.items()},
+        ticks_s={"claim": 0.5, finished_key("claim"): 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
         alarms=alarms,
         claiming_paused=True,
         held=False,
@@ -409,11 +416,13 @@ def a_summary() -> StatusSummary:
 
 
 COMPLAINT = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
-PURSE = Purse(12_000, 8_381_200_000_000_000_000, 4)
+FINDINGS = Findings(
+    [COMPLAINT], why_no_claims(a_summary(), chain_poll_s=1.0), Purse(12_000, 8_381_200_000_000_000_000, 4)
+)
 
 
 def a_status(shown: Output) -> None:
-    show_status(shown, a_summary(), [COMPLAINT], PURSE, NOW, wide=False)
+    show_status(shown, a_summary(), FINDINGS, NOW, wide=False)
 
 
 def a_live_screen(shown: Output) -> None:
@@ -423,7 +432,7 @@ def a_live_screen(shown: Output) -> None:
         {"state": "RUNNING", "jobs": 14, "oldest_at": ago(hours=30)},
     ]
     snapshot = a_summary()
-    overview(shown, snapshot, status_facts(snapshot, [COMPLAINT], PURSE) | {"throughput": throughput(31)}, states, NOW)
+    overview(shown, snapshot, status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)}, states, NOW)
     shown.title(KEYS)
 
 

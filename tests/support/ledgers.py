@@ -58,7 +58,7 @@ def _server() -> Engine:
     start_server(processes, "postgres", server)
     admin = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     _do(admin, f"CREATE DATABASE {MODEL}")
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
     environment = _environment(processes.folder, admin.url.set(database=MODEL))
     subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
     return admin

@@ -7,20 +7,30 @@ what processes of the release before do not need gets a default, and what they s
 """
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from supervisor_tasks.errors import TransientError
+from supervisor_tasks.errors import PermanentError, TransientError
 
 LOCK_TIMEOUT = "55P03"  # SQLSTATE
 TRIES = 5  # to get a lock; between two, the transactions that wait behind the migration go on
 PAUSE_S = 1.0
+_TABLES = text(
+    """
+    SELECT count(*), COALESCE(sum(n_live_tup), 0)::bigint, COALESCE(sum(pg_total_relation_size(relid)), 0)::bigint
+    FROM pg_stat_user_tables"""
+)
+
+
+class UnknownRevisionError(PermanentError):
+    """The tables have a revision that this version does not know."""
 
 
 class MigrationError(TransientError):
@@ -38,6 +48,38 @@ def upgrade(url: str, to: str = "head") -> tuple[str | None, str | None]:
     except OperationalError as error:
         raise _translated(error) from error
     return before, revision(url)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """How much the tables of the ledger hold: their number, their rows as Postgres estimates them, and bytes on disk."""
+
+    number: int
+    rows: int
+    size_bytes: int
+
+
+def tables(url: str) -> Tables:
+    """How much a migration has to do with. Raises MigrationError."""
+    engine = create_engine(url, poolclass=NullPool)
+    try:
+        with engine.connect() as connection:
+            return Tables(*connection.execute(_TABLES).one())
+    except OperationalError as error:
+        raise _translated(error) from error
+
+
+def pending(after: str | None) -> list[str]:
+    """The revisions that bring tables at the revision `after` up to date, in their order; None: there are no tables.
+    Raises UnknownRevisionError.
+    """
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if after is not None and after not in known:
+        raise UnknownRevisionError(
+            f"found the ledger's tables at {after}; expected {newest_revision()} or an older revision: they are those of a"
+            " newer release, so use its command"
+        )
+    return sorted(revision for revision in known if after is None or revision > after)
 
 
 def stops_old_processes(after: str = "base") -> list[str]:

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.cli import health
-from supervisor_tasks.cli.context import CliContext, operator
+from supervisor_tasks.cli.context import CliContext, operator, target
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.jobs.events import ChainStatusObserved, SlurmCompleted, SlurmRunningObserved, Submitted
 from supervisor_tasks.jobs.exclusive_run import park
@@ -36,13 +36,13 @@ from supervisor_tasks.ledger.facts import REWIND, TRANSACTION_REQUESTS, Facts
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources, record_heartbeats
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.migrations import newest_revision, upgrade
+from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED, Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
-from supervisor_tasks.ledger.tick_names import CALLBACKS, SCANNED
+from supervisor_tasks.ledger.tick_names import CALLBACKS, CHAIN_HEAD, QUEUE, SCANNED
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
@@ -170,6 +170,9 @@ def test_status__tells_of_jobs_effects_alarms_and_the_switch(run: Run, ledger: L
     }
     assert [alarm["name"] for alarm in document["alarms"]] == ["effect_parked"]
     assert document["claiming_paused"] is True
+    assert document["claims"] is False
+    assert document["why_no_claims"][0] == "paused by an operator"
+    assert (document["head"], document["lag_blocks"], document["queues"]) == (None, None, {})
     assert "paused by an operator" in run("status").stdout
 
 
@@ -210,13 +213,36 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(servers: 
     old = url.render_as_string(hide_password=False)
     environment = servers[1] | {"DATABASE_URL": old}
     upgrade(old, "0014")
-    first = supervisor("db", "upgrade", env=environment)
+    unasked = supervisor("db", "upgrade", env=environment)
+    still = revision(old)
+    first = supervisor("db", "upgrade", "--yes", "--reason", "a new release", env=environment)
     second = supervisor("db", "upgrade", env=environment)
+    engine = create_engine(old)
+    (entry,) = OperatorLog(engine, "here").last(10)
+    engine.dispose()
+    refused = upgraded_from("9999", old, environment)
     with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    assert (unasked.exit_code, still) == (4, "0014")
+    assert unasked.stderr.startswith(f"{target('here', old)}\n")
+    steps = int(newest_revision() or 0) - 14
+    assert f"from 0014 to {newest_revision()} by {steps} migrations, for all clusters; its 2" in unasked.stderr
     assert (first.exit_code, second.exit_code) == (0, 0), (first.output, second.output)
+    assert (entry["command"], entry["reason"], entry["outcome"]) == ("db upgrade", "a new release", "done")
+    assert entry["operator"] == operator()
+    assert "from 0014 to" in entry["change"]
+    assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work" in first.stderr
     assert "stop them" not in second.stderr
+
+
+def upgraded_from(revision: str, url: str, environment: dict[str, str]) -> Result:
+    """The answer to an upgrade of tables at this revision."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    engine.dispose()
+    return supervisor("db", "upgrade", "--yes", env=environment)
 
 
 def test_jobs__by_state__only_those(run: Run, ledger: Ledger) -> None:
@@ -843,16 +869,19 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
 ) -> None:
     bring_to_queued(ledger, 1)
     settled(ledger, 2)
-    ledger.ticks.record(SCANNED)
+    ledger.ticks.record(SCANNED, readings=lambda: {CHAIN_HEAD: 120045, f"{QUEUE}chain": 2, f"{QUEUE}slurm": 310})
+    with ledger.engine.begin() as connection:
+        ledger.cursors.set(connection, "contract", 120042, "0x1")
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
     environment = servers[1] | {"TERM": "xterm"}
     with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         screen = Screen(ours)
         try:
-            wanted = ("1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks")
+            wanted = ["1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks"]
+            wanted += ("block 120045", "block 120042, 3 blocks behind the head", "messages: chain 2, slurm 310")
             screen.wait_for("jobs: all that are not settled", "0x00000000", "QUEUED", "q quit", *wanted)
             screen.press("\r", "what happened", "submitted as 101", "what comes next")
             screen.press("b", "jobs: all that are not settled")

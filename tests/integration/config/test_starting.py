@@ -98,7 +98,7 @@ def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> N
         [*CELERY, "beat"],
         [*CELERY, "flower"],
         [sys.executable, "-m", "grpc_callbacks"],
-        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"],
+        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"],
     ],
 )
 def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence[str], tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
 def test_user__without_an_entry_in_passwd__is_told_in_a_line_with_status_2() -> None:
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"]
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"]
     try:
         outer.chmod(0o1777)
         done = ended(["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *program], outer / "state")
@@ -131,7 +131,7 @@ def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) ->
     if os.geteuid() != 0 and mode == 0o2775:
         pytest.skip("a user's folders may be open to the user's own group")
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded"]
+    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"]
     try:
         outer.chmod(mode)
         done = ended(program, outer)

@@ -116,8 +116,8 @@ def test_installed__tells_its_version(installed: Path, wheel: Path, processes: P
 def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
     installed: Path, processes: Processes, environment: dict[str, str]
 ) -> None:
-    first = run(installed, processes.folder, environment, "supervisor", "db", "upgrade")
-    second = run(installed, processes.folder, environment, "supervisor", "db", "upgrade")
+    first = run(installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes")
+    second = run(installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes")
     assert first == f"the ledger's tables are at {NEWEST}, and were at none\n"
     assert second == f"the ledger's tables are at {NEWEST}\n"
     celery = [str(installed / "celery"), "-A", "supervisor_tasks"]
@@ -144,7 +144,7 @@ def test_db_upgrade__table_locked_by_a_long_transaction__fails_soon_with_advice(
         connection.execute(text("CREATE DATABASE held"))
     url = environment["DATABASE_URL"].replace("/postgres?", "/held?")
     held = create_engine(url)
-    argv = [str(installed / "supervisor"), "db", "upgrade"]
+    argv = [str(installed / "supervisor"), "db", "upgrade", "--yes"]
     with held.connect() as connection:
         connection.execute(text("CREATE TABLE jobs (a int)"))  # uncommitted: the first migration wants that name
         done = subprocess.run(

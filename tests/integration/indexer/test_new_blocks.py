@@ -20,6 +20,7 @@ from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.jobs.claim import look
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import finished_key
 from tests.support.wallets import Fleet, databases, empty, scheduled_jobs
 
@@ -126,6 +127,20 @@ def test_no_subscription__a_poll_finds_what_is_to_be_claimed(fleet: Fleet, chain
         assert woken.tasks == []
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
+
+
+def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
+    fleet: Fleet, chain: Chain, engine: Engine
+) -> None:
+    chain.mine()
+    statements = list[str]()
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    with watching(fleet, NEVER_S, None):
+        until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
+    assert sum("INTO periodic_runs" in statement for statement in statements) == 2  # the chain's tick, and the look's
+    seen = Overview(engine, fleet.site.ledger.cluster).snapshot().head
+    assert seen is not None
+    assert seen.number == chain.block_number()
 
 
 def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: Fleet, engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """What is due, as a real ledger tells it in one question, and that an operator's word is acted on within a second."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, event, text
@@ -10,7 +11,8 @@ from supervisor_tasks.ledger.due import Due, Look, not_dispatched
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.tick_names import CLOCK
+from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.commands import supervisor
@@ -55,6 +57,18 @@ def test_look__is_one_statement(engine: Engine) -> None:
     for _ in range(3):
         due.look()
     assert len(statements) == 3
+
+
+def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(engine: Engine) -> None:
+    due, statements = Due(engine, "here", GUARDED, FACTS), list[str]()
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    for length in (3, 4):  # the second is within the clock's interval, so it is not stored
+        due.look(partial(dict, {f"{QUEUE}chain": length}))
+    assert sum("INTO periodic_runs" in statement for statement in statements) == 1
+    summary = Overview(engine, "here").snapshot()
+    assert {name: reading.number for name, reading in summary.queues.items()} == {"chain": 3}
+    assert summary.queues["chain"].age_s < 10.0
+    assert set(summary.ticks_s) == {CLOCK}
 
 
 def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(

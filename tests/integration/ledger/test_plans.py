@@ -50,7 +50,7 @@ def engine() -> Iterator[Engine]:
         server = embedded_servers.postgres(folder)
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
         subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
         engine = create_engine(server.url)
         fill(engine, CLUSTER)

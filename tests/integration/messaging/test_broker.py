@@ -18,8 +18,9 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
-from supervisor_tasks.messaging.queues import TASKS
+from supervisor_tasks.messaging.queues import TASKS, Queue
 from tests.support import deaf
 from tests.support.ledgers import claim, job_id
 
@@ -125,6 +126,21 @@ def loud(processes: Processes, name: str) -> list[str]:
 def pass_s(engine: Engine, seconds: float) -> None:
     began = now(engine)
     wait_until(lambda: now(engine) > began + seconds, "time to pass", 60.0, 0.2)
+
+
+def test_queues__a_queue_without_a_worker__its_length_is_in_the_ledger(
+    fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
+) -> None:
+    """Beat counts all queues with the clock's tick."""
+
+    def told() -> dict[str, int]:
+        queues = Overview(engine, "main").snapshot().queues
+        return {name: reading.number for name, reading in queues.items()}
+
+    with Redis(unix_socket_path=str(redis_server.socket)) as redis:
+        wait_until(lambda: redis.llen("main.chain") > 0, "a message that no worker takes", WITHIN_S, 0.1)
+        wait_until(lambda: told().get("chain") == redis.llen("main.chain"), "its length to be told", WITHIN_S, 0.1)
+    assert set(told()) == {queue.value for queue in Queue}
 
 
 def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(

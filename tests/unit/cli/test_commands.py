@@ -26,6 +26,7 @@ WITHOUT_COMMANDS = {
         "__main__",
         "app",
         "bill",
+        "claim_stops",
         "context",
         "fleet_flags",
         "run_fleet",

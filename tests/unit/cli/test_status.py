@@ -1,19 +1,96 @@
-"""What `supervisor status` says of the claims and of the wallet."""
+"""What `supervisor status` says of the claims, the chain, the queues and the wallet."""
 
 from dataclasses import replace
+from typing import Any
 
-from supervisor_tasks.cli.status import Purse, facts_of
-from tests.support.golden_cases import a_summary
+import pytest
+
+from supervisor_tasks.cli.claim_stops import why_no_claims
+from supervisor_tasks.cli.status import Findings, Purse, facts_of
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.ledger.status_queries import Reading, StatusSummary
+from supervisor_tasks.ledger.tick_names import SCANNED, finished_key
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from tests.support.golden_cases import NOW, a_summary
 
 EMPTY = Purse(0, 0, 0)
+TICKS = {"claim": 0.5, finished_key("claim"): 0.5, ANSWERED: 1.0}
+CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS)
 
 
-def test_status__with_an_alarm_that_stops_claims__does_not_say_on() -> None:
-    snapshot = replace(a_summary(), claiming_paused=False)
-    assert facts_of(snapshot, [], EMPTY)["claims"].text == "stopped while an alarm is on: wallet_empty"
-    assert facts_of(replace(snapshot, alarms=[]), [], EMPTY)["claims"].text == "on"
+def alarm(name: AlarmName) -> list[Alarm]:
+    return [Alarm(name, {}, NOW)]
+
+
+def shown(snapshot: StatusSummary, name: str) -> str:
+    return facts_of(snapshot, Findings([], why_no_claims(snapshot, 1.0), EMPTY))[name].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "on"),
+        ({"claiming_paused": True}, "paused by an operator"),
+        ({"held": True}, "stopped: submissions are paused"),
+        ({"alarms": alarm(AlarmName.WALLET_EMPTY)}, "stopped: alarm wallet_empty"),
+        ({"alarms": alarm(AlarmName.CLAIMS_FULL)}, "stopped: as many jobs wait as may (CLAIM_MAX_WAITING)"),
+        ({"alarms": alarm(AlarmName.CLAIMS_REVERTING)}, "one is tried a minute: alarm claims_reverting"),
+        ({"alarms": alarm(AlarmName.EFFECT_PARKED)}, "on"),
+        ({"ticks_s": TICKS | {ANSWERED: 91.0}}, "stopped: SLURM does not answer"),
+        (
+            {"ticks_s": {"claim": 0.5, finished_key("claim"): 0.5}, "alarms": alarm(AlarmName.SLURM_NOT_ANSWERING)},
+            "stopped: SLURM does not answer",
+        ),
+        ({"ticks_s": TICKS | {"claim": 61.0}}, "stopped: the chain does not answer (last 1m01s ago)"),
+        (
+            {"ticks_s": TICKS | {"claim": 61.0, finished_key("claim"): 61.0}},
+            "stopped: no worker looks at the chain (last 1m01s ago)",
+        ),
+        ({"ticks_s": {ANSWERED: 1.0}}, "stopped: no worker looks at the chain"),
+        ({"standing": RegistrationStatus.BANNED}, "stopped: the provider is banned"),
+        ({"standing": None}, "stopped: how the provider stands is not known yet"),
+        (
+            {"held": True, "alarms": alarm(AlarmName.TRANSACTION_STUCK)},
+            "stopped: submissions are paused; alarm transaction_stuck",
+        ),
+    ],
+)
+def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], told: str) -> None:
+    assert shown(replace(CLAIMS, **changes), "claims") == told
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "read_up_to"),
+    [
+        ({}, "block 120045", "block 120042, 3 blocks behind the head; at the head 4s ago"),
+        ({"head": Reading(120043, 2.0)}, "block 120043", "block 120042, 1 block behind the head; at the head 4s ago"),
+        ({"head": Reading(120041, 2.0)}, "block 120041", "block 120042, 0 blocks behind the head; at the head 4s ago"),
+        (
+            {"head": Reading(120045, 95.0)},
+            "block 120045; seen 1m35s ago",
+            "block 120042, 3 blocks behind the head; at the head 4s ago",
+        ),
+        ({"head": None}, "no worker has seen it yet", "block 120042; at the head 4s ago"),
+        ({"cursors": {}}, "block 120045", "nothing yet"),
+    ],
+)
+def test_chain__head_and_lag__are_in_blocks(changes: dict[str, Any], head: str, read_up_to: str) -> None:
+    snapshot = replace(a_summary(), **{"ticks_s": {SCANNED: 4.0}} | changes)
+    assert (shown(snapshot, "chain head"), shown(snapshot, "chain read up to")) == (head, read_up_to)
+
+
+@pytest.mark.parametrize(
+    ("queues", "told"),
+    [
+        ({}, "beat has not counted the messages yet"),
+        ({"chain": Reading(2, 5.0), "slurm": Reading(310, 5.0)}, "messages: chain 2, slurm 310"),
+        ({"chain": Reading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
+    ],
+)
+def test_queues__lengths__are_told_with_their_age_when_they_are_old(queues: dict[str, Reading], told: str) -> None:
+    assert shown(replace(a_summary(), queues=queues), "queues") == told
 
 
 def test_status__of_a_wallet_that_has_signed_nothing__says_what_it_holds() -> None:
-    snapshot = replace(a_summary(), wallet=None)
-    assert facts_of(snapshot, [], EMPTY)["wallet"].text == "has signed nothing yet, holds 0 for gas"
+    assert shown(replace(a_summary(), wallet=None), "wallet") == "has signed nothing yet, holds 0 for gas"

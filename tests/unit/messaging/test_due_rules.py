@@ -13,8 +13,7 @@ from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, d
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
 from supervisor_tasks.monitoring.health import complaints, periodic_work
-from supervisor_tasks.monitoring.slurm_health import KNOWN_FOR_S
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED, CHECK_EVERY_S, SEEN
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, CHECK_EVERY_S, KNOWN_FOR_S, SEEN
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
 

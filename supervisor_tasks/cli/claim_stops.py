@@ -1,0 +1,55 @@
+"""Why no job is claimed now, as the ledger shows it to an operator. Pure; `jobs/claim.py` decides by the same state."""
+
+from collections.abc import Iterator
+
+from supervisor_tasks.cli.views import span
+from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.status_queries import StatusSummary
+from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.monitoring.health import LOOKED_EVERY_S, MISSED
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED, KNOWN_FOR_S
+
+
+def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
+    """Return the reasons for which no job is claimed now; empty if jobs are claimed."""
+    patience_s = MISSED * max(chain_poll_s, LOOKED_EVERY_S)
+    return [*_of_operator(summary), *_of_alarms(summary), *_of_the_rest(summary, patience_s)]
+
+
+def slurm_answers(summary: StatusSummary) -> bool:
+    """Whether SLURM has answered lately, and no try has failed since."""
+    return summary.ticks_s.get(ANSWERED, float("inf")) <= KNOWN_FOR_S
+
+
+def _of_operator(summary: StatusSummary) -> Iterator[str]:
+    if summary.claiming_paused:
+        yield "paused by an operator"
+    if summary.held:
+        yield "submissions are paused"
+
+
+def _of_alarms(summary: StatusSummary) -> Iterator[str]:
+    names = [alarm.name for alarm in summary.alarms if alarm.name in STOPS_CLAIMS]
+    if names:
+        yield f"{'alarm' if len(names) == 1 else 'alarms'} {', '.join(names)}"
+    if AlarmName.CLAIMS_FULL in {alarm.name for alarm in summary.alarms}:
+        yield "as many jobs wait as may (CLAIM_MAX_WAITING)"
+
+
+def _of_the_rest(summary: StatusSummary, patience_s: float) -> Iterator[str]:
+    looked_s, answered_s = summary.ticks_s.get(finished_key("claim")), summary.ticks_s.get("claim")
+    if looked_s is None or looked_s > patience_s:
+        yield f"no worker looks at the chain{_since(looked_s)}"
+    elif answered_s is None or answered_s > patience_s:
+        yield f"the chain does not answer{_since(answered_s)}"
+    if summary.standing is None:
+        yield "how the provider stands is not known yet"
+    elif not summary.standing.claims:
+        yield f"the provider is {summary.standing.value}"
+    if not slurm_answers(summary):
+        yield "SLURM does not answer"
+
+
+def _since(age_s: float | None) -> str:
+    return "" if age_s is None else f" (last {span(age_s)} ago)"
