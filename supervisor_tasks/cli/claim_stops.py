@@ -1,4 +1,4 @@
-"""Why no job is claimed now, as the ledger shows it to an operator. Pure; `jobs/claim.py` decides by the same state."""
+"""Why no job is claimed now, as the ledger shows it to an operator. `jobs/claim.py` decides by the same state."""
 
 from collections.abc import Iterator
 

@@ -17,7 +17,7 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
-from supervisor_tasks.ledger.status_queries import Reading, StatusSummary, Writer
+from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, Writer
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
@@ -151,7 +151,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 
 
-def _head(head: Reading | None) -> Cell:
+def _head(head: TickReading | None) -> Cell:
     if head is None:
         return Cell("no worker has seen it yet", "yellow")
     return _dated(f"block {head.number}", head)
@@ -175,7 +175,7 @@ def lag_blocks(snapshot: StatusSummary) -> int | None:
     return None if block is None or snapshot.head is None else max(snapshot.head.number - block, 0)
 
 
-def _queues(queues: Mapping[str, Reading]) -> Cell:
+def _queues(queues: Mapping[str, TickReading]) -> Cell:
     """Return how many messages wait for workers in each queue. Beat counts all at once."""
     if not queues:
         return Cell("beat has not counted the messages yet", "yellow")
@@ -183,7 +183,7 @@ def _queues(queues: Mapping[str, Reading]) -> Cell:
     return _dated(f"messages: {waiting}", max(queues.values(), key=lambda reading: reading.age_s))
 
 
-def _dated(text: str, reading: Reading) -> Cell:
+def _dated(text: str, reading: TickReading) -> Cell:
     """Return what was read, with its age if that is no longer the present state."""
     return Cell(text) if reading.age_s <= FRESH_S else Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
 

@@ -50,7 +50,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TickReading:
     """A number that a process of the fleet read elsewhere, and how old it is."""
 
     number: int
@@ -96,8 +96,10 @@ class StatusSummary:
     since_sweep_s: float
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
-    head: Reading | None = None  # the node's last block, as the worker of the chain queue read it
-    queues: dict[str, Reading] = field(default_factory=dict)  # the messages that wait at the broker, as beat read it
+    head: TickReading | None = None  # the node's last block, as the worker of the chain queue read it
+    queues: dict[str, TickReading] = field(
+        default_factory=dict
+    )  # the messages that wait at the broker, as beat read it
 
 
 class Overview:
@@ -115,7 +117,9 @@ class Overview:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)
             ticks = self._rows(connection, _TICKS)
-            readings = {row["name"]: Reading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None}
+            readings = {
+                row["name"]: TickReading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None
+            }
             return StatusSummary(
                 cluster=self._cluster,
                 jobs={row["state"]: row["n"] for row in self._rows(connection, _JOBS)},

@@ -37,7 +37,7 @@ from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, J
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
-from supervisor_tasks.ledger.status_queries import EffectCount, Reading, StatusSummary, Writer
+from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -402,8 +402,8 @@ def a_summary() -> StatusSummary:
         oldest_transaction_s=75.0,
         wallet=Writer(CUSTOMERS[1], 179188, 142),
         cursors={"contract": 120042, "history": 118000},
-        head=Reading(120045, 2.0),
-        queues={name: Reading(number, 95.0) for name, number in QUEUED.items()},
+        head=TickReading(120045, 2.0),
+        queues={name: TickReading(number, 95.0) for name, number in QUEUED.items()},
         ticks_s={"claim": 0.5, finished_key("claim"): 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
         alarms=alarms,
         claiming_paused=True,

@@ -8,7 +8,7 @@ import pytest
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.status import Findings, Purse, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
-from supervisor_tasks.ledger.status_queries import Reading, StatusSummary
+from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
 from supervisor_tasks.ledger.tick_names import SCANNED, finished_key
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -64,10 +64,18 @@ def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], to
     ("changes", "head", "read_up_to"),
     [
         ({}, "block 120045", "block 120042, 3 blocks behind the head; at the head 4s ago"),
-        ({"head": Reading(120043, 2.0)}, "block 120043", "block 120042, 1 block behind the head; at the head 4s ago"),
-        ({"head": Reading(120041, 2.0)}, "block 120041", "block 120042, 0 blocks behind the head; at the head 4s ago"),
         (
-            {"head": Reading(120045, 95.0)},
+            {"head": TickReading(120043, 2.0)},
+            "block 120043",
+            "block 120042, 1 block behind the head; at the head 4s ago",
+        ),
+        (
+            {"head": TickReading(120041, 2.0)},
+            "block 120041",
+            "block 120042, 0 blocks behind the head; at the head 4s ago",
+        ),
+        (
+            {"head": TickReading(120045, 95.0)},
             "block 120045; seen 1m35s ago",
             "block 120042, 3 blocks behind the head; at the head 4s ago",
         ),
@@ -84,11 +92,11 @@ def test_chain__head_and_lag__are_in_blocks(changes: dict[str, Any], head: str, 
     ("queues", "told"),
     [
         ({}, "beat has not counted the messages yet"),
-        ({"chain": Reading(2, 5.0), "slurm": Reading(310, 5.0)}, "messages: chain 2, slurm 310"),
-        ({"chain": Reading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
+        ({"chain": TickReading(2, 5.0), "slurm": TickReading(310, 5.0)}, "messages: chain 2, slurm 310"),
+        ({"chain": TickReading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
     ],
 )
-def test_queues__lengths__are_told_with_their_age_when_they_are_old(queues: dict[str, Reading], told: str) -> None:
+def test_queues__lengths__are_told_with_their_age_when_they_are_old(queues: dict[str, TickReading], told: str) -> None:
     assert shown(replace(a_summary(), queues=queues), "queues") == told
 
 
