@@ -143,9 +143,9 @@ class CliContext:
 
         `subject` names what is changed, such as a job. `quiet`: the caller has said and asked. Raises NotConfirmedError.
         """
+        log = self.log  # first: it says which ledger this is, and refuses a cluster that the ledger does not know
         if not quiet:
             self.confirm(will, yes=yes)
-        log = self.log
         entry = log.begin(operator=operator(), command=command, subject=subject, change=will, reason=reason)
         try:
             yield

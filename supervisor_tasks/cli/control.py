@@ -7,10 +7,12 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import forget_reporter
 
+TO_BE_SUBMITTED = ("CLAIMED", "READY", "SUBMITTING")  # states of jobs
 claims = options.noun(
     "Stop and start the claiming of jobs; what is under way goes on.", example="claims pause --reason maintenance"
 )
@@ -60,7 +62,7 @@ def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: 
     """
     desk = desk_of(context)
     jobs = desk.overview.snapshot().jobs
-    waiting = sum(number for state, number in jobs.items() if state in ("CLAIMED", "READY", "SUBMITTING"))
+    waiting = sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED)
     in_slurm = sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING"))
     will = (
         f"no more jobs will be submitted or claimed: {counted(waiting, 'job')} will wait,"
@@ -87,7 +89,9 @@ def resume_submissions(context: typer.Context, reason: options.Reason = "", yes:
             f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
         )
-    will = f"jobs will be submitted to SLURM again; they were paused ({why})"
+    jobs = desk.overview.snapshot().jobs
+    waiting = counted(sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED), "job")
+    will = f"{waiting} that waited, and later ones, will be submitted to SLURM; submissions were paused ({why})"
     with desk.change("submissions resume", "submissions", will, yes=yes, reason=reason):
         desk.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)
     typer.echo("jobs are given to SLURM again")
@@ -124,7 +128,9 @@ def rewind(
     refusal = None if to_block is None else desk.blocks.why_not_back_to(to_block)
     if refusal is not None:
         raise CommandError(refusal)
-    will = f"what was read of the chain above {target} will be taken back, and read again"
+    read = desk.overview.snapshot().cursors.get(LOGS, 0)
+    blocks = "blocks" if to_block is None else counted(max(read - to_block, 0), "block")
+    will = f"the {blocks} above {target}, up to {read}, will be taken back as far as they were read, and read again"
     with desk.change("chain rewind", target, will, yes=yes, reason=reason):
         desk.ledger.facts.set(REWIND, to_block)
     typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker tell what came of it")
