@@ -14,10 +14,11 @@ from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View, plain, span
+from supervisor_tasks.cli.wording import listed, worded
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
-from supervisor_tasks.notifications.model import Silence
+from supervisor_tasks.notifications.model import Silence, page_of
 
 POLL_S = 0.2
 LONGEST_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it
@@ -106,12 +107,22 @@ def _show_alarm(desk: CliContext, name: str, output: Format) -> None:
     elif output is Format.NAME:
         typer.echo(name)
     else:
-        since = span((desk.now() - found[name]["raised_at"]).total_seconds())
-        details = {key: plain(value) for key, value in found[name]["details"].items()}
-        told = {"alarm": name, "on for": since, "means": meaning.cause, "do": meaning.advice}
-        if silence is not None:
-            told["silent"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
-        desk.shown.facts(told | details)
+        desk.shown.facts(facts_of(found[name], silence, desk.now(), desk.settings.runbook_url))
+
+
+def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:
+    """Return what is told of an alarm that is on: what it means, what to do, and what was seen."""
+    name = AlarmName(alarm["name"])
+    told = {
+        "alarm": name.value,
+        "on for": span((now - alarm["raised_at"]).total_seconds()),
+        "means": MEANINGS[name].cause,
+        "do": MEANINGS[name].advice,
+        "page": page_of(runbook_url, name.value),
+    }
+    if silence is not None:
+        told["silenced"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
+    return told | worded(alarm["details"])
 
 
 @app.command()
@@ -204,7 +215,7 @@ def _row(alarm: Mapping[str, Any], silence: Silence | None) -> dict[str, Any]:
 def summary_of(details: Mapping[str, Any]) -> str:
     """Return the details in one line, what to do first."""
     rest = {name: value for name, value in details.items() if name != "advice"}
-    return "; ".join(filter(None, (plain(details.get("advice", "")), plain(rest))))
+    return "; ".join(filter(None, (plain(details.get("advice", "")), listed(rest))))
 
 
 @app.command("test")

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,8 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Bar, Column, View
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, span
 from supervisor_tasks.config.settings import Need, load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -34,11 +36,10 @@ BENCHMARKS = View(
         Column("OUTPUT_BYTES", "output_bytes", "number", wide=True),
         Column("BEGAN", "called_at", "age"),
         Column("ENDED", "ended_at", "age"),
-        Column("REASON", "reason", flexible=True),
+        Column("REASON", "reason", wide=True),
     ),
 )
 LABELS = View("labels", "label", (Column("BENCHMARK", "benchmark"), Column("LABEL", "label"), Column("VALUE", "value")))
-NOTES = View("notes", "benchmark", (Column("BENCHMARK", "benchmark"), Column("NOTE", "note", flexible=True)))
 RUNS = View(
     "benchmark runs",
     "id",
@@ -159,29 +160,54 @@ def _show_run(desk: CliContext, number: int, output: Format) -> None:
     elif output is Format.NAME:
         typer.echo(number)
     else:
-        _show_tables(desk, found, results, wide=output is Format.WIDE)
+        show_run(desk.shown, found, results, desk.now(), wide=output is Format.WIDE)
 
 
-def _show_tables(desk: CliContext, run: dict[str, Any], results: list[dict[str, Any]], *, wide: bool) -> None:
-    now = desk.now()
-    desk.shown.facts(run | {"hardware": _hardware(run["hardware"])})
-    desk.shown.title("benchmarks")
-    desk.shown.table(BENCHMARKS, results, now, wide=wide)
+def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
+    """Return the values that a run has only once."""
+
+    def ago(name: str) -> str:
+        return f"{span((now - run[name]).total_seconds())} ago" if run[name] else ""
+
+    return {
+        "run": str(run["id"]),
+        "state": Cell(run["state"], STYLES.get(run["state"], "")),
+        "why": run["why"],
+        "asked": ago("asked_at"),
+        "begun": ago("begun_at") or "not yet",
+        "ended": ago("ended_at"),
+        "hardware": _hardware(run["hardware"]),
+        "cancelled": run["cancel_reason"] or "",
+        "error": Cell(run["last_error"], "red"),
+    }
+
+
+def show_run(
+    shown: Output, run: Mapping[str, Any], results: Sequence[Mapping[str, Any]], now: datetime, *, wide: bool
+) -> None:
+    """Print a run, its benchmarks, and the labels that were measured."""
+    shown.facts(facts_of(run, now))
+    shown.title("benchmarks")
+    shown.table(BENCHMARKS, results, now, wide=wide)
     labels = [
         {"benchmark": row["benchmark"], "label": label, "value": value}
         for row in results
         for label, value in row["labels"].items()
     ]
-    desk.shown.title("labels")
-    desk.shown.table(LABELS, labels, now, wide=wide)
-    notes = [
-        {"benchmark": row["benchmark"], "note": note}
-        for row in results
-        for note in [*row["notes"], *(f"{label} left out: {why}" for label, why in row["left_out"].items())]
-    ]
+    shown.title("labels")
+    shown.table(LABELS, labels, now, wide=wide)
+    notes = [[Cell(row["benchmark"]), note] for row in results for note in _notes(row)]
     if notes:
-        desk.shown.title("notes")
-        desk.shown.table(NOTES, notes, now, wide=wide)
+        shown.title("notes")
+        shown.lines(notes)
+
+
+def _notes(result: Mapping[str, Any]) -> Iterator[Cell]:
+    """What there is to say about a benchmark: why it failed, what is odd, which labels it has not got."""
+    if result["reason"]:
+        yield Cell(result["reason"], "red")
+    yield from map(Cell, result["notes"])
+    yield from (Cell(f"{label} left out: {why}") for label, why in result["left_out"].items())
 
 
 @app.command()

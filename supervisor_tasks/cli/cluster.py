@@ -1,7 +1,9 @@
 """`supervisor cluster`: the clusters of the ledger, and which SLURM is taken for the right one."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 import typer
 
@@ -9,7 +11,7 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View, plain
+from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.clusters import known_clusters, summary
@@ -64,14 +66,14 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
     wallet = desk.ledger.wallets.held()
     found = {
         "cluster": desk.settings.cluster_name,
-        "slurm": facts.get(SLURM_CLUSTER),
-        "seen instead": facts.get(UNEXPECTED_CLUSTER),
-        "slurm forgets after (s)": facts.get(SLURM_MIN_JOB_AGE),
+        "slurm_cluster": facts.get(SLURM_CLUSTER),
+        "unexpected_cluster": facts.get(UNEXPECTED_CLUSTER),
+        "min_job_age_s": facts.get(SLURM_MIN_JOB_AGE),
         "wallet": None if wallet is None else wallet.address,
-        "login node": desk.settings.slurm_ssh_address,
+        "login_node": desk.settings.slurm_ssh_address,
         "partition": desk.settings.slurm_partition,
-        "claims paused": switches.reason(Switch.CLAIMING_PAUSED),
-        "submissions paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
+        "claims_paused": switches.reason(Switch.CLAIMING_PAUSED),
+        "submissions_paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
         "alarms": [alarm.name.value for alarm in desk.ledger.alarms.all()],
     }
     if output in (Format.JSON, Format.YAML):
@@ -79,7 +81,37 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
     elif output is Format.NAME:
         typer.echo(found["cluster"])
     else:
-        desk.shown.facts({name: plain(value) for name, value in found.items() if value not in (None, [])})
+        desk.shown.facts(facts_of(found))
+
+
+def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
+    """Return what is told of a cluster."""
+    age_s, instead = found["min_job_age_s"], found["unexpected_cluster"]
+    return {
+        "cluster": found["cluster"],
+        "SLURM cluster": found["slurm_cluster"] or "not known yet: no worker has seen it",
+        "seen instead": Cell(
+            f"{instead}: `supervisor cluster accept`, if it is the right one" if instead else "", "red"
+        ),
+        "login node": found["login_node"] or "",
+        "partition": found["partition"] or "",
+        "ended jobs": "" if age_s is None else _kept_for(age_s),
+        "wallet": found["wallet"] or "none yet: no worker of the chain queue has started",
+        "claims": _paused(found["claims_paused"], "claims"),
+        "submissions": _paused(found["submissions_paused"], "submissions"),
+        "alarms": Cell(", ".join(found["alarms"]), "red") if found["alarms"] else "none",
+    }
+
+
+def _kept_for(age_s: int) -> str:
+    return f"slurmctld keeps them for {span(age_s)} (MinJobAge)" if age_s else "slurmctld keeps them for ever"
+
+
+def _paused(reason: str | None, what: str) -> str | Cell:
+    """Return whether this is paused, and why; `supervisor status` tells what else stops claims."""
+    if reason is None:
+        return "not paused"
+    return Cell(f"paused: {reason or 'no reason given'} (`supervisor {what} resume`)", "yellow")
 
 
 @app.command()

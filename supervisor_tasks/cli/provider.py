@@ -1,6 +1,8 @@
 """The commands for the provider: what is registered, what waits for approval, what is offered."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import typer
@@ -9,9 +11,11 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View, span
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.ledger.facts import Fact
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, REGISTRATION_REQUESTED, Registrations
+from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 COLUMNS = ("registered", "waiting", "offered")
 OFFERS = View(
@@ -19,6 +23,11 @@ OFFERS = View(
     "what",
     (Column("WHAT", "what"), *(Column(title.upper(), title, flexible=True) for title in COLUMNS)),
 )
+PRICES = {
+    "gpu_credits_per_min": "GPU, credits/min",
+    "cpu_credits_per_min": "CPU, credits/min",
+    "mem_credits_per_min": "MB, credits/min",
+}
 app = options.noun(
     "See how the provider stands with the grid, and have it registered or measured.", example="provider show"
 )
@@ -47,20 +56,42 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
         not_seen = None if missed is None else {"error": missed[0], "for_s": missed[1]}
         desk.shown.document(about | {"no_usable_nodes": not_seen} | told, output)
         return
-    facts = {
+    show_provider(desk.shown, told, Standing(standing, for_s, asked, missed), desk.now(), wide=output is Format.WIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the provider stands, for how many seconds; what an operator has asked for; why no node is seen, and how long."""
+
+    status: RegistrationStatus
+    for_s: float
+    asked: Mapping[str, str]
+    no_nodes: tuple[str, float] | None = None
+
+
+def show_provider(shown: Output, told: Mapping[str, Any], stands: Standing, now: datetime, *, wide: bool) -> None:
+    """Print how the provider stands, and its offers side by side."""
+    shown.facts(facts_of(told, stands))
+    shown.title("offers")
+    shown.table(OFFERS, _side_by_side(told), now, wide=wide)
+    if told["odd"]:
+        shown.title("look at")
+        shown.lines([[Cell(line, "yellow")] for line in told["odd"]])
+
+
+def facts_of(told: Mapping[str, Any], stands: Standing) -> dict[str, str | Cell]:
+    """Return the values that the provider has only once."""
+    missed = stands.no_nodes
+    claims = Cell("are allowed") if stands.status.claims else Cell("are not allowed", "red")
+    return {
         "address": told["address"],
-        "stands": f"{standing.value} for {span(for_s)}",
-        "new jobs": "are claimed" if standing.claims else "are not claimed",
+        "stands": f"{stands.status.value}, for {span(stands.for_s)}",
+        "claims": claims,
         "next": f"{told['decision']}: {told['why']}",
-        "nodes": "are seen" if missed is None else f"none is seen for {span(missed[1])}: {missed[0]}",
-        "benchmark": "a run is under way" if told["measuring"] else "no run is under way",
-        "asked for": ", ".join(f"{what} ({why})" for what, why in asked.items()) or "nothing",
+        "nodes": "are seen" if missed is None else Cell(f"none for {span(missed[1])}: {missed[0]}", "red"),
+        "benchmarks": "a run is under way" if told["measuring"] else "no run is under way",
+        "asked for": ", ".join(f"{what} ({why})" for what, why in stands.asked.items()) or "nothing",
     }
-    desk.shown.facts(facts)
-    desk.shown.title("offers")
-    desk.shown.table(OFFERS, _side_by_side(told), desk.now(), wide=output is Format.WIDE)
-    for line in told["odd"]:
-        typer.echo(desk.shown.line(f"odd: {line}"))
 
 
 def _asked(registrations: Registrations) -> dict[str, str]:
@@ -80,9 +111,13 @@ def _side_by_side(told: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:
     if offer is None:
         return {}
-    kinds = [f"{of['nodes']} with {of['cpus']} CPUs, {of['gpus']} GPUs, {of['mem_mb']} MB" for of in offer["machines"]]
+    nodes = {
+        f"nodes of {of['cpus']} CPUs, {of['gpus']} GPUs, {of['mem_mb']} MB": str(of["nodes"])
+        for of in offer["machines"]
+    }
     labels = {f"label {key}": value for key, value in offer["labels"].items()}
-    return {"nodes": "; ".join(kinds), **offer["prices"], **labels}
+    prices = {PRICES.get(name, name): price for name, price in offer["prices"].items()}
+    return {**nodes, **prices, **labels}
 
 
 @app.command()

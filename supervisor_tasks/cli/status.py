@@ -14,6 +14,7 @@ from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.cli.wording import coins
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
@@ -21,7 +22,7 @@ from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, W
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
-from supervisor_tasks.provider.offer import format_credits, rounded_credits
+from supervisor_tasks.provider.offer import format_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
 EFFECTS = View(
@@ -208,7 +209,7 @@ def _wallet(wallet: Writer | None, purse: Purse) -> str:
 
 
 def _held(purse: Purse) -> str:
-    return "" if purse.balance_wei is None else f", holds {rounded_credits(purse.balance_wei)} for gas"
+    return "" if purse.balance_wei is None else f", holds {coins(purse.balance_wei)} for gas"
 
 
 COMMANDS = {"status": app}

@@ -1,17 +1,23 @@
 """`supervisor sweep`: the comparison of ledger, contract and SLURM."""
 
+import re
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View, plain, span
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import Column, View, span
+from supervisor_tasks.cli.wording import listed
 from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 POLL_S = 0.2
 SWEEPS = View(
@@ -21,9 +27,48 @@ SWEEPS = View(
         Column("SWEEP", "id", "number"),
         Column("BEGUN", "begun_at", "age"),
         Column("TOOK", "took_s", "span"),
-        Column("REPORT", "report", flexible=True),
+        Column("WHY", "why", flexible=True),
+        Column("COMPARED", "compared", wide=True),
+        Column("FOUND", "found", flexible=True),
+        Column("NOT_SEEN", "unseen", flexible=True),
     ),
 )
+FINDINGS = View(
+    "findings",
+    "job_id",
+    (
+        Column("JOB", "job_id", "id"),
+        Column("SLURM", "slurm_id", "number"),
+        Column("FOUND", "found", flexible=True),
+        Column("RECORDED", "done", flexible=True),
+        Column("CANCELLED", "cancelled", wide=True),
+    ),
+)
+FOUND: Mapping[str, str] = {
+    DiscrepancyKind.COLD_ON_CHAIN: "over on the contract",
+    DiscrepancyKind.NOT_OURS: "not ours on the contract",
+    DiscrepancyKind.AHEAD_ON_CHAIN: "running on the contract",
+    DiscrepancyKind.NOT_ON_CHAIN: "unknown to the contract",
+    DiscrepancyKind.LOST_END: "ended in SLURM, unheard",
+    DiscrepancyKind.LIMIT_LOST: "old time limit in SLURM",
+    DiscrepancyKind.RUNS_AGAIN: "requeued by SLURM",
+    DiscrepancyKind.MORE_THAN_PAID: "more than was paid for",
+    DiscrepancyKind.MISSING: "missing in SLURM",
+    DiscrepancyKind.LOST: "lost by SLURM",
+    DiscrepancyKind.FORGOTTEN: "forgotten before it ran",
+    DiscrepancyKind.HELD: "missing, left to you",
+    DiscrepancyKind.CONTRADICTED: "running by accounting alone, left to you",
+    DiscrepancyKind.ADOPTED: "found in SLURM, taken in",
+    DiscrepancyKind.ANOTHERS: "claimed by another ledger",
+    DiscrepancyKind.NEVER_SEEN: "claimed, new to the ledger",
+    DiscrepancyKind.NOBODY_AT_WORK: "without its open effect",
+    DiscrepancyKind.RUNS_AFTER_END: "requeued after its end",
+    DiscrepancyKind.RUNS_ON: "in SLURM after its end",
+    DiscrepancyKind.DOUBLE: "in SLURM twice",
+    DiscrepancyKind.STRAY: "in SLURM, resembles ours",
+}
+"""What a sweep can find, in words that follow a number."""
+CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 app = options.noun("Compare ledger, contract and SLURM, and see what was found and done.", example="sweep show")
 
 
@@ -70,7 +115,8 @@ def list_(
     Example: supervisor sweep list --limit 3 -o json
     """
     desk = desk_of(context)
-    desk.present(SWEEPS, lambda: [_row(one) for one in desk.sweeps.last(limit)], output, watch, no_color)
+    form = _listed_row if output in (Format.TABLE, Format.WIDE) else _row
+    desk.present(SWEEPS, lambda: [form(one) for one in desk.sweeps.last(limit)], output, watch, no_color)
 
 
 @app.command()
@@ -105,14 +151,87 @@ def _show(desk: CliContext, sweep: Swept, output: Format) -> None:
     elif output in (Format.JSON, Format.YAML):
         desk.shown.document(row, output)
     else:
-        report = {name: plain(value) for name, value in sweep.report.items()}
-        desk.shown.facts(
-            {"sweep": sweep.id, "began": sweep.begun_at.astimezone(), "took": span(took_s(sweep))} | report
-        )
+        show_sweep(desk.shown, sweep, desk.now(), wide=output is Format.WIDE)
+
+
+def show_sweep(shown: Output, sweep: Swept, now: datetime, *, wide: bool = False) -> None:
+    """Print what a sweep looked at, found and did."""
+    shown.facts(facts_of(sweep, now))
+    findings = sweep.report.get("findings") or []
+    if findings:
+        shown.title("findings")
+        shown.table(FINDINGS, [_finding(one) for one in findings], now, wide=wide)
+
+
+def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
+    """Return the values that a sweep has only once; a report of another release may lack some."""
+    report = sweep.report
+    again_s = report.get("again_s")
+    return {
+        "sweep": f"{sweep.id}, begun {span((now - sweep.begun_at).total_seconds())} ago, took {span(took_s(sweep))}",
+        "why": report.get("why", ""),
+        "compared": compared(report),
+        "not seen": _reasons(report.get("unseen") or {}),
+        "found": found_by(report),
+        "cancelled": counted(report["cancelled"], "job in SLURM", "jobs in SLURM") if report.get("cancelled") else "",
+        "not cancelled": _reasons(report.get("not_cancelled") or {}),
+        "left to you": _left(report.get("held") or {}),
+        "stands still": listed({name: number for name, number in (report.get("stale") or {}).items() if number}),
+        "next": "" if again_s is None else next_at((now - sweep.begun_at).total_seconds(), again_s),
+    }
+
+
+def compared(report: Mapping[str, Any]) -> str:
+    """Return how many jobs of each side a sweep compared."""
+    sides = {
+        "the ledger": report.get("jobs"),
+        "SLURM": report.get("slurm_jobs"),
+        "the contract": report.get("on_chain"),
+    }
+    block = report.get("block")
+    jobs = ", ".join(f"{counted(number, 'job')} of {side}" for side, number in sides.items() if number is not None)
+    return f"{jobs}, at block {block}" if block is not None else jobs
+
+
+def found_by(report: Mapping[str, Any]) -> str:
+    """Return how often a sweep found what."""
+    found = report.get("found") or {}
+    return "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items()) or "no difference"
+
+
+def next_at(age_s: float, again_s: float) -> str:
+    """Return when the next sweep is due."""
+    return f"due in {span(again_s - age_s)} at the latest" if again_s > age_s else f"due for {span(age_s - again_s)}"
+
+
+def _left(held: Mapping[str, Any]) -> str:
+    if not held:
+        return ""
+    return f"{counted(len(held), 'job')} that SLURM does not know: see the alarm sweep_contradiction"
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    done = ", ".join(CAMEL.sub(" ", name).lower() for name in finding.get("done") or [])
+    return {**finding, "found": _kind(str(finding.get("found", ""))), "done": done.replace("slurm", "SLURM")}
+
+
+def _kind(kind: str) -> str:
+    return FOUND.get(kind, kind.replace("_", " "))
+
+
+def _reasons(errors: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {error}" for name, error in errors.items())
 
 
 def _row(sweep: Swept) -> dict[str, object]:
     return asdict(sweep) | {"took_s": took_s(sweep)}
+
+
+def _listed_row(sweep: Swept) -> dict[str, object]:
+    """Return the row of a list: documents have the whole report, a table what it comes to."""
+    report = sweep.report
+    told = {"why": report.get("why", ""), "compared": compared(report), "found": found_by(report)}
+    return _row(sweep) | told | {"unseen": _reasons(report.get("unseen") or {})}
 
 
 def took_s(sweep: Swept) -> float:

@@ -1,6 +1,7 @@
 """`supervisor tx`: the wallet's transactions."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View, span
+from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.views import STYLES, Cell, Column, View, span
+from supervisor_tasks.cli.wording import coins, gas_price
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.transactions import OPEN
 from supervisor_tasks.wallet.pending_policy import TransactionRequest
@@ -35,12 +38,20 @@ SIGNATURES = View(
     "signatures",
     "hash",
     (
-        Column("HASH", "hash", flexible=True),
+        Column("HASH", "hash", "id"),
         Column("SIGNED", "signed_at", "age"),
-        Column("MAX_FEE_WEI", "max_fee_wei", "number"),
+        Column("HIGHEST_FEE", "fee", "number"),
+        Column("TIP", "tip", "number", wide=True),
         Column("AT_BLOCK", "head", "number"),
     ),
 )
+STATES = {
+    "SIGNED": "no node has taken it yet",
+    "SENT": "a node has it, and it is not mined",
+    "MINED": "done",
+    "REVERTED": "mined, and rejected by the contract",
+    "FOREIGN": "another program's, at a nonce of this wallet",
+}
 
 
 class TransactionState(StrEnum):
@@ -105,16 +116,46 @@ def _show(desk: CliContext, transaction: str, output: Format) -> None:
     elif output is Format.NAME:
         typer.echo(row["hash"])
     else:
-        now = desk.now()
-        ages = {
-            name: span((now - row[name]).total_seconds()) for name in ("created_at", "sent_at", "done_at") if row[name]
-        }
-        shown = {name: value for name, value in row.items() if name != "signatures"}
-        if desk.settings.explorer_url:
-            shown["explorer"] = desk.settings.explorer_url.replace("{hash}", row["hash"])
-        desk.shown.facts(shown | {name: f"{age} ago" for name, age in ages.items()})
-        desk.shown.title("signatures")
-        desk.shown.table(SIGNATURES, row["signatures"], now)
+        wide = output is Format.WIDE
+        show_transaction(desk.shown, row, desk.now(), desk.settings.explorer_url or "", wide=wide)
+
+
+def show_transaction(shown: Output, row: Mapping[str, Any], now: datetime, explorer_url: str, *, wide: bool) -> None:
+    """Print a transaction and its signatures."""
+    shown.facts(facts_of(row, now) | {"explorer": explorer_url.replace("{hash}", row["hash"])})
+    shown.title("signatures")
+    signatures = [
+        one | {"fee": gas_price(int(one["max_fee_wei"])), "tip": gas_price(int(one["priority_fee_wei"]))}
+        for one in row["signatures"]
+    ]
+    shown.table(SIGNATURES, signatures, now, wide=wide)
+
+
+def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
+    """Return what is told of a transaction. Programs get all that is stored."""
+
+    def ago(name: str) -> str:
+        return f"{span((now - row[name]).total_seconds())} ago" if row[name] else ""
+
+    state = row["state"]
+    return {
+        "transaction": str(row["id"]),
+        "state": Cell(f"{state}: {STATES[state]}", STYLES.get(state, "")),
+        "for": row["purpose"],
+        "job": row["job_id"] or "",
+        "hash": row["hash"],
+        "nonce": str(row["nonce"]),
+        "wallet": f"{row['address']} on chain {row['chain_id']}",
+        "highest fee": gas_price(int(row["max_fee_wei"])),
+        "tip": gas_price(int(row["priority_fee_wei"])),
+        "gas limit": f"{row['gas']}, so at most {coins(int(row['gas']) * int(row['max_fee_wei']))}",
+        "block": "" if row["block_number"] is None else str(row["block_number"]),
+        "signed": ago("created_at"),
+        "sent": ago("sent_at") or ("not yet" if state in OPEN else ""),
+        "over": ago("done_at"),
+        "doubted": f"{ago('contested_at')}: its nonce was mined without it" if row["contested_at"] else "",
+        "error": Cell(row["error"] or "", "red"),
+    }
 
 
 @app.command()
@@ -125,7 +166,7 @@ def bump(context: typer.Context, transaction: Name, reason: options.Reason = "",
     """
     desk = desk_of(context)
     row = _open(desk, transaction)
-    will = f"{_named(row)} will be signed again for a higher fee than {row['max_fee_wei']} wei per gas"
+    will = f"{_named(row)} will be signed again for a higher fee than {gas_price(int(row['max_fee_wei']))}"
     _request(desk, row, TransactionRequest.BUMP, will, yes, reason)
 
 

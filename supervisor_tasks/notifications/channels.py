@@ -30,7 +30,7 @@ from supervisor_tasks.config.redaction import Hide, hiding
 from supervisor_tasks.config.url_secrets import all_keys
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.notifications.forms import json_form, mail_form
-from supervisor_tasks.notifications.model import TEST, Notice
+from supervisor_tasks.notifications.model import TEST, Notice, page_of
 from supervisor_tasks.notifications.rules import Policy
 
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
@@ -77,7 +77,7 @@ class Notifier:
     def page_of(self, alarm: str) -> str:
         """Where the page of an alarm is; for TEST, where all pages are listed."""
         name = "README" if alarm == TEST else quote(alarm, safe="")
-        return f"{self.runbook_url.rstrip('/')}/{name}.md"
+        return page_of(self.runbook_url, name)
 
 
 class Tls(StrEnum):

@@ -79,3 +79,8 @@ class Notice:
     def key_of(self, kind: MessageKind) -> str:
         """The key of another message of the same incident."""
         return f"{self.incident_key}-{kind}"
+
+
+def page_of(runbook_url: str, alarm: str) -> str:
+    """Return where the page of an alarm is."""
+    return f"{runbook_url.rstrip('/')}/{alarm}.md"

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
-from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS
+from supervisor_tasks.cli.alarm import facts_of as alarm_facts
+from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS, show_run
 from supervisor_tasks.cli.bill import Bill
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.cluster import CLUSTERS
+from supervisor_tasks.cli.cluster import facts_of as cluster_facts
 from supervisor_tasks.cli.config import SETTINGS
 from supervisor_tasks.cli.doctor import show_lines
 from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
@@ -23,13 +25,13 @@ from supervisor_tasks.cli.effect import EFFECTS
 from supervisor_tasks.cli.job import JOBS
 from supervisor_tasks.cli.log import LOG
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.provider import OFFERS
+from supervisor_tasks.cli.provider import Standing, show_provider
 from supervisor_tasks.cli.status import Findings, Purse, show_status
 from supervisor_tasks.cli.status import facts_of as status_facts
-from supervisor_tasks.cli.sweep import SWEEPS
+from supervisor_tasks.cli.sweep import SWEEPS, show_sweep
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.top import KEYS, overview, throughput
-from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS
+from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS, show_transaction
 from supervisor_tasks.cli.views import View
 from supervisor_tasks.doctor.model import green, skipped
 from supervisor_tasks.doctor.verdicts import WalletSeen, contract_verdict, host_key_verdict, wallet_verdict
@@ -39,6 +41,7 @@ from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
 from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.notifications.model import Silence
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
@@ -170,7 +173,15 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     ),
     "tx-signatures": (
         SIGNATURES,
-        [{"hash": "0x4be1" + "ab" * 30, "signed_at": ago(minutes=7), "max_fee_wei": "30000000000", "head": 120040}],
+        [
+            {
+                "hash": "0x4be1" + "ab" * 30,
+                "signed_at": ago(minutes=7),
+                "fee": "30 gwei per gas",
+                "tip": "1 gwei per gas",
+                "head": 120040,
+            }
+        ],
     ),
     "sweep-list": (
         SWEEPS,
@@ -179,7 +190,10 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "id": 12,
                 "begun_at": ago(minutes=14),
                 "took_s": 1.25,
-                "report": {"why": "the clock", "jobs": 3, "found": {"held": 1}, "again_s": 900.0},
+                "why": "the clock",
+                "compared": "3 jobs of the ledger, 2 jobs of SLURM, 3 jobs of the contract, at block 120042",
+                "found": "1 missing, left to you",
+                "unseen": "",
             }
         ],
     ),
@@ -249,7 +263,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             }
         ],
     ),
-    "benchmark-show": (
+    "benchmark-results": (
         BENCHMARKS,
         [
             {
@@ -274,18 +288,6 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "ended_at": ago(days=2, hours=22),
                 "reason": "exit code 1: srun: error: Unable to create step for job 104101: Invalid generic resource",
             },
-        ],
-    ),
-    "provider-show": (
-        OFFERS,
-        [
-            {
-                "what": "nodes",
-                "registered": "4 with 64 CPUs, 4 GPUs, 512000 MB",
-                "waiting": None,
-                "offered": "3 with 64 CPUs",
-            },
-            {"what": "cpu", "registered": "0.95", "waiting": None, "offered": "0.9"},
         ],
     ),
     "config-show": (
@@ -421,6 +423,103 @@ FINDINGS = Findings(
 )
 
 
+def an_alarm(shown: Output) -> None:
+    details = {"silent_s": 5530, "tries": 41, "error": LONG_ERROR, "some": [FIRST, SECOND]}
+    alarm = {"name": "slurm_not_answering", "raised_at": ago(minutes=61), "details": details}
+    silence = Silence(ago(minutes=10), NOW + timedelta(hours=2), "slurmctld is upgraded")
+    shown.facts(alarm_facts(alarm, silence, NOW, "docs/how-to/alarms"))
+
+
+def a_cluster(shown: Output) -> None:
+    found = {
+        "cluster": "geneva",
+        "slurm_cluster": "geneva 1732330000",
+        "unexpected_cluster": "geneva 1764000000",
+        "min_job_age_s": 300,
+        "wallet": CUSTOMERS[1],
+        "login_node": "login1.example.com:22",
+        "partition": "main",
+        "claims_paused": "maintenance until noon",
+        "submissions_paused": None,
+        "alarms": ["slurm_cluster_mismatch", "wallet_empty"],
+    }
+    shown.facts(cluster_facts(found))
+
+
+def a_sweep(shown: Output) -> None:
+    findings = [
+        {"found": "runs_on", "job_id": FIRST, "slurm_id": 104217, "done": [], "cancelled": 104217},
+        {"found": "lost_end", "job_id": SECOND, "slurm_id": 104218, "done": ["SlurmCompleted"], "cancelled": None},
+        {"found": "held", "job_id": THIRD, "slurm_id": 104190, "done": [], "cancelled": None},
+    ]
+    report = {
+        "why": "the clock",
+        "jobs": 16,
+        "slurm_jobs": 15,
+        "on_chain": None,
+        "block": None,
+        "found": {"runs_on": 1, "lost_end": 1, "held": 1},
+        "findings": findings,
+        "cancelled": 1,
+        "not_cancelled": {"104219": "scancel: error: Kill job error on job id 104219: Access denied"},
+        "stale": {"effects": 2, "callbacks": 0, "transactions": 0},
+        "unseen": {"contract": "no RPC endpoint answers: https://node.example.org#1 Connection refused"},
+        "seconds": {"slurm": 0.42, "contract": 3.0},
+        "again_s": 900.0,
+        "held": {THIRD: 104190},
+    }
+    show_sweep(shown, Swept(ago(minutes=14, seconds=2), ago(minutes=14), report, 12), NOW)
+
+
+def a_transaction(shown: Output) -> None:
+    hashes = "0x4be1" + "ab" * 30, "0x77aa" + "cd" * 30
+    fees = {"max_fee_wei": "33000000000", "priority_fee_wei": "1500000000"}
+    times = {"created_at": ago(minutes=7), "sent_at": ago(minutes=7), "done_at": None, "contested_at": None}
+    row = {
+        **{"id": 42, "nonce": 141, "purpose": "report FINISHED", "job_id": FIRST, "state": "SENT", "hash": hashes[1]},
+        **{"chain_id": 179188, "address": CUSTOMERS[1], "gas": 210_000, "block_number": None},
+        "error": "insufficient funds for gas * price + value",
+        "signatures": [
+            fees | {"hash": one, "head": 120040 + n, "signed_at": ago(minutes=7 - n)} for n, one in enumerate(hashes)
+        ],
+    }
+    show_transaction(shown, row | fees | times, NOW, "https://explorer.example.org/tx/{hash}", wide=False)
+
+
+def a_provider(shown: Output) -> None:
+    machine = {"cpus": 64, "gpus": 4, "mem_mb": 512_000}
+    prices = {"gpu_credits_per_min": "8.5", "cpu_credits_per_min": "0.95", "mem_credits_per_min": "0.00008"}
+    labels = {"os": "linux", "compute.gflops": "41210.5", "storage.scratch.read.bw.mibps": "10240"}
+    registered = {"machines": [machine | {"nodes": 4}], "prices": prices, "labels": labels}
+    offered = registered | {"machines": [machine | {"nodes": 3}], "prices": prices | {"cpu_credits_per_min": "0.9"}}
+    told = {
+        "address": CUSTOMERS[1],
+        "decision": "wait",
+        "why": "the nodes changed 40 s ago, and must stay the same for 300 s",
+        "measuring": False,
+        "odd": ["the price of a CPU is 1/100 of what other providers ask: CPU_PRICE_PER_MIN"],
+        **{"registered": registered, "waiting": None, "offered": offered},
+    }
+    stands = Standing(RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"})
+    show_provider(shown, told, stands, NOW, wide=False)
+
+
+def a_benchmark_run(shown: Output) -> None:
+    nodes = [{"name": f"node{n}", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in range(4)]
+    run = {
+        **{"id": 3, "state": "RUNNING", "why": "new switches", "hardware": {"nodes": nodes}, "cancel_reason": None},
+        **{"asked_at": ago(days=3), "begun_at": ago(days=2, hours=23), "ended_at": None},
+        "last_error": "sbatch: error: Batch job submission failed: Invalid partition name specified",
+    }
+    measured, failed = LISTS["benchmark-results"][1]
+    results = [
+        measured
+        | {"labels": {"compute.gflops": "41210.5"}, "left_out": {"gpu": "no GPU was free"}, "notes": ["2 of 3 rounds"]},
+        failed | {"labels": {}, "left_out": {}, "notes": []},
+    ]
+    show_run(shown, run, results, NOW, wide=False)
+
+
 def a_status(shown: Output) -> None:
     show_status(shown, a_summary(), FINDINGS, NOW, wide=False)
 
@@ -446,6 +545,12 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "job-list-wide": table_of("job-list", wide=True),
     "job-show": show_job,
     "job-show-wide": lambda shown: show_job(shown, details=True),
+    "alarm-show": an_alarm,
+    "cluster-show": a_cluster,
+    "sweep-show": a_sweep,
+    "tx-show": a_transaction,
+    "provider-show": a_provider,
+    "benchmark-show": a_benchmark_run,
     "status": a_status,
     "top": a_live_screen,
     "doctor": lambda shown: show_lines(shown, FOUND),

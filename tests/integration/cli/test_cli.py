@@ -832,7 +832,7 @@ def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(run: Ru
             connection.scalar(text(insert), {"nonce": nonce, "hash": f"0x{nonce}", "state": state})
             for state, nonce in rows
         )
-    assert "signed again for a higher fee than 1 wei per gas" in run("tx", "bump", str(sent), "--yes").stderr
+    assert "a higher fee than 0.000000001 gwei per gas" in run("tx", "bump", str(sent), "--yes").stderr
     assert "1 later ones wait behind it" in run("tx", "cancel", str(sent), "--yes").stderr
     run("tx", "bump", str(signed), "--yes")
     run("tx", "bump", str(signed), status=4)

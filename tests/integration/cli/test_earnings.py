@@ -173,7 +173,7 @@ def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
     assert document["earned_today_wei"] == str(latest.earned_wei)
     assert document["balance_wei"] == str(12 * 10**17)
     shown = command(engine, "status").stdout
-    assert "holds 1.2 for gas" in shown
+    assert "holds 1.2 coins for gas" in shown
     assert "credits from 3 paid jobs" in shown
 
 

@@ -38,7 +38,7 @@ WITHOUT_COMMANDS = {
         "plot",
         "run",
     ),
-    *("timeline", "views"),
+    *("timeline", "views", "wording"),
 }
 
 

@@ -101,4 +101,4 @@ def test_queues__lengths__are_told_with_their_age_when_they_are_old(queues: dict
 
 
 def test_status__of_a_wallet_that_has_signed_nothing__says_what_it_holds() -> None:
-    assert shown(replace(a_summary(), wallet=None), "wallet") == "has signed nothing yet, holds 0 for gas"
+    assert shown(replace(a_summary(), wallet=None), "wallet") == "has signed nothing yet, holds 0 wei for gas"

@@ -1,0 +1,69 @@
+"""What the names of the ledger are in front of an operator, and their values with units. Pure."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from supervisor_tasks.cli.views import LEAST_ID, plain, span
+from supervisor_tasks.provider.offer import rounded_credits
+
+WORDS = {
+    "job_id": "job",
+    "slurm_id": "SLURM id",
+    "tx_hash": "transaction",
+    "some": "these",
+    "slurm_jobs": "SLURM's jobs",
+}
+LONG_HEX = re.compile(r"0x[0-9a-f]{64}")
+LEAST_IN_COINS = 10**12  # of wei: less than this has too many zeros behind the point
+GWEI = 10**9
+
+
+def coins(wei: int) -> str:
+    """Return an amount of the chain's coin, in which gas is paid."""
+    return f"{wei} wei" if wei < LEAST_IN_COINS else f"{rounded_credits(wei)} coins"
+
+
+def gas_price(wei: int) -> str:
+    """Return a price of gas in gwei, as wallets and explorers show it."""
+    return f"{wei / GWEI:,.9f}".rstrip("0").rstrip(".") + " gwei per gas"
+
+
+UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_s": lambda value: span(float(value)),
+    "_min": lambda value: f"{plain(value)} minutes",
+    "_mb": lambda value: f"{plain(value)} MB",
+    "_bytes": lambda value: f"{plain(value)} bytes",
+    "_wei": lambda value: coins(int(value)),
+}
+"""How a number is shown, by the end of its name."""
+
+
+def worded(details: Mapping[str, Any]) -> dict[str, str]:
+    """Return details with names in words, and values in words with units."""
+    return dict(_worded(details))
+
+
+def listed(details: Mapping[str, Any]) -> str:
+    """Return details in one line."""
+    return ", ".join(f"{name} {text}" for name, text in worded(details).items())
+
+
+def cut_ids(text: str) -> str:
+    """Shorten ids of jobs and hashes to the beginning by which commands know them."""
+    return LONG_HEX.sub(lambda found: found[0][:LEAST_ID], text)
+
+
+def _worded(details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in details.items():
+        unit = next((unit for unit in UNITS if name.endswith(unit)), "")
+        yield WORDS.get(name) or name.removesuffix(unit).replace("_", " "), _text(value, UNITS.get(unit, plain))
+
+
+def _text(value: Any, shown: Callable[[Any], str]) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(entry, shown)}" for name, entry in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(entry, shown) for entry in value)
+    number = isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal())
+    return cut_ids(shown(value) if number and not isinstance(value, bool) else plain(value))
