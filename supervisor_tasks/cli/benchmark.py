@@ -203,7 +203,7 @@ def show_run(
 
 
 def _notes(result: Mapping[str, Any]) -> Iterator[Cell]:
-    """What there is to say about a benchmark: why it failed, what is odd, which labels it has not got."""
+    """Yield why a benchmark failed, its notes, and the labels that it lacks."""
     if result["reason"]:
         yield Cell(result["reason"], "red")
     yield from map(Cell, result["notes"])

@@ -142,7 +142,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
         "last sweep": "none" if snapshot.last_sweep is None else f"ended {span(snapshot.since_sweep_s)} ago",
-        "chain head": _head(snapshot.head),
+        "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),
         "queues": _queues(snapshot.queues),
         "SLURM": Cell("answers") if slurm_answers(snapshot) else Cell("does not answer", "red"),
@@ -152,10 +152,11 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 
 
-def _head(head: TickReading | None) -> Cell:
+def _head(head: TickReading | None, read_up_to: int) -> Cell:
+    """Return the chain's head. A block that was read since is a later one."""
     if head is None:
         return Cell("no worker has seen it yet", "yellow")
-    return _dated(f"block {head.number}", head)
+    return _dated(f"block {max(head.number, read_up_to)}", head)
 
 
 def _read_up_to(snapshot: StatusSummary) -> Cell:
