@@ -22,6 +22,7 @@ from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, W
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED
 from supervisor_tasks.provider.offer import format_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
@@ -145,7 +146,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),
         "queues": _queues(snapshot.queues),
-        "SLURM": Cell("answers") if slurm_answers(snapshot) else Cell("does not answer", "red"),
+        "SLURM": _slurm(snapshot),
     }
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
@@ -183,6 +184,12 @@ def _queues(queues: Mapping[str, TickReading]) -> Cell:
         return Cell("beat has not counted the messages yet", "yellow")
     waiting = ", ".join(f"{name} {reading.number}" for name, reading in queues.items())
     return _dated(f"messages: {waiting}", max(queues.values(), key=lambda reading: reading.age_s))
+
+
+def _slurm(snapshot: StatusSummary) -> Cell:
+    if not slurm_answers(snapshot):
+        return Cell("does not answer", "red")
+    return Cell(f"answered {span(snapshot.ticks_s[ANSWERED])} ago")
 
 
 def _dated(text: str, reading: TickReading) -> Cell:

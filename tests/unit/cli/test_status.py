@@ -71,7 +71,7 @@ def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], to
         ),
         (
             {"head": TickReading(120041, 2.0)},
-            "block 120041",
+            "block 120042",
             "block 120042, 0 blocks behind the head; at the head 4s ago",
         ),
         (
