@@ -47,6 +47,21 @@ FACTS = (
     "earned today",
     "RPC endpoints",
 )
+FEW_FACTS = (
+    "cluster",
+    "health",
+    "claims",
+    "submissions",
+    "chain head",
+    "chain read up to",
+    "queues",
+    "SLURM",
+    "wallet",
+    "earned today",
+)
+"""What is shown where the terminal has few lines, so that the jobs have room."""
+FEW_LINES = 40
+MOVE = 10  # lines, in the story of a job
 KEYS = "q quit  j/k next, previous  enter open  b back  f filter  p pause claims"
 THROUGHPUT_S = 600.0  # for so long, ended jobs count
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
@@ -62,10 +77,13 @@ app = options.single()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the keys have chosen: the job that is marked, the one that is open, the only state that is shown, a question."""
+    """What the keys have chosen: the job that is marked, the one that is open, from which of its lines on, the only state
+    that is shown, a question.
+    """
 
     marked: int = 0
     opened: str | None = None
+    first_line: int = 0
     only: State | None = None
     asks: bool = False
 
@@ -106,12 +124,14 @@ def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
     if key == "p":
         return replace(screen, asks=True)
     if key == "b":
-        return replace(screen, opened=None)
+        return replace(screen, opened=None, first_line=0)
     if key == "\n" and job_ids:
         return replace(screen, opened=job_ids[screen.marked])
     if key == "f":
         return replace(screen, only=following(screen.only), marked=0)
     step = {"j": 1, "k": -1}.get(key, 0)
+    if screen.opened is not None:
+        return replace(screen, first_line=max(screen.first_line + step * MOVE, 0))
     return replace(screen, marked=max(min(screen.marked + step, last), 0))
 
 
@@ -134,21 +154,32 @@ def _switch_claims(desk: CliContext) -> None:
 def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
     """Draw the screen in one write, so that it does not flicker; what does not fit is left out."""
     columns, rows = os.get_terminal_size()
-    with desk.shown.captured() as lines:
-        if screen.opened is not None:
-            show_job(desk, screen.opened, Format.TABLE)
-        else:
-            snapshot = desk.overview.snapshot()
-            facts = facts_of(snapshot, findings_of(desk, snapshot))
-            facts["throughput"] = throughput(desk.overview.settled_within(THROUGHPUT_S))
-            overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now())
-            title = "all that are not settled" if screen.only is None else screen.only.value
-            desk.shown.title(f"jobs: {title}")
-            desk.shown.table(JOBS, jobs, desk.now(), marked=screen.marked)
+    room = rows - 2
+    lines = _overview_and_jobs(desk, screen, jobs, room) if screen.opened is None else _story(desk, screen, room)
     question = "Pause or resume claims? y/n" if screen.asks else KEYS
-    shown = [*lines[: rows - 2], "", question[: columns - 1]]
+    shown = [*lines[:room], "", question[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
     sys.stdout.flush()
+
+
+def _story(desk: CliContext, screen: Screen, room: int) -> list[str]:
+    with desk.shown.captured() as lines:
+        show_job(desk, str(screen.opened), Format.TABLE)
+    return lines[min(screen.first_line, max(len(lines) - room, 0)) :]
+
+
+def _overview_and_jobs(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int) -> list[str]:
+    snapshot = desk.overview.snapshot()
+    facts = facts_of(snapshot, findings_of(desk, snapshot))
+    facts["throughput"] = throughput(desk.overview.settled_within(THROUGHPUT_S))
+    with desk.shown.captured() as above:
+        overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now(), brief=room < FEW_LINES - 2)
+        title = "all that are not settled" if screen.only is None else screen.only.value
+        desk.shown.title(f"jobs: {title}")
+    first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)  # the marked job is the last line at most
+    with desk.shown.captured() as list_:
+        desk.shown.table(JOBS, jobs[first:], desk.now(), marked=screen.marked - first)
+    return above + list_
 
 
 def throughput(settled: int) -> Cell:
@@ -162,13 +193,26 @@ def overview(
     facts: Mapping[str, Cell],
     states: Sequence[Mapping[str, Any]],
     now: datetime,
+    *,
+    brief: bool = False,
 ) -> None:
-    """Print what is above the list of jobs."""
+    """Print what is above the list of jobs; `brief` for a terminal of few lines."""
     alarms = ", ".join(alarm.name.value for alarm in snapshot.alarms)
-    shown.facts({name: facts[name] for name in FACTS} | {"alarms": Cell(alarms or "none", "red" if alarms else "")})
+    told = {name: facts[name] for name in (FEW_FACTS if brief else FACTS)}
+    told["alarms"] = Cell(alarms or "none", "red" if alarms else "")
+    if brief:
+        shown.facts(told | {"jobs": Cell(_by_state(states, now))})
+        return
+    shown.facts(told)
     for view, rows in ((STATES, states), (EFFECTS, [_effects(count) for count in snapshot.effects])):
         shown.blank()
         shown.table(view, rows, now)
+
+
+def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """Return the number of jobs in each state, and for how long the oldest one is there."""
+    ages = ((row, span((now - row["oldest_at"]).total_seconds())) for row in states)
+    return ", ".join(f"{row['jobs']} {row['state']} (oldest {age})" for row, age in ages) or "none"
 
 
 def _effects(count: Any) -> dict[str, Any]:

@@ -524,14 +524,16 @@ def a_status(shown: Output) -> None:
     show_status(shown, a_summary(), FINDINGS, NOW, wide=False)
 
 
-def a_live_screen(shown: Output) -> None:
+def a_live_screen(shown: Output, *, brief: bool = False) -> None:
     """What `supervisor top` has above the list of jobs, and its last line."""
     states = [
         {"state": "QUEUED", "jobs": 2, "oldest_at": ago(minutes=9)},
         {"state": "RUNNING", "jobs": 14, "oldest_at": ago(hours=30)},
     ]
     snapshot = a_summary()
-    overview(shown, snapshot, status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)}, states, NOW)
+    overview(
+        shown, snapshot, status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)}, states, NOW, brief=brief
+    )
     shown.title(KEYS)
 
 
@@ -553,6 +555,7 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "benchmark-show": a_benchmark_run,
     "status": a_status,
     "top": a_live_screen,
+    "top-of-few-lines": lambda shown: a_live_screen(shown, brief=True),
     "doctor": lambda shown: show_lines(shown, FOUND),
     "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
     "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),

@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,15 @@ from devgrid.processes import wait_until
 from supervisor_tasks.cli import health
 from supervisor_tasks.cli.context import CliContext, operator, target
 from supervisor_tasks.config.settings import Settings, load
-from supervisor_tasks.jobs.events import ChainStatusObserved, SlurmCompleted, SlurmRunningObserved, Submitted
+from supervisor_tasks.jobs.events import (
+    ChainStatusObserved,
+    ScriptFetched,
+    SlurmCompleted,
+    SlurmRunningObserved,
+    SubmitStarted,
+    Submitted,
+    ToppedUp,
+)
 from supervisor_tasks.jobs.exclusive_run import park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
@@ -897,6 +906,39 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     assert [entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)] == ["claims pause"]
 
 
+def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_story(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    ids = [JobId(f"0x{number:02x}{'0' * 62}") for number in range(1, 13)]
+    for number, job in enumerate(ids):
+        ledger.record(JobChange(job, replace(claim(number), job_id=job)))
+        ledger.record(JobChange(job, ScriptFetched("echo", "")), JobChange(job, SubmitStarted(10)))
+        ledger.record(JobChange(job, Submitted(SlurmId(100 + number))))
+    oldest = ids[0][:10]
+    ledger.record(*(JobChange(ids[0], ToppedUp(f"claim-top-up:{minutes}", minutes)) for minutes in range(1, 9)))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
+    environment = servers[1] | {"TERM": "xterm"}
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        screen = Screen(ours)
+        try:
+            screen.wait_for("12 QUEUED", "jobs: all that are not settled", ids[-1][:10], "q quit")
+            assert oldest not in screen.shown
+            for _ in ids[:-1]:
+                screen.press("j", "q quit")
+            screen.wait_for(oldest)
+            screen.press("\r", ids[0], "what happened")
+            assert "what comes next" not in screen.shown
+            screen.press("j", "what comes next")
+            os.write(ours, b"q")
+            assert process.wait(deadline(30)) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+
+
 def settled(ledger: Ledger, number: int) -> None:
     job = bring_to_queued(ledger, number)
     outcome = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
@@ -913,19 +955,19 @@ class Screen:
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
-        self._shown = ""
+        self.shown = ""
 
     def press(self, key: str, *expected: str) -> None:
-        self._shown = ""
+        self.shown = ""
         os.write(self._terminal, key.encode())
         self.wait_for(*expected)
 
     def wait_for(self, *expected: str) -> None:
         until_s = time.monotonic() + deadline(30)
-        while not all(words in self._shown for words in expected):
-            assert time.monotonic() < until_s, self._shown[-3000:]
+        while not all(words in self.shown for words in expected):
+            assert time.monotonic() < until_s, self.shown[-3000:]
             if select.select([self._terminal], [], [], 0.5)[0]:
-                self._shown += os.read(self._terminal, 65536).decode(errors="replace")
+                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
 
 
 WALLET = "0x" + "a" * 40
