@@ -1,22 +1,28 @@
 """A job's bill: minutes, resources and prices, as the contract computes it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from supervisor_tasks.cli.views import Cell
 from supervisor_tasks.jobs.model import ChainStatus, Definition, Job
-from supervisor_tasks.provider.offer import Prices, format_credits, parse_credits
-
-NAMES = ("gpu", "cpu", "mem")
+from supervisor_tasks.provider.offer import Prices, RegisteredPrices, format_credits
 
 
-def registered_prices(told: Mapping[str, Any] | None) -> Prices | None:
-    """Return the prices that the contract has of us, from what `provider show` tells; None if that is not known."""
-    offer = (told or {}).get("registered")
-    if not offer:
-        return None
-    return Prices(*(parse_credits(offer["prices"][f"{name}_credits_per_min"]) for name in NAMES))
+def assigned_prices(
+    job: Job, claimed_at: datetime, registered: Sequence[RegisteredPrices], earned_wei: int
+) -> Prices | None:
+    """Return the prices that the contract took for a job; None if no registered prices are known.
+
+    The contract takes those of the moment at which it assigns the job, and no call tells them. The job is claimed soon
+    after. So they are the last ones that were registered before the claim, unless the payment shows others: a job can
+    wait for its claim while the prices change. `registered` is in the order of time.
+    """
+    before = [one.prices for one in registered if one.since <= claimed_at]
+    likely = [*reversed(before), *(one.prices for one in registered if one.since > claimed_at)]
+    paid = (one for one in likely if minutes_of(job) * price_of_minute(job.definition, one) == earned_wei)
+    return next(paid, likely[0] if likely else None)
 
 
 def minutes_of(job: Job) -> int:
@@ -33,7 +39,7 @@ def price_of_minute(size: Definition, prices: Prices) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """A job's bill at the registered prices, None if they are not known, and what the contract has paid, both in wei."""
+    """A job's bill at the prices of its assignment, None if they are not known, and what the contract has paid (wei)."""
 
     job: Job
     prices: Prices | None
@@ -76,4 +82,4 @@ class Bill:
         paid = f"{format_credits(self.earned_wei)} credits earned, {format_credits(self.fees_wei)} paid for gas"
         if not self.job.chain_status.cold or self.wei in (None, self.earned_wei):
             return paid
-        return f"{paid}; not as billed: other prices when it was assigned, too few locked credits, or the grid's cut"
+        return f"{paid}; not as billed: too few locked credits, the grid's cut, or prices that no worker has seen"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import job_actions, options
-from supervisor_tasks.cli.bill import Bill, registered_prices
+from supervisor_tasks.cli.bill import Bill, assigned_prices
 from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
@@ -113,9 +113,11 @@ def show_job(desk: CliContext, name: str, output: Format) -> None:
 
 
 def bill_of(desk: CliContext, job: Job) -> Bill:
-    """Return a job's bill by the prices that are registered now, and what was paid for it."""
+    """Return a job's bill by the prices at its assignment, and what was paid for it."""
     paid = Earnings(desk.ledger.engine, desk.ledger.cluster).total(EarningsFilter(job.job_id))
-    prices = registered_prices(Registrations(desk.ledger.facts).told())
+    claimed_at = desk.overview.job(job.job_id)["created_at"]
+    registered = Registrations(desk.ledger.facts).registered_prices()
+    prices = assigned_prices(job, claimed_at, registered, paid.earned_wei)
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -10,7 +11,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, Facts, dataclass_codec
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.offer import Machine, Prices, RegisteredPrices
 from supervisor_tasks.provider.registration_rules import RegistrationRecord, RegistrationStatus
 
 Machines = tuple[Machine, ...]
@@ -35,6 +36,14 @@ def _stored_machines(machines: Machines) -> str:
     return json.dumps([[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines])
 
 
+def _registered_prices(stored: str) -> tuple[RegisteredPrices, ...]:
+    return tuple(RegisteredPrices(datetime.fromisoformat(since), Prices(*wei)) for since, *wei in json.loads(stored))
+
+
+def _stored_prices(seen: tuple[RegisteredPrices, ...]) -> str:
+    return json.dumps([[one.since.isoformat(), *one.prices.named().values()] for one in seen])
+
+
 def _memory(stored: str) -> RegistrationRecord:
     document = json.loads(stored)
     return RegistrationRecord(**{**document, "rejected": tuple(document["rejected"])})
@@ -48,6 +57,7 @@ REGISTRATION_RECORD = Fact(
     "provider.registration_record", Codec(lambda memory: json.dumps(asdict(memory), sort_keys=True), _memory)
 )
 REGISTRATION = Fact("provider.registration", DOCUMENT)  # the state of the registration, for the operator
+REGISTERED_PRICES = Fact("provider.registered_prices", Codec(_stored_prices, _registered_prices))  # all, oldest first
 REGISTRATION_REQUESTED = Fact(
     "provider.registration_requested", TEXT
 )  # the operator asks for it; the value is the reason
@@ -121,6 +131,16 @@ class Registrations:
     def told(self) -> dict[str, Any] | None:
         """The state of the registration, for the operator; None before a worker has stored it."""
         return self._facts.get(REGISTRATION)
+
+    def learn_prices(self, prices: Prices, now: datetime) -> None:
+        """Append the prices that the contract has, if they differ from the last ones."""
+        known = self.registered_prices()
+        if not known or known[-1].prices != prices:
+            self._facts.set(REGISTERED_PRICES, (*known, RegisteredPrices(now, prices)))
+
+    def registered_prices(self) -> tuple[RegisteredPrices, ...]:
+        """The prices that the contract has had of the provider, in the order of time."""
+        return self._facts.get(REGISTERED_PRICES) or ()
 
     def ask(self, what: Fact[str], why: str) -> None:
         """Ask for this work soon, for a reason. Asking twice has the same effect as once."""

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +45,14 @@ class Prices:
     def of_minute(self, *, gpus: int, cpus: int, mem_mb: int) -> int:
         """Return the price of a minute of these resources in wei, as the contract computes it."""
         return gpus * self.gpu_wei_per_min + cpus * self.cpu_wei_per_min + mem_mb * self.mem_wei_per_min
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredPrices:
+    """The prices that the contract has of the provider, and since when a worker has seen them there."""
+
+    since: datetime
+    prices: Prices
 
 
 @dataclass(frozen=True, slots=True)

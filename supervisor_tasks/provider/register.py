@@ -58,6 +58,8 @@ def register(context: WorkerContext) -> None:
 def _register(context: WorkerContext) -> bool:
     book = Registrations(context.ledger.facts)
     seen = _situation(context, book)
+    if seen.on_offer.registered is not None:
+        book.learn_prices(seen.on_offer.registered.prices, datetime.now(UTC))
     situation = _measure(context, book, replace(seen, memory=remembered(seen)))
     book.keep(situation.memory)
     decision = decide(situation)

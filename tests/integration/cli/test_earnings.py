@@ -5,7 +5,7 @@ import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,6 @@ from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TRANSFER
-from supervisor_tasks.provider.offer import Offer, Prices
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.commands import Result, supervisor
 from tests.support.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, scheduled_jobs
@@ -70,6 +69,7 @@ def provider(chain: Chain) -> Account:
 def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     """Jobs that were claimed, reported and paid; the chain is asked from here on."""
     fleet = Fleet.of(chain, provider, engine)
+    learn_prices(fleet)
     scan(fleet.site)
     jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
     sent(fleet, *claims(len(ENDS)))
@@ -80,10 +80,13 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     report(fleet.site)
     while fleet.follow():
         pass
-    prices = asdict(PRICES)
-    offer = Offer((), Prices(*(prices[f"{what}_wei_per_min"] for what in ("gpu", "cpu", "mem"))), ())
-    Registrations(ledger.facts).tell({"registered": offer.plain()})
     return jobs
+
+
+def learn_prices(fleet: Fleet) -> None:
+    registered = fleet.site.chain.contract.on_offer().registered
+    assert registered is not None
+    Registrations(fleet.site.ledger.facts).learn_prices(registered.prices, datetime.now(UTC))
 
 
 def sent(fleet: Fleet, *writes: Write) -> None:
@@ -211,3 +214,35 @@ def test_plot__in_the_terminal_and_as_svg(engine: Engine, earned: dict[str, JobI
     assert "xlink:href=" not in file.read_text()
     refused = command(engine, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1).stderr
     assert "found no earnings to draw" in refused
+
+
+def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignment(
+    chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
+) -> None:
+    fleet = Fleet.of(chain, provider, engine)
+    ledger = fleet.site.ledger
+    before, waiting = scheduled_jobs(chain, provider, 2)
+    sent(fleet, *claims(1, 100))
+    scan(fleet.site)
+    dearer = ChainPrices(PRICES.gpu_wei_per_min, 2 * PRICES.cpu_wei_per_min + 1, PRICES.mem_wei_per_min)
+    chain.register_provider(provider, [ChainNode(2, 32, 64_000)], dearer)
+    learn_prices(fleet)
+    sent(fleet, *claims(1, 101))  # it was assigned at the old prices
+    (after,) = scheduled_jobs(chain, provider, 1)
+    sent(fleet, *claims(1, 102))
+    scan(fleet.site)
+    ended = OperatorClosedJob(Outcome(status=ChainStatus.FINISHED, elapsed_s=185))
+    ledger.record(*(JobChange(job_id, ended) for job_id in (before, waiting, after)))
+    report(fleet.site)
+    while fleet.follow():
+        pass
+    for job_id, cpu in (
+        (before, "0.950000000000000003"),
+        (waiting, "0.950000000000000003"),
+        (after, "1.900000000000000007"),
+    ):
+        document = json.loads(command(engine, "job", "show", job_id, "-o", "json").stdout)["bill"]
+        assert int(document["bill_wei"]) == chain.job(job_id).final_cost_wei > 0
+        shown = command(engine, "earnings", "--job", job_id).stdout
+        assert f"3 min x (1 CPUs x {cpu} + " in shown
+        assert "not as billed" not in shown

@@ -98,6 +98,7 @@ def doctor(environment: Mapping[str, str], *words: str) -> tuple[float, subproce
     return time.monotonic() - begun_s, done
 
 
+@pytest.mark.quiet_machine
 def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping[str, str]) -> None:
     took_s, done = doctor(environment, "--json")
     assert took_s < deadline(LONGEST_S)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.provider.offer import Machine
+from supervisor_tasks.provider.offer import Machine, Prices
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.wallet.receipts import collect_receipts
@@ -232,8 +233,26 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
     play.assign()
     assert play.claims() == 1, "the old registration is in force"
     shown = play.supervisor("show")
-    for words in ("changing for", "are claimed", "gpu_credits_per_min", "label zone"):
+    for words in ("changing, for", "are allowed", "GPU, credits/min", "label zone"):
         assert words in shown
+
+
+def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(play: Play) -> None:
+    play.look()
+    assert play.facts.registered_prices() == (), "nothing is approved"
+    play.chain.admin.approve_provider(play.provider.address)
+    begun = datetime.now(UTC)
+    play.look()
+    play.look()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.look()
+    usual = Prices(**asdict(ChainPrices()))
+    assert [one.prices for one in play.facts.registered_prices()] == [usual], "the old registration is in force"
+    play.chain.admin.approve_provider(play.provider.address)
+    play.look()
+    first, second = play.facts.registered_prices()
+    assert (first.prices, second.prices) == (usual, replace(usual, gpu_wei_per_min=9 * 10**18))
+    assert begun <= first.since < second.since <= datetime.now(UTC)
 
 
 def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: Play) -> None:

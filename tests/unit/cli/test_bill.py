@@ -1,12 +1,13 @@
 """A job's bill as the contract computes it, in numbers and in words."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor_tasks.cli.bill import Bill, minutes_of, registered_prices
+from supervisor_tasks.cli.bill import Bill, assigned_prices, minutes_of
 from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
-from supervisor_tasks.provider.offer import Offer
+from supervisor_tasks.provider.offer import Prices, RegisteredPrices
 from tests.support.golden_cases import JOB, PRICES
 
 A_MINUTE = 8_500_000_000_000_000_000 + 8 * 950_000_000_000_000_000 + 16_000 * 80_000_000_000_000
@@ -51,7 +52,31 @@ def test_bill__prices_are_not_known__is_left_open() -> None:
     assert bill.document()["bill_wei"] is None
 
 
-def test_registered_prices__of_what_is_told__are_exact() -> None:
-    told = {"registered": Offer((), PRICES, ()).plain()}
-    assert registered_prices(told) == PRICES
-    assert registered_prices(None) is registered_prices({"registered": None}) is None
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = replace(PRICES, cpu_wei_per_min=10**18)
+REGISTERED = (RegisteredPrices(NOON, PRICES), RegisteredPrices(NOON + timedelta(hours=2), LATER))
+A_LATER_MINUTE = A_MINUTE + 8 * 50_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("claimed_h", "earned_wei", "expected"),
+    [
+        (1, 2 * A_MINUTE, PRICES),
+        (3, 2 * A_LATER_MINUTE, LATER),
+        (3, 2 * A_MINUTE, PRICES),  # it waited for its claim while the prices changed
+        (1, 2 * A_LATER_MINUTE, LATER),  # a worker saw the change after the claim
+        (3, 0, LATER),  # not paid yet
+        (1, 0, PRICES),
+        (1, A_MINUTE, PRICES),  # fewer credits were locked
+        (-1, 0, PRICES),  # claimed before a worker saw any prices
+    ],
+)
+def test_assigned_prices__registered_before_the_claim__or_as_paid(
+    claimed_h: int, earned_wei: int, expected: Prices
+) -> None:
+    claimed_at = NOON + timedelta(hours=claimed_h)
+    assert assigned_prices(ended(ChainStatus.FINISHED, 120), claimed_at, REGISTERED, earned_wei) == expected
+
+
+def test_assigned_prices__none_seen__are_not_known() -> None:
+    assert assigned_prices(JOB, NOON, (), 0) is None
