@@ -32,9 +32,9 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
-from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect

@@ -4,9 +4,9 @@ import pytest
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import ChainStatusObserved, Event, ScriptFetched
+from supervisor_tasks.jobs.find_submission import require_never_ran
 from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
-from supervisor_tasks.jobs.submit import require_never_ran
 from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.monitoring.cluster_guard import JUST_STARTED_S, first_id, is_to_be_learnt
 from supervisor_tasks.reconciliation.run import FORGOT, lifts

@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.jobs.submit import CUT_OFF_AT_MOST, require_worth_trying
+from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, require_worth_trying
 from supervisor_tasks.ledger.journal import CutOff
 
 REASONS = ["timed out"] * CUT_OFF_AT_MOST
