@@ -13,6 +13,10 @@ class PermanentError(SupervisorError):
     """The other side answered, and its answer will not change; a retry is useless."""
 
 
+class UndecidedError(PermanentError):
+    """The SLURM jobs that were found may or may not be the job. The operator must look."""
+
+
 class OutcomeUnknownError(SupervisorError):
     """The other side may have carried out the request or not; the caller must find out before it acts."""
 

@@ -1,27 +1,34 @@
-"""Find out whether SLURM has a job of which the ledger does not know it, and what follows.
+"""Find out whether SLURM already has jobs that the ledger does not know to be there, and what follows.
 
 A submission can be cut off, so that sbatch's answer is not known. A job can have been submitted before we gave it back
-and claimed it again, or by another ledger.
+and claimed it again, or by another ledger. A search is for any number of jobs of one customer, in few commands. What
+cannot be known of a job is an exception in that job's place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.errors import PermanentError, TransientError, UndecidedError
 from supervisor_tasks.jobs.events import Event, SubmissionNotFound, SubmitRejected, SubmitStarted, Submitted
-from supervisor_tasks.jobs.model import ChainStatus, Job, SlurmId
+from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
+from supervisor_tasks.jobs.model import Address, ChainStatus, Job, JobId, SlurmId
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import require_not_held
-from supervisor_tasks.slurm.interface import UndecidedError
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.script_matching import was_rejected
 
 log = structlog.get_logger()
+
+Known = TypeVar("Known")
+Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job began
 
 # An answer of sbatch that the parser does not understand is no refusal: the job is searched for and submitted again.
 # After this many such answers, if SLURM has nothing of the job, it counts as refused.
@@ -35,90 +42,70 @@ STRANGE_ANSWERS = 3
 CUT_OFF_AT_MOST = 5
 
 
-def find(context: WorkerContext, job: Job) -> list[JobRecord]:
-    """All SLURM jobs that slurmctld has for a job whose SLURM id is not known; the oldest first."""
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    return [] if ago_s is None else _listed(context, job, ago_s)
+@dataclass(frozen=True, slots=True)
+class SlurmRecords:
+    """SLURM's records of a job, the oldest first. `listed` is false for records that only accounting has."""
+
+    seen: Sequence[JobRecord]
+    listed: bool
+
+    @property
+    def taken(self) -> list[JobRecord]:
+        """The records of what SLURM did not reject."""
+        return [record for record in self.seen if not was_rejected(record)]
 
 
-def _listed(context: WorkerContext, job: Job, ago_s: float) -> list[JobRecord]:
-    def explained(submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
-        return context.ledger.slurm_ids_of_others(job.job_id, submit_s)
-
-    found = context.slurm.cluster.find(job.customer, job.job_id, ago_s, explained)
-    return sorted(found, key=lambda seen: seen.slurm_id)
+NOTHING = SlurmRecords([], listed=False)
 
 
-def _accounted(context: WorkerContext, job: Job) -> list[JobRecord]:
-    """All SLURM jobs that accounting has for the job; the oldest first."""
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    found = [] if ago_s is None else context.slurm.cluster.sacct_submissions(job.customer, job.job_id, ago_s)
-    return sorted(found, key=lambda seen: seen.slurm_id)
+# --- after a submission that was cut off ------------------------------------------------------------------------------
 
 
-def earlier_submission(context: WorkerContext, job: Job, past: Past) -> SlurmId | None:
-    """The SLURM id of an earlier submission of the job; None if there was none.
-
-    There can be one in two cases. We gave the job back after its submission had begun: the search goes back to that
-    submission. Or the ledger does not remember that it wrote the last claim: the search goes back to that claim. Raises
-    PermanentError when SLURM may have had the job and has forgotten it, and TransientError while the earlier submission
-    may still arrive (a retry helps).
+def look_for(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
+    """Search for the jobs of one customer whose submissions were cut off, and answer each. A job's second search decides:
+    it comes when nothing that was sent can arrive any more.
     """
-    ago_s = past.earlier_s
-    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
-        raise TransientError(
-            f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
-        )
-    if past.unknown_claim is not None:
-        rpc = context.sweep.contract_of(job.provider).rpc
-        ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
-    return None if ago_s is None else _submitted_since(context, job, ago_s)
+    context, customer = group.context, group.customer
+    settled = [member for member in members if _is_settled(group, member)]
+    ages = _ages(context, [job.job_id for job, _ in settled])
+    found = _each(ages, partial(_records, context, customer, ages))
+    lost = {job.job_id: ages[job.job_id] for job, _ in settled if job.poll_count > 0 and found[job.job_id] == NOTHING}
+    traces = _traces(context, customer, lost)
+    for job, effect in settled:
+        work = partial(_conclude, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
+        group.answered(outcome_of(effect, work))
 
 
-def _submitted_since(context: WorkerContext, job: Job, ago_s: float) -> SlurmId | None:
-    cluster = context.slurm.cluster
-    found = _listed(context, job, ago_s) or cluster.sacct_submissions(job.customer, job.job_id, ago_s)
-    taken = [seen.slurm_id for seen in found if not was_rejected(seen)]
-    if not taken and cluster.has_log_file(job.customer, job.job_id, ago_s):
-        raise PermanentError(
-            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
-        )
-    return min(taken, default=None)
+def _is_settled(group: Group, member: tuple[Job, OpenEffect]) -> bool:
+    """Whether the search for the job may begin. If not, the effect is answered with the error."""
+    job, effect = member
+    if job.poll_count > 0:
+        try:
+            require_settled(group.context, job)
+        except TransientError as error:
+            group.answered(EffectOutcome(effect, error=error))
+            return False
+    return True
 
 
-def require_never_ran(job: Job) -> None:
-    """Raises TransientError when the contract knows that the job ran. The ledger was then restored from a backup, and
-    the sweep searches for the job in SLURM. A retry helps after that sweep.
-    """
-    if job.chain_status is ChainStatus.RUNNING:
-        raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
-
-
-def require_settled(context: WorkerContext, job: Job) -> None:
-    """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
-        raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
-
-
-def look_for(context: WorkerContext, job: Job, effect: OpenEffect) -> Event:
-    """Search for a job whose submission was cut off, and return what follows. The second search decides."""
-    second = job.poll_count > 0
-    if second:
-        require_settled(context, job)
-    listed = find(context, job)
-    found = listed or _accounted(context, job)
-    rejected = [seen for seen in found if was_rejected(seen)]
-    taken = [seen for seen in found if seen not in rejected]
-    if taken:
-        _cancel_extras(context, job, taken[1:] if listed else [])  # what only accounting remembers has no id any more
-        return Submitted(taken[0].slurm_id)
-    if rejected:
-        return SubmitRejected(f"SLURM rejected the job: {rejected[0].reason}")
+def _conclude(
+    context: WorkerContext,
+    job: Job,
+    effect: OpenEffect,
+    records: SlurmRecords | Exception,
+    traces: list[str] | Exception,
+) -> Event:
+    """Return what follows from SLURM's records of the job, and from its traces outside SLURM."""
+    found = required(records)
+    if found.taken:
+        _cancel_extras(context, job, found.taken[1:] if found.listed else [])  # others only in accounting have no id
+        return Submitted(found.taken[0].slurm_id)
+    if found.seen:
+        return SubmitRejected(f"SLURM rejected the job: {found.seen[0].reason}")
     require_not_held(context.ledger)  # a SLURM that has lost its state finds nothing
-    if not second:
+    if job.poll_count == 0:
         return SubmissionNotFound()
-    _require_no_trace(context, job)
+    _require_no_trace(context, job, required(traces))
     strange = context.ledger.journal.unparsed_answers(job.job_id)
     if len(strange) >= STRANGE_ANSWERS:
         return SubmitRejected(strange[-1])
@@ -126,26 +113,18 @@ def look_for(context: WorkerContext, job: Job, effect: OpenEffect) -> Event:
     return SubmissionNotFound()
 
 
-def _cancel_extras(context: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
-    for extra in extras:
-        log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
-        context.slurm.cluster.cancel(extra.slurm_id, job.customer)
+def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -> None:
+    """Raises PermanentError when the job left a trace outside SLURM.
 
-
-def only_submission(context: WorkerContext, job: Job, slurm_id: SlurmId) -> SlurmId:
-    """The id of the job's one SLURM job, after a submission that was not its first.
-
-    The customer can read the token of an earlier submission, and can submit the job with it until slurmctld has seen
-    the token of this one. The oldest SLURM job stays; the others are cancelled. If the search fails now, the sweep
-    makes up for it.
+    SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
+    proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
     """
-    try:
-        taken = [seen for seen in find(context, job) if not was_rejected(seen)]
-        _cancel_extras(context, job, taken[1:])
-    except (TransientError, UndecidedError) as error:
-        log.warning("extra_submissions_not_searched", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
-        return slurm_id
-    return taken[0].slurm_id if taken else slurm_id
+    if traces:
+        ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
+        raise PermanentError(
+            f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
+            f" and {' and '.join(traces)}"
+        )
 
 
 def require_worth_trying(cut_off: CutOff) -> None:
@@ -158,24 +137,195 @@ def require_worth_trying(cut_off: CutOff) -> None:
         )
 
 
-def _require_no_trace(context: WorkerContext, job: Job) -> None:
-    """Raises PermanentError when the job left a trace outside SLURM.
+def require_settled(context: WorkerContext, job: Job) -> None:
+    """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
+        raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
-    SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
-    proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
+
+# --- before a submission ----------------------------------------------------------------------------------------------
+
+
+def earlier_submissions(
+    context: WorkerContext, customer: Address, jobs: Sequence[Job], past: Mapping[JobId, Past]
+) -> dict[JobId, SlurmId | Exception | None]:
+    """Return the SLURM id of an earlier submission of each job; None if there was none.
+
+    There can be one in two cases. We gave the job back after its submission had begun: the search goes back to that
+    submission. Or the ledger does not remember that it wrote the last claim: the search goes back to that claim. In the
+    job's place is PermanentError when SLURM may have had the job and has forgotten it, and TransientError while the
+    earlier submission may still arrive (a retry helps).
     """
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
-    traces = traces_since(context, job, ago_s)
-    if traces:
-        raise PermanentError(
-            f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
-            f" and {' and '.join(traces)}"
+    begun = {job.job_id: outcome(partial(_earlier_age, context, job, past[job.job_id])) for job in jobs}
+    ages = {job_id: ago_s for job_id, ago_s in begun.items() if isinstance(ago_s, float)}
+    found = _each(ages, partial(_submitted_since, context, customer, ages))
+    return {job_id: found[job_id] if isinstance(ago_s, float) else ago_s for job_id, ago_s in begun.items()}
+
+
+def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
+    require_never_ran(job)
+    ago_s = past.earlier_s
+    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
+        raise TransientError(
+            f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
+    if past.unknown_claim is not None:
+        rpc = context.sweep.contract_of(job.provider).rpc
+        ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
+    return ago_s
 
 
-def traces_since(context: WorkerContext, job: Job, ago_s: float) -> list[str]:
-    """The traces that a job left outside SLURM in the last `ago_s` seconds, in words: callbacks and its log."""
-    named = {row.slurm_id for row in context.ledger.inbox.of_last(job.job_id, ago_s)}
-    called = plausible_ids(context, {job.job_id: named}, {job.job_id: ago_s}).get(job.job_id, set())
-    logged = context.slurm.cluster.has_log_file(job.customer, job.job_id, ago_s)
-    return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + ["its log was written"] * logged
+def _submitted_since(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmId | Exception | None]:
+    found = _records(context, customer, ages)
+    unseen = {
+        job_id: ages[job_id]
+        for job_id, records in found.items()
+        if isinstance(records, SlurmRecords) and not records.taken
+    }
+    logs = context.slurm.cluster.log_files(customer, unseen) if unseen else {}
+    return {
+        job_id: outcome(partial(_submitted_as, records, logs.get(job_id, False))) for job_id, records in found.items()
+    }
+
+
+def _submitted_as(records: SlurmRecords | Exception, has_log: bool | Exception) -> SlurmId | None:
+    if required(has_log):
+        raise PermanentError(
+            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
+        )
+    return min((seen.slurm_id for seen in required(records).taken), default=None)
+
+
+def require_never_ran(job: Job) -> None:
+    """Raises TransientError when the contract knows that the job ran. The ledger was then restored from a backup, and
+    the sweep searches for the job in SLURM. A retry helps after that sweep.
+    """
+    if job.chain_status is ChainStatus.RUNNING:
+        raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
+
+
+# --- after a submission that was not the first --------------------------------------------------------------------------
+
+
+def only_submissions(
+    context: WorkerContext, customer: Address, submitted: Mapping[JobId, SlurmId], jobs: Mapping[JobId, Job]
+) -> dict[JobId, SlurmId | Exception]:
+    """Return the id of each job's one SLURM job, after a submission that was not its first.
+
+    The customer can read the token of an earlier submission, and can submit the job with it until slurmctld has seen
+    the token of this one. The oldest SLURM job stays; the others are cancelled. If the search fails now, the sweep
+    makes up for it.
+    """
+    found = _each(submitted, lambda: _listed(context, customer, _ages(context, submitted)))
+    return {
+        job_id: outcome(partial(_only, context, jobs[job_id], slurm_id, found[job_id]))
+        for job_id, slurm_id in submitted.items()
+    }
+
+
+def _only(context: WorkerContext, job: Job, slurm_id: SlurmId, records: SlurmRecords | Exception) -> SlurmId:
+    try:
+        taken = required(records).taken
+        _cancel_extras(context, job, taken[1:])
+    except (TransientError, UndecidedError) as error:
+        log.warning("extra_submissions_not_searched", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
+        return slurm_id
+    return taken[0].slurm_id if taken else slurm_id
+
+
+def _cancel_extras(context: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
+    for extra in extras:
+        log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
+        context.slurm.cluster.cancel(extra.slurm_id, job.customer)
+
+
+# --- what SLURM has ----------------------------------------------------------------------------------------------------
+
+
+def find(context: WorkerContext, job: Job) -> list[JobRecord]:
+    """Return all SLURM jobs that slurmctld has for a job whose SLURM id is not known; the oldest first. Raises
+    UndecidedError, and TransientError when slurmctld does not answer (a retry helps).
+    """
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
+    if ago_s is None:
+        return []
+    found = _listed(context, job.customer, {job.job_id: ago_s})
+    return [*required(found[job.job_id]).seen]
+
+
+def _ages(context: WorkerContext, job_ids: Collection[JobId]) -> dict[JobId, float]:
+    """How many seconds ago the last submission of each job began; 0 for a job that the journal has none of."""
+    begun = context.ledger.journal.ages(job_ids, SubmitStarted)
+    return {job_id: begun.get(job_id, [0.0])[0] for job_id in job_ids}
+
+
+def _records(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
+    """What slurmctld has of each job, or if it has nothing, what accounting has."""
+    found = _listed(context, customer, ages)
+    unlisted = {job_id: ages[job_id] for job_id, records in found.items() if records == NOTHING}
+    return found | _each(unlisted, partial(_accounted, context, customer, unlisted))
+
+
+def _listed(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
+    found = context.slurm.cluster.find(customer, ages, context.ledger.owners) if ages else {}
+    return {job_id: _of(seen, listed=True) for job_id, seen in found.items()}
+
+
+def _accounted(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
+    found = context.slurm.cluster.sacct_submissions_of(dict.fromkeys(ages, customer), ages)
+    return {job_id: _of(found.get(job_id, []), listed=False) for job_id in ages}
+
+
+def _of(seen: Sequence[JobRecord] | Exception, *, listed: bool) -> SlurmRecords | Exception:
+    if isinstance(seen, Exception):
+        return seen
+    return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed) if seen else NOTHING
+
+
+def _traces(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
+    """The traces that each job left outside SLURM since its submission began, in words: callbacks and its log."""
+    return _each(ages, partial(_traces_of, context, customer, ages))
+
+
+def _traces_of(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
+    named = {
+        job_id: {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)} for job_id, ago_s in ages.items()
+    }
+    called = plausible_ids(context, named, ages)
+    logged = context.slurm.cluster.log_files(customer, ages)
+    return {job_id: outcome(partial(_in_words, called.get(job_id, ()), logged[job_id])) for job_id in ages}
+
+
+def _in_words(called: Collection[SlurmId], logged: bool | Exception) -> list[str]:
+    return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + [
+        "its log was written"
+    ] * required(logged)
+
+
+# --- results in which each job has its own error -----------------------------------------------------------------------
+
+
+def outcome(work: Callable[[], Known]) -> Known | Exception:
+    """Return the result of the work, or its exception."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  the result for one job; the others go on
+        return error
+
+
+def required(known: Known | Exception) -> Known:
+    """Return the result. Raises the exception that is in its place."""
+    if isinstance(known, Exception):
+        raise known
+    return known
+
+
+def _each(
+    job_ids: Collection[JobId], work: Callable[[], Mapping[JobId, Known | Exception]]
+) -> dict[JobId, Known | Exception]:
+    """Return the result for each of these jobs: the exception of the work, if it fails. No work without jobs."""
+    if not job_ids:
+        return {}
+    found = outcome(work)
+    return dict.fromkeys(job_ids, found) if isinstance(found, Exception) else {**found}

@@ -20,6 +20,14 @@ class EffectOutcome:
     error: Exception | None = None
 
 
+def outcome_of(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
+    """Carry out the work for one effect of a group, and return its answer: the event, or the exception of the work."""
+    try:
+        return EffectOutcome(effect, work())
+    except Exception as error:  # noqa: BLE001  the answer of this effect; the others are carried out
+        return EffectOutcome(effect, error=error)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Effects that this worker holds, with their jobs. A group of submissions is of one customer.

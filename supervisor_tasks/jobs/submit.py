@@ -11,14 +11,13 @@ this one did and has forgotten it. Second, jobs that we gave back and claimed ag
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.jobs.events import (
-    Event,
     ExistingSlurmJobAdopted,
     SubmitNotExecuted,
     SubmitOutcomeUnknown,
@@ -26,8 +25,8 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.find_submission import earlier_submission, look_for, only_submission, require_never_ran
-from supervisor_tasks.jobs.group import EffectOutcome, Group
+from supervisor_tasks.jobs.find_submission import earlier_submissions, look_for, only_submissions, required
+from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.journal import Past
 from supervisor_tasks.ledger.outbox import OpenEffect
@@ -50,17 +49,10 @@ def submit(group: Group) -> None:
             _submit_ready(group, ready)
         except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
             group.failed(error, ready)
-    for place, (job, effect) in enumerate(sought):
-        if place:
-            group.context.ledger.effects.extend([effect for _, effect in sought[place:]])  # a search may take minutes
-        group.answered(_outcome(effect, partial(look_for, group.context, job, effect)))
-
-
-def _outcome(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
-    try:
-        return EffectOutcome(effect, work())
-    except Exception as error:  # noqa: BLE001  the answer of this effect; the next one is carried out
-        return EffectOutcome(effect, error=error)
+    if sought:
+        if ready:
+            group.context.ledger.effects.extend([effect for _, effect in sought])  # a search may take minutes
+        look_for(group, sought)
 
 
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
@@ -68,7 +60,7 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
     require_not_held(context.ledger)
     cluster.require_own_home(group.customer)  # before any session of the customer's
     past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
-    new = [member for member in members if _is_new(group, member, past)]
+    new = _new(group, members, past)
     if not new:
         return
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
@@ -90,23 +82,26 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
         requests.append((job.job_id, request))
     if requests:
         again = _hand_over(group, effects, requests, clock, begun_s)
-        for job_id, slurm_id in again.items():
-            job = started[job_id]
-            group.answered(_outcome(effects[job_id], lambda: Submitted(only_submission(context, job, slurm_id))))  # noqa: B023  at once
+        for job_id, only in only_submissions(context, group.customer, again, started).items():
+            group.answered(outcome_of(effects[job_id], partial(_submitted, only)))
 
 
-def _is_new(group: Group, member: tuple[Job, OpenEffect], past: Mapping[JobId, Past]) -> bool:
-    """Whether SLURM has never had the job. If SLURM has it, the effect is answered with ExistingSlurmJobAdopted."""
-    job, effect = member
-    try:
-        require_never_ran(job)
-        known = earlier_submission(group.context, job, past[job.job_id])
-    except Exception as error:  # noqa: BLE001  the others of the group are submitted
-        group.answered(EffectOutcome(effect, error=error))
-        return False
-    if known is not None:
-        group.answered(EffectOutcome(effect, ExistingSlurmJobAdopted(known)))
-    return known is None
+def _submitted(slurm_id: SlurmId | Exception) -> Submitted:
+    return Submitted(required(slurm_id))
+
+
+def _new(
+    group: Group, members: Sequence[tuple[Job, OpenEffect]], past: Mapping[JobId, Past]
+) -> list[tuple[Job, OpenEffect]]:
+    """Return the members whose jobs SLURM has never had. Answers the others."""
+    earlier = earlier_submissions(group.context, group.customer, [job for job, _ in members], past)
+    for job, effect in members:
+        match earlier[job.job_id]:
+            case Exception() as error:
+                group.answered(EffectOutcome(effect, error=error))
+            case int() as slurm_id:
+                group.answered(EffectOutcome(effect, ExistingSlurmJobAdopted(slurm_id)))
+    return [member for member in members if earlier[member[0].job_id] is None]
 
 
 def _hand_over(

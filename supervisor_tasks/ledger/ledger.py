@@ -174,10 +174,6 @@ class Ledger:
             )
             return {JobId(row.job_id): row.script for row in rows}
 
-    def slurm_ids_of_others(self, job_id: JobId, submit_s: Mapping[SlurmId, int]) -> set[SlurmId]:
-        """Those of these SLURM jobs that belong to other jobs than this one. `submit_s`: when SLURM got each."""
-        return {slurm_id for slurm_id, owners in self.owners(submit_s).items() if owners - {job_id}}
-
     def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
         """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got each.
 

@@ -7,22 +7,20 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, around, before
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
-from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes, home_seen, look
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
     Answered,
     Controller,
-    Explained,
+    Owners,
     Request,
     SlurmCluster,
-    UndecidedError,
 )
 from supervisor_tasks.slurm.job_matching import (
     MatchRequest,
@@ -51,14 +49,13 @@ from supervisor_tasks.slurm.sacct import (
     histories,
     sacct_by_id,
     sacct_histories,
-    sacct_history,
     submitted_as,
 )
 from supervisor_tasks.slurm.script_matching import (
-    MOST_SCRIPTS,
+    MAX_SCRIPTS,
     ScriptSearch,
-    candidates,
-    has_job_name,
+    found_by_name,
+    found_by_script,
     job_id_in_header,
     last_writes,
     read_scripts,
@@ -271,64 +268,52 @@ class Cluster:
         except SupervisorError as error:
             return error
 
-    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
-        """Return all records that slurmctld has of our job, even if its owner has renamed it. `explained` takes SLURM
-        ids with their submission times and returns the ids that are other jobs of ours. Raises UndecidedError when a
-        SLURM job may or may not be ours.
+    def find(
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
+        """Return all records that slurmctld has of each of these jobs of one customer, even if their owner has renamed
+        them. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with these
+        jobs. The error is in the place of a job when a SLURM job may or may not be this one. It runs one command for
+        slurmctld's list, and one for up to 500 scripts; while a job is not found by its name, these two once more, and
+        one for the clock.
         """
-        all_jobs = self.list_all(user)
-        others = explained({slurm_id: job.submit_s for slurm_id, job in all_jobs.items()})
-        listed = [job for slurm_id, job in all_jobs.items() if slurm_id not in others]
-        hinted = [job for job in listed if has_job_name(job, job_id)]
-        marks = self._few_script_marks(hinted)
-        # A rejected job has no script. A job whose script cannot be read counts as ours by its name.
-        ours = [job.seen for job in hinted if marks.get(job.slurm_id, script_mark(job_id)) == script_mark(job_id)]
-        return ours or self._find_renamed(user, job_id, listed, begun_s_ago)
+        listed = self.list_all(user)
+        owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
+        searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
+        named = {one.job_id: one.named(listed.values()) for one in searches}
+        marks = self._marks_of(named.values())
+        found = {one.job_id: found_by_name(one.job_id, named[one.job_id], marks) for one in searches}
+        rest = [one for one in searches if found[one.job_id] == []]
+        return found | (self._find_renamed(user, rest, listed.values()) if rest else {})
 
     def _find_renamed(
-        self, user: Address, job_id: JobId, listed: Sequence[SqueueRow], begun_s_ago: float
-    ) -> list[JobRecord]:
-        since_s = self.now_s() - begun_s_ago - CLOCKS_DIFFER_S
-        suspects = candidates(listed, since_s)
-        if not suspects:
-            return []
-        marks = self._few_script_marks(suspects)
-        unread = [job.slurm_id for job in suspects if job.slurm_id not in marks and not has_job_name(job, job_id)]
-        ours = [job.seen for job in suspects if marks.get(job.slurm_id) == script_mark(job_id)]
-        if unread and not ours and set(unread) & self.list_all(user).keys():  # slurmctld still has one
-            raise UndecidedError(
-                f"it is not known whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and of the"
-                f" jobs {unread} of {user}, which are no others of ours, the scripts cannot be read"
-            )
-        return ours
+        self, user: Address, searches: Sequence[ScriptSearch], listed: Collection[SqueueRow]
+    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
+        since_s = self.now_s() - CLOCKS_DIFFER_S
+        young = {one.job_id: one.young(listed, since_s) for one in searches}
+        marks = self._marks_of(young.values())
+        unread = {row.slurm_id for some in young.values() for row in some} - marks.keys()
+        unread &= self.list_all(user).keys() if unread else set()  # those that slurmctld still has
+        return {one.job_id: found_by_script(one, young[one.job_id], marks, unread) for one in searches}
 
-    def _few_script_marks(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, str]:
-        if len(jobs) > MOST_SCRIPTS:
-            raise UndecidedError(f"{len(jobs)} jobs in SLURM may be this one; {MOST_SCRIPTS} at most are looked at")
-        return self._script_marks([job.slurm_id for job in jobs])
+    def _marks_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
+        """Return the scripts' second lines for the suspects of each job, but for jobs that have too many."""
+        ids = {row.slurm_id for some in suspects if len(some) <= MAX_SCRIPTS for row in some}
+        return self._script_marks(sorted(ids))
 
     def _script_marks(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
         marks = dict[SlurmId, str]()
-        for first in range(0, len(slurm_ids), MOST_SCRIPTS):
-            mark, some = new_mark(), slurm_ids[first : first + MOST_SCRIPTS]
+        for first in range(0, len(slurm_ids), MAX_SCRIPTS):
+            mark, some = new_mark(), slurm_ids[first : first + MAX_SCRIPTS]
             marks |= script_heads(self._ask(read_scripts(self.paths.scontrol, some), mark.encode() + b"\n"), mark)
         return marks
-
-    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:
-        """Return accounting's records of the submissions of our job since then, even if its owner has renamed it. The
-        list is empty at a site without accounting.
-        """
-        if not self.paths.sacct:
-            return []
-        mark = new_mark()
-        asked = sacct_history(self.paths.sacct, user, _minutes(begun_s_ago), mark)
-        return submitted_as(self._ask(asked), mark, job_id)
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return `sacct_submissions` for many jobs of many customers, in one command. Each customer's history starts
-        when the first of his jobs began.
+        """Return accounting's records of the submissions of these jobs since then, even if their owners have renamed them,
+        in one command. Each customer's history starts when the first of his jobs began. The result is empty at a site
+        without accounting.
         """
         if not (users and self.paths.sacct):
             return {}
@@ -359,7 +344,7 @@ class Cluster:
         for row in listed.values():
             of_users.setdefault(row.user, []).append(row)
         suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
-        rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MOST_SCRIPTS for row in some}
+        rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MAX_SCRIPTS for row in some}
         marks = self._script_marks(list(rows))
         unread = rows.keys() - marks.keys()
         unread &= self.list_all().keys() if unread else set()  # those that slurmctld still has
@@ -368,9 +353,10 @@ class Cluster:
         users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
         return ours | {job_id: bool(told) for job_id, told in self.sacct_submissions_of(users, ago_s).items()}
 
-    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
-        """Whether our job has written its output file since then, as far as the login node can see it."""
-        return job_id in self.left_logs(user, {job_id: begun_s_ago})
+    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
+        """Return whether each of these jobs has written its output file since then, as far as the login node can see it."""
+        written = self.left_logs(user, begun_s_ago)
+        return {job_id: job_id in written for job_id in begun_s_ago}
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
         """Return the jobs of one customer that have written their output file since then, in one command. Raises

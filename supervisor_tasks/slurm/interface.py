@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.guarded_command import LoginClock
@@ -20,12 +20,8 @@ from supervisor_tasks.slurm.submit_token import Submission
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 
-Explained = Callable[[Mapping[SlurmId, int]], Collection[SlurmId]]
+Owners = Callable[[Mapping[SlurmId, int]], Mapping[SlurmId, Collection[JobId]]]
 Answered = Callable[[JobId, SlurmId | Exception], None]
-
-
-class UndecidedError(PermanentError):
-    """The jobs that were found may or may not be the job. The operator must look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +131,18 @@ class SlurmCluster(Protocol):
         the other jobs get no call, and SLURM may have them.
         """
 
-    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
-        """Return all records that slurmctld has of our job. `explained` takes SLURM ids with their submission times and
-        returns the ids that are other jobs of ours. Raises UndecidedError when a SLURM job may or may not be ours.
+    def find(
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
+        """Return all records that slurmctld has of each of these jobs of one customer, whose submissions began so many
+        seconds ago. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with
+        these jobs. The error is in the place of a job when a SLURM job may or may not be this one.
         """
-
-    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:
-        """Return accounting's records of the submissions of our job since then. The list is empty without accounting."""
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return `sacct_submissions` for many jobs of many customers."""
+        """Return accounting's records of the submissions of these jobs since then. Empty without accounting."""
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
         """Return the job of ours that each SLURM job's batch script names; the others are left out."""
@@ -158,9 +154,9 @@ class SlurmCluster(Protocol):
         cannot decide it.
         """
 
-    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:
-        """Whether our job has written its output file since then. Raises UndecidedError where that must be known and
-        cannot be.
+    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
+        """Return whether each of these jobs of one customer has written its output file since then; the error where that
+        must be known and cannot be.
         """
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:

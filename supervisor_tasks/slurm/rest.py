@@ -11,14 +11,14 @@ next job id, and the customers' homes. Wherever one of these would be a proof, t
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, around, before
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, rest_answers, rest_requests
@@ -28,16 +28,15 @@ from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
     Answered,
     Controller,
-    Explained,
+    Owners,
     Request,
-    UndecidedError,
 )
 from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult, listed_record, match_jobs
 from supervisor_tasks.slurm.parsers import MIN_JOB_AGE_S, JobRecord, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
-from supervisor_tasks.slurm.script_matching import ScriptSearch, candidates, has_job_name
+from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
 from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -255,37 +254,37 @@ class RestCluster:
                 rows |= rest_answers.jobs_listed(rest_answers.require_answer(answer, f"GET job/{slurm_id}"), now_s)
         return {slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids}
 
-    def find(self, user: Address, job_id: JobId, begun_s_ago: float, explained: Explained) -> list[JobRecord]:
-        """Return all records of our job, by its name or its output file and our comment. Raises UndecidedError while the
-        user has a job from that time that is no other job of ours, and that he may have renamed.
+    def find(
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
+        """Return all records of our jobs, by their names or output files and our comment. The error is in the place of a
+        job while the user has a job from that time that is no other job of ours, and that he may have renamed.
         """
         listed = self.list_all(user)
-        others = explained({slurm_id: job.submit_s for slurm_id, job in listed.items()})
-        rest = [job for slurm_id, job in listed.items() if slurm_id not in others]
-        ours = [job.seen for job in rest if self._is_ours(job, job_id)]
-        unclear = [] if ours else self._renamed(rest, self.now_s() - begun_s_ago - CLOCKS_DIFFER_S)
+        owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
+        now_s = self.now_s() - CLOCKS_DIFFER_S
+        searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
+        return {one.job_id: self._find(one, listed.values(), now_s) for one in searches}
+
+    def _find(
+        self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
+    ) -> list[JobRecord] | UndecidedError:
+        ours = [job.seen for job in search.named(listed) if job.batch]
+        unclear = [] if ours else [job.slurm_id for job in search.young(listed, now_s) if not self._has_our_marks(job)]
         if unclear:
-            raise UndecidedError(
-                f"it is not known whether SLURM has the job: its submission was cut off {begun_s_ago:.0f} s ago, and the jobs"
-                f" {[job.slurm_id for job in unclear]} of {user}, which are no others of ours, may be renamed ones"
+            return UndecidedError(
+                f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
+                f" jobs {unclear} of {search.user}, which are no others of ours, may be renamed ones"
             )
         return ours
 
     def _is_ours(self, job: SqueueRow, job_id: JobId) -> bool:
         return job.batch and has_job_name(job, job_id)
 
-    def _renamed(self, jobs: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
-        """Return the batch jobs of that time that have no name of ours, so that their owner may have renamed them."""
-        return [job for job in candidates(jobs, since_s) if not self._has_our_marks(job)]
-
     def _has_our_marks(self, job: SqueueRow) -> bool:
         """Whether the job has the name, the output file and the comment of a job of ours: then it is the job of that name."""
         ours = commands.comment(self.public_address)
         return job.comment.startswith(ours) and job.name == JobId(job.stdout.rpartition("/")[2].removesuffix(".log"))
-
-    def sacct_submissions(self, user: Address, job_id: JobId, begun_s_ago: float) -> list[JobRecord]:  # noqa: ARG002
-        """Return nothing: accounting is not asked."""
-        return []
 
     def sacct_submissions_of(
         self,
@@ -312,16 +311,19 @@ class RestCluster:
             one.job_id: any(self._is_ours(row, one.job_id) for row in names.get(one.user, ())) or None for one in wanted
         }
 
-    def has_log_file(self, user: Address, job_id: JobId, begun_s_ago: float) -> bool:  # noqa: ARG002
-        """Return False while slurmctld must still know a job that began then. Raises UndecidedError later: the log could
-        show that SLURM had the job, and the worker cannot see it.
+    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:  # noqa: ARG002
+        """Return False for a job while slurmctld must still know one that began then. Later, the log could show that SLURM
+        had the job, and the worker cannot see it: then the error is in its place.
         """
+        return {job_id: self._forgotten(ago_s) or False for job_id, ago_s in begun_s_ago.items()}
+
+    def _forgotten(self, begun_s_ago: float) -> UndecidedError | None:
         if self.min_job_age_s and begun_s_ago + CLOCK_KNOWN_FOR_S >= self.min_job_age_s:
-            raise UndecidedError(
+            return UndecidedError(
                 f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
                 f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
             )
-        return False
+        return None
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:  # noqa: ARG002
         """Raise SlurmUnavailableError: the homes cannot be seen."""

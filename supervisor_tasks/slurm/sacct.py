@@ -48,11 +48,6 @@ def sacct_named(path: str, name: str, user: str, minutes: int, mark: str) -> lis
     return [*_sacct(path, mark), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
 
 
-def sacct_history(path: str, user: str, minutes: int, mark: str) -> list[str]:
-    """Ask for all jobs of a user, of the last `minutes`."""
-    return [*_sacct(path, mark), f"--user={user}", f"--starttime=now-{minutes}minutes"]
-
-
 def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str) -> list[str]:
     """Ask for the histories of several users in one command, each for its own last minutes. The command prints each
     user's name after a mark that it reads from standard input, because other users can read a command line and submit a

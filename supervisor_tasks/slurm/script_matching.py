@@ -10,12 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.squeue import SqueueRow
 
-MOST_SCRIPTS = 500  # in one command; also for one customer, when one of his jobs may be the job
+MAX_SCRIPTS = 500  # in one command; also for one customer, when one of his jobs may be the job
 _HEADS = (
     'IFS= read -r m; c=$1; shift; for i; do printf "%s %s " "$m" "$i";'
     ' "$c" write batch_script "$i" - 2>/dev/null | sed -n 1,2p | cut -c1-120; done; echo "$m end"'
@@ -33,13 +34,23 @@ class ScriptSearch:
     ago_s: float
     owners: Mapping[SlurmId, Collection[JobId]]
 
-    def suspects(self, users: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
+    def named(self, users: Iterable[SqueueRow]) -> list[SqueueRow]:
+        """Return the user's jobs with the job's name or output that are no others of ours."""
+        return [job for job in self._free(users) if has_job_name(job, self.job_id)]
+
+    def young(self, users: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
+        """Return the user's jobs that SLURM got since then and that are no others of ours."""
+        return candidates(self._free(users), now_s - self.ago_s)
+
+    def suspects(self, users: Collection[SqueueRow], now_s: float) -> list[SqueueRow]:
         """Return the user's jobs that may be this one: those with its name or output, and those that SLURM got since
         then.
         """
-        theirs = [job for job in users if {*self.owners.get(job.slurm_id, ())} <= {self.job_id}]
-        young = {job.slurm_id for job in candidates(theirs, now_s - self.ago_s)}
-        return [job for job in theirs if job.slurm_id in young or has_job_name(job, self.job_id)]
+        suspects = {job.slurm_id: job for job in (*self.named(users), *self.young(users, now_s))}
+        return list(suspects.values())
+
+    def _free(self, users: Iterable[SqueueRow]) -> list[SqueueRow]:
+        return [job for job in users if {*self.owners.get(job.slurm_id, ())} <= {self.job_id}]
 
 
 def has_job_name(job: SqueueRow, job_id: JobId) -> bool:
@@ -102,7 +113,39 @@ def recognised(
     hinted = {job.slurm_id for job in suspects if has_job_name(job, job_id)}
     if any(mark == script_mark(job_id) or (mark is None and slurm_id in hinted) for slurm_id, mark in words.items()):
         return True
-    return None if len(suspects) > MOST_SCRIPTS or words.keys() & unread else False
+    return None if len(suspects) > MAX_SCRIPTS or words.keys() & unread else False
+
+
+def found_by_name(
+    job_id: JobId, named: Sequence[SqueueRow], marks: Mapping[SlurmId, str]
+) -> list[JobRecord] | UndecidedError:
+    """Return the records of our job out of those with its name or output. A rejected job has no script. A job whose
+    script cannot be read counts as ours by its name.
+    """
+    mark = script_mark(job_id)
+    return _too_many(named) or [job.seen for job in named if marks.get(job.slurm_id, mark) == mark]
+
+
+def found_by_script(
+    search: ScriptSearch, young: Sequence[SqueueRow], marks: Mapping[SlurmId, str], unread: Collection[SlurmId]
+) -> list[JobRecord] | UndecidedError:
+    """Return the records of our job, which has another name, out of those that SLURM got since then. `unread` are the
+    jobs whose scripts SLURM does not show.
+    """
+    ours = [job.seen for job in young if marks.get(job.slurm_id) == script_mark(search.job_id)]
+    unclear = [job.slurm_id for job in young if job.slurm_id in unread and not has_job_name(job, search.job_id)]
+    if unclear and not ours:
+        return UndecidedError(
+            f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and of the"
+            f" jobs {unclear} of {search.user}, which are no others of ours, the scripts cannot be read"
+        )
+    return _too_many(young) or ours
+
+
+def _too_many(jobs: Sequence[SqueueRow]) -> UndecidedError | None:
+    if len(jobs) <= MAX_SCRIPTS:
+        return None
+    return UndecidedError(f"{len(jobs)} jobs in SLURM may be this one; {MAX_SCRIPTS} at most are looked at")
 
 
 def was_rejected(seen: JobRecord) -> bool:

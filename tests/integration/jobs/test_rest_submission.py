@@ -14,12 +14,13 @@ from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.find_submission import required
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.slurm.hardware import PartitionHardware
-from supervisor_tasks.slurm.interface import UndecidedError
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
@@ -168,11 +169,11 @@ def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
     slurm_id = world.carry_out(site, job).slurm_id
     assert slurm_id is not None
     world.set(slurm_id, Name="another", Comment="none of yours")
-    found = site.slurm.cluster.find(CUSTOMER, job, 10.0, lambda _: set())
-    assert [seen.slurm_id for seen in found] == [slurm_id]  # by its output file
     other = world.new_job(site)
+    found = site.slurm.cluster.find(CUSTOMER, {job: 10.0, other: 10.0}, lambda _: {})
+    assert [seen.slurm_id for seen in required(found[job])] == [slurm_id]  # by its output file
     with pytest.raises(UndecidedError, match=str(slurm_id)):
-        site.slurm.cluster.find(CUSTOMER, other, 10.0, lambda _: set())
+        required(found[other])
 
 
 def test_time_limit_and_cancel__over_slurmrestd(world: SubmissionEnv, site: WorkerContext) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -191,8 +192,7 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
         carry_out(site, *(world.effect_id(job) for job in left))
         return not left
 
-    # Each job without an answer is looked for twice, by commands of its own, two at a time.
-    wait_until(all_queued, "all jobs to be queued", PATIENCE_S + 2.0 * number, 0.1)
+    wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
     answered = [job for job in jobs if known[job].state is State.QUEUED]
     assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
     in_slurm = by_script(world, jobs, slurm_ids(world) - others)
@@ -640,6 +640,31 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     besides_s = CONTROLLER_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S  # which SLURM it is, two clocks, and the list once more
     logins_s = 2 * 3 * CONNECT_TIMEOUT_S
     assert logins_s + besides_s + sum(asked) < LEASE_S
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["first search", "second search"])
+def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
+    world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch, second: bool
+) -> None:
+    asked, run = list[str](), Ssh.run
+
+    def counted(ssh: Ssh, user: str, argv: Sequence[str], *rest: Any, **named: Any) -> CommandAnswer:
+        asked.append(user)
+        return run(ssh, user, argv, *rest, **named)
+
+    monkeypatch.setattr(Ssh, "run", counted)
+    counts = list[int]()
+    for number in (1, 1, 20):  # the first one logs in
+        jobs = [world.new_job(site) for _ in range(number)]
+        for event in (SubmitStarted(10), SubmissionNotFound()) if second else (SubmitStarted(10),):
+            site.ledger.record(*(JobChange(job, event) for job in jobs))
+        for job in jobs:
+            world.a_minute_passes(job)
+        asked.clear()
+        carry_out(site, *(world.effect_id(job) for job in jobs))
+        assert {world.journal(job)[-1] for job in jobs} == {"SubmissionNotFound"}
+        counts.append(len(asked))
+    assert counts[1] == counts[2] > 0
 
 
 def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: WorkerContext) -> None:

@@ -210,7 +210,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).story(RUNNING),
     "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
     "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
-    "slurm_ids_of_others": lambda ledger, _: ledger.slurm_ids_of_others(RUNNING, {SlurmId(n): 0 for n in range(1, 9)}),
+    "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
     "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(RUNNING, SubmitStarted),
     "first_claim": lambda ledger, _: ledger.journal.first_claim([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ages": lambda ledger, _: ledger.journal.ages([f"0x{n:064x}" for n in range(1, BATCH)], SubmitStarted),

@@ -12,7 +12,6 @@ from supervisor_tasks.slurm.sacct import (
     histories,
     sacct_by_id,
     sacct_histories,
-    sacct_history,
     sacct_named,
     submitted_as,
 )
@@ -110,7 +109,6 @@ def test_sacct__asks_for_the_same_fields_of_whole_jobs_with_each_run() -> None:
     shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{MARK}"]
     shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *shape, f"--format={','.join(FIELDS)}"]
     assert sacct_by_id("sacct", "1,2", MARK) == [*shared, "--jobs=1,2"]
-    assert sacct_history("sacct", "0xc", 9, MARK) == [*shared, "--user=0xc", "--starttime=now-9minutes"]
     assert sacct_named("sacct", "n", "0xc", 9, MARK) == [*shared, "--name=n", "--user=0xc", "--starttime=now-9minutes"]
     of_two = sacct_histories("sacct", {Address("0xd"): 3, Address("0xc"): 9}, MARK)
     assert of_two[3:] == ["histories", "0xc:9 0xd:3", *shared]

@@ -6,7 +6,7 @@ from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import script_mark
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.script_matching import (
-    MOST_SCRIPTS,
+    MAX_SCRIPTS,
     ScriptSearch,
     candidates,
     has_job_name,
@@ -74,7 +74,7 @@ def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none
     assert recognised(OURS, jobs, {SlurmId(3): script_mark(OTHER), SlurmId(9): "true"}, set()) is False
     assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # what 9 is, is not known
     assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
-    assert recognised(OTHER, jobs * MOST_SCRIPTS, {}, set()) is None
+    assert recognised(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
 
 
 def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> None:
