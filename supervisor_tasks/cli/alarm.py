@@ -168,7 +168,8 @@ def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "
     silences = desk.ledger.incidents.silences()
     if alarm not in silences:
         raise CommandError(f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}")
-    will = f"messages of {alarm} will be sent again; it was silenced ({silences[alarm].reason})"
+    left = span((silences[alarm].ends_at - desk.now()).total_seconds())
+    will = f"messages of {alarm} will be sent again, {left} before its silence ends ({silences[alarm].reason})"
     with desk.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
         desk.ledger.incidents.unsilence(alarm)
     typer.echo(f"{alarm} is told again")
@@ -233,7 +234,7 @@ def try_channels(
     """
     desk = desk_of(context)
     incidents = desk.ledger.incidents
-    will = "Each channel of the workers' settings NOTIFY_* will get a test message"
+    will = "each channel of the workers' settings NOTIFY_* will get 1 test message"
     with desk.change("alarm test", "all channels", will, yes=yes, reason=reason):
         test_id = incidents.ask_test()
     outcomes = _outcomes(incidents, test_id, wait_s)

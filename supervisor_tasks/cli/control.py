@@ -8,11 +8,13 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.status import LOGS
+from supervisor_tasks.cli.views import span
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
-from supervisor_tasks.ledger.heartbeats import forget_reporter
+from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter
 
 TO_BE_SUBMITTED = ("CLAIMED", "READY", "SUBMITTING")  # states of jobs
+IN_SLURM = ("QUEUED", "RUNNING")
 claims = options.noun(
     "Stop and start the claiming of jobs; what is under way goes on.", example="claims pause --reason maintenance"
 )
@@ -48,7 +50,11 @@ def resume_claims(context: typer.Context, reason: options.Reason = "", yes: opti
     why = desk.ledger.switches.reason(Switch.CLAIMING_PAUSED)
     if why is None:
         raise CommandError("found claims that are not paused; there is nothing to resume")
-    will = f"jobs will be claimed for {desk.settings.cluster_name} again; they were paused ({why or 'no reason given'})"
+    under_way = counted(sum(desk.overview.snapshot().jobs.values()), "job")
+    will = (
+        f"jobs will be claimed for {desk.settings.cluster_name} again, beside {under_way} under way; claims were paused"
+        f" ({why or 'no reason given'})"
+    )
     with desk.change("claims resume", "claims", will, yes=yes, reason=reason):
         desk.ledger.switches.unset(Switch.CLAIMING_PAUSED)
     typer.echo("jobs are claimed again")
@@ -63,7 +69,7 @@ def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: 
     desk = desk_of(context)
     jobs = desk.overview.snapshot().jobs
     waiting = sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED)
-    in_slurm = sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING"))
+    in_slurm = sum(number for state, number in jobs.items() if state in IN_SLURM)
     will = (
         f"no more jobs will be submitted or claimed: {counted(waiting, 'job')} will wait,"
         f" {counted(in_slurm, 'job')} in SLURM will go on"
@@ -104,7 +110,14 @@ def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: o
     Example: supervisor reporter disable --reason "the site has no hooks any more"
     """
     desk = desk_of(context)
-    will = "the fleet will wait for no reporter until one is heard again; ends in a reporter's spool are lost"
+    snapshot = desk.overview.snapshot()
+    in_slurm = counted(sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM), "job")
+    heard_s = snapshot.ticks_s.get(REPORTER)
+    heard = "was never heard" if heard_s is None else f"was heard {span(heard_s)} ago"
+    will = (
+        f"the fleet will wait for no reporter until one is heard again (it {heard}); what its spool has of {in_slurm} in"
+        " SLURM is lost"
+    )
     with desk.change("reporter disable", "reporter", will, yes=yes, reason=reason):
         forget_reporter(desk.ledger.ticks)
     typer.echo("no reporter is expected until one is heard again")

@@ -28,6 +28,7 @@ PRICES = {
     "cpu_credits_per_min": "CPU, credits/min",
     "mem_credits_per_min": "MB, credits/min",
 }
+NOT_LOOKED = "found nothing yet; expected a worker of the chain queue to have looked: start one"
 app = options.noun(
     "See how the provider stands with the grid, and have it registered or measured.", example="provider show"
 )
@@ -44,7 +45,7 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
     registrations = Registrations(desk.ledger.facts)
     known, told = registrations.standing(), registrations.told()
     if known is None or told is None:
-        raise CommandError("found nothing yet; expected a worker of the chain queue to have looked: start one")
+        raise CommandError(NOT_LOOKED)
     standing, for_s = known
     asked = {what: why for what, why in _asked(registrations).items() if why}
     missed = registrations.why_no_nodes()
@@ -127,14 +128,21 @@ def register(context: typer.Context, reason: options.Reason = "", yes: options.Y
     Example: supervisor provider register --reason "new prices"
     """
     desk = desk_of(context)
-    _ask(
-        desk,
-        "register",
-        REGISTRATION_REQUESTED,
-        "what is offered will be registered on the contract at once",
-        yes,
-        reason,
-    )
+    will = f"{_offered(desk)} will be registered on the contract at once"
+    _ask(desk, "register", REGISTRATION_REQUESTED, will, yes, reason)
+
+
+def _offered(desk: CliContext) -> str:
+    """Return what is offered, in numbers. Raises CommandError before a worker has looked."""
+    decision = Registrations(desk.ledger.facts).told()
+    if decision is None:
+        raise CommandError(NOT_LOOKED)
+    offer = decision["offered"]
+    if offer is None:
+        return "an offer of 0 nodes as yet, once SLURM shows some,"
+    nodes = sum(of["nodes"] for of in offer["machines"])
+    prices = ", ".join(f"{PRICES.get(name, name)}: {price}" for name, price in offer["prices"].items())
+    return f"an offer of {counted(nodes, 'node')} and {counted(len(offer['labels']), 'label')} ({prices})"
 
 
 @app.command()

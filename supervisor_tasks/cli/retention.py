@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.context import CliContext, counted, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.ledger.archive import archive as write_archive
-from supervisor_tasks.ledger.retention import HELD
+from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS
 
 retention = options.noun("Pause and resume the deletion of old rows.", example="retention pause")
 archive = options.single()
@@ -23,7 +23,7 @@ def pause(context: typer.Context, reason: options.RequiredReason, yes: options.Y
     Example: supervisor retention pause --reason "audit of 2025"
     """
     desk = desk_of(context)
-    will = f"no old rows of {desk.settings.cluster_name} will be deleted until `supervisor retention resume`"
+    will = f"{_old_rows(desk)} of {desk.settings.cluster_name} will be kept until `supervisor retention resume`"
     with desk.change("retention pause", "retention", will, yes=yes, reason=reason):
         desk.ledger.facts.set(HELD, reason)
     typer.echo("no old rows are deleted")
@@ -39,12 +39,16 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     why = desk.ledger.facts.get(HELD)
     if why is None:
         raise CommandError("found a deletion that is not paused; there is nothing to resume")
-    days = desk.settings.retention_days
-    kept = "only scripts" if days == 0 else f"scripts, and jobs that ended more than {counted(days, 'day')} ago"
-    will = f"{kept} will be deleted from the next night on; the deletion was paused ({why})"
+    will = f"{_old_rows(desk)} will be deleted from the next night on; the deletion was paused ({why})"
     with desk.change("retention resume", "retention", will, yes=yes, reason=reason):
         desk.ledger.facts.clear(HELD)
     typer.echo("old rows are deleted again")
+
+
+def _old_rows(desk: CliContext) -> str:
+    days = desk.settings.retention_days
+    scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago"
+    return scripts if days == 0 else f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago,"
 
 
 @archive.command()

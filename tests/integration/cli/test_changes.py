@@ -1,5 +1,6 @@
 """Every command of `supervisor`: either it only reads, or it says what it will change, asks, and is in the log."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from supervisor_tasks.ledger.facts import UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
+from supervisor_tasks.ledger.registrations import REGISTRATION
 from supervisor_tasks.ledger.retention import HELD
 from tests.support.commands import supervisor
 from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
@@ -110,6 +112,13 @@ def silenced(ledger: Ledger) -> tuple[str, ...]:
     return ()
 
 
+def offered(ledger: Ledger) -> tuple[str, ...]:
+    nodes = [{"cpus": 8, "gpus": 0, "mem_mb": 16_000, "nodes": 3}]
+    prices = {"gpu_credits_per_min": "8.5", "cpu_credits_per_min": "0.95", "mem_credits_per_min": "0.00008"}
+    ledger.facts.set(REGISTRATION, {"offered": {"machines": nodes, "prices": prices, "labels": {"zone": "ch"}}})
+    return ()
+
+
 def another_slurm(ledger: Ledger) -> tuple[str, ...]:
     ledger.facts.set(UNEXPECTED_CLUSTER, "geneva 2")
     return ()
@@ -160,7 +169,7 @@ CHANGES = [
     Change("job resubmit", (JOB,), parked_submission),
     Change("job adopt", (MARK.hex(), "--yes-it-is-dead"), foreign_claim),
     Change("job mark-lost", (), held_job),
-    Change("provider register"),
+    Change("provider register", (), offered),
     Change("provider measure"),
     Change("reporter disable"),
     Change("retention pause"),
@@ -218,6 +227,7 @@ def test_change__of_each_command__asks_and_is_recorded(
     first, *will, refusal = unasked.stderr.splitlines()
     assert first == f"here@{url.query['host']}/{url.database}"
     assert will[-1].endswith(".")
+    assert re.search(r"(?<![\w.])\d+", " ".join(will)), f"no number in {will}"
     assert "nothing was changed" in refusal
     assert log.last(10) == []
     confirmed = supervisor(*words, "--yes", env=environment)
