@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View, plain, span
-from supervisor_tasks.cli.wording import listed, worded
+from supervisor_tasks.cli.wording import counted, listed, worded
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents

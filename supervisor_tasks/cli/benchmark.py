@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config.settings import Need, load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor_tasks.cli.views import Cell
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.model import ChainStatus, Definition, Job
 from supervisor_tasks.provider.offer import Prices, RegisteredPrices, format_credits
 
@@ -71,8 +72,12 @@ class Bill:
         if self.prices is None:
             return ""
         size, price = self.job.definition, self.prices.named()
-        units = ((size.gpus, "GPUs", "gpu"), (size.cpus, "CPUs", "cpu"), (size.memory_mb, "MB", "mem"))
-        sums = [f"{number} {unit} x {format_credits(price[name])}" for number, unit, name in units if number]
+        parts = (
+            (size.gpus, counted(size.gpus, "GPU"), "gpu"),
+            (size.cpus, counted(size.cpus, "CPU"), "cpu"),
+            (size.memory_mb, f"{size.memory_mb} MB", "mem"),
+        )
+        sums = [f"{part} x {format_credits(price[name])}" for number, part, name in parts if number]
         if self.job.outcome is None:
             return f"{' + '.join(sums)} = {format_credits(price_of_minute(size, self.prices))} credits a minute"
         return f"{minutes_of(self.job)} min x ({' + '.join(sums)}) = {format_credits(self.wei or 0)} credits"

@@ -8,10 +8,11 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.context import desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.clusters import known_clusters, summary

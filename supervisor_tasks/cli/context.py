@@ -194,11 +194,6 @@ def operator() -> str:
     return f"{caller or user}@{socket.gethostname()}"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
     rest = len(names) - most

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import counted, desk_of
+from supervisor_tasks.cli.context import desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter

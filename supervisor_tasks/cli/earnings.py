@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.job import bill_of, hex_beginning
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, Per
 from supervisor_tasks.provider.offer import format_credits, rounded_credits

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of, some_of
+from supervisor_tasks.cli.context import CliContext, desk_of, some_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.events import OperatorCancelled, OperatorClosedJob, OperatorConfirmedNotSubmitted
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, Outcome, State, is_final
 from supervisor_tasks.ledger import operator_actions

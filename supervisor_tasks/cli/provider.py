@@ -8,11 +8,12 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.facts import Fact
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.provider.registration_rules import RegistrationStatus

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.archive import archive as write_archive
 from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS
 

@@ -10,11 +10,11 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.claim_stops import slurm_answers
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.cli.wording import coins
+from supervisor_tasks.cli.wording import coins, counted
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Column, View, span
-from supervisor_tasks.cli.wording import listed
+from supervisor_tasks.cli.wording import counted, listed
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 

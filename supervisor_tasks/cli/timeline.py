@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from supervisor_tasks.cli.views import STYLES, Cell, plain, span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
-from supervisor_tasks.jobs.model import ChainStatus, Job, State
+from supervisor_tasks.jobs.model import ChainStatus, Definition, EffectKind, Job, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 
 Entry = Mapping[str, Any]
@@ -199,6 +200,18 @@ def _effect(kind: str, details: Mapping[str, Any]) -> str:
 # --- what comes next --------------------------------------------------------------------------------------------------
 
 
+EFFECTS = {
+    EffectKind.FETCH: "fetch the script",
+    EffectKind.SUBMIT: "submit to SLURM",
+    EffectKind.POLL_SLURM: "look in SLURM",
+    EffectKind.REPORT: "report to the contract",
+    EffectKind.RETURN_JOB: "give back to the contract",
+    EffectKind.CANCEL: "cancel in SLURM",
+    EffectKind.TOP_UP: "give SLURM the time limit",
+    EffectKind.NOTIFY_CUSTOMER: "tell the customer",
+}
+
+
 def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]:
     """Return a line for each thing that is left to do: what, when, and what is in its way."""
     entries = list(story)
@@ -228,10 +241,11 @@ def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
     error = f", as the last try failed: {details['last_error']}" if details.get("last_error") else ""
     if "parked_at" in details:
         advice = f"`supervisor job retry {job.job_id[:12]}`"
-        return [Cell(entry["what"]), Cell(f"is parked and waits for you ({advice}){error}", "red")]
+        what = EFFECTS[EffectKind(entry["what"])]
+        return [Cell(what), Cell(f"is parked and waits for you ({advice}){error}", "red")]
     due_s = (datetime.fromisoformat(details["due_at"]) - now).total_seconds()
     when = f"in {span(due_s)}" if due_s >= 1 else "now"
-    return [Cell(entry["what"]), Cell(f"{when}{error}", "yellow" if error else "")]
+    return [Cell(EFFECTS[EffectKind(entry["what"])]), Cell(f"{when}{error}", "yellow" if error else "")]
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------
@@ -249,7 +263,7 @@ def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[En
         ),
         "slurm": Cell(_slurm(job, story)),
         "customer": Cell(job.customer),
-        "size": Cell(f"{size.cpus} CPUs, {size.memory_mb} MB, {size.gpus} GPUs in {size.ntasks} tasks"),
+        "size": Cell(_size(size)),
         "paid for": Cell(_paid(job)),
         "ended": Cell("" if outcome is None else outcome_text(_outcome(job))),
         "settled by": Cell("an operator" if job.settled_by_operator else ""),
@@ -262,6 +276,11 @@ def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[En
     return facts | {
         name: Cell(f"{span((now - at).total_seconds())} ago") for name, at in ages.items() if at is not None
     }
+
+
+def _size(size: Definition) -> str:
+    parts = counted(size.cpus, "CPU"), f"{size.memory_mb} MB", counted(size.gpus, "GPU")
+    return f"{', '.join(parts)} in {counted(size.ntasks, 'task')}"
 
 
 def _slurm(job: Job, story: Sequence[Entry]) -> str:
@@ -281,7 +300,7 @@ def _last_seen(story: Sequence[Entry]) -> str:
 def _paid(job: Job) -> str:
     added = sum(top_up.minutes for top_up in job.top_ups)
     parts = f" ({job.time_limit_min} at the claim, {added} added)" if added else ""
-    return f"{job.limit_min} minutes{parts}"
+    return f"{counted(job.limit_min, 'minute')}{parts}"
 
 
 def _outcome(job: Job) -> dict[str, Any]:

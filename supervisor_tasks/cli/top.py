@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, counted, desk_of
+from supervisor_tasks.cli.context import CliContext, desk_of
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
 from supervisor_tasks.cli.views import Cell, Column, View, span
+from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary

@@ -19,6 +19,11 @@ LEAST_IN_COINS = 10**12  # of wei: less than this has too many zeros behind the 
 GWEI = 10**9
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def coins(wei: int) -> str:
     """Return an amount of the chain's coin, in which gas is paid."""
     return f"{wei} wei" if wei < LEAST_IN_COINS else f"{rounded_credits(wei)} coins"

@@ -175,14 +175,16 @@ class WalletSeen:
 def wallet_verdict(seen: WalletSeen) -> Finding:
     """Judge the wallet by how many jobs it pays the gas for."""
     mend = f"send coins for gas to {seen.address}"
-    held = f"{seen.address} holds {rounded_credits(seen.balance_wei)}"
+    held = f"{seen.address} holds {rounded_credits(seen.balance_wei)} coins for gas"
     if seen.balance_wei < seen.least_wei:
-        return red("wallet", f"{held}; expected at least {rounded_credits(seen.least_wei)} (WALLET_MIN_WEI)", mend)
+        return red(
+            "wallet", f"{held}; expected at least {rounded_credits(seen.least_wei)} coins (WALLET_MIN_WEI)", mend
+        )
     if seen.job_wei <= 0:
         return green("wallet", f"{held}; gas is free")
     jobs = seen.balance_wei // seen.job_wei
     basis = "as its jobs have cost" if seen.measured else "estimated"
-    paid = f"{held}, which pays the gas of {jobs} jobs ({basis})"
+    paid = f"{held}, enough for {jobs} jobs ({basis})"
     return yellow("wallet", paid, mend) if jobs < FEW_JOBS else green("wallet", paid)
 
 

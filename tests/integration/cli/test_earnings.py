@@ -148,7 +148,7 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
         assert (int(document["bill_wei"]) == final) is not locked, name
         shown = command(engine, "earnings", "--job", earned[name]).stdout
         assert ("not as billed" in shown) is locked, name
-        assert f"{minutes} min x (1 CPUs x 0.950000000000000003 + 100 MB x 0.000080000000000007)" in shown, name
+        assert f"{minutes} min x (1 CPU x 0.950000000000000003 + 100 MB x 0.000080000000000007)" in shown, name
 
 
 def test_job__its_claim__is_among_what_its_gas_cost(
@@ -244,5 +244,5 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
         document = json.loads(command(engine, "job", "show", job_id, "-o", "json").stdout)["bill"]
         assert int(document["bill_wei"]) == chain.job(job_id).final_cost_wei > 0
         shown = command(engine, "earnings", "--job", job_id).stdout
-        assert f"3 min x (1 CPUs x {cpu} + " in shown
+        assert f"3 min x (1 CPU x {cpu} + " in shown
         assert "not as billed" not in shown

@@ -37,7 +37,7 @@ def test_bill__of_an_end__is_minutes_times_resources_times_prices(
 
 def test_bill__before_the_end__is_the_price_of_a_minute() -> None:
     facts = Bill(replace(JOB, outcome=None), PRICES, 0, 0).facts()
-    assert facts["bill"].text == "1 GPUs x 8.5 + 8 CPUs x 0.95 + 16000 MB x 0.00008 = 17.38 credits a minute"
+    assert facts["bill"].text == "1 GPU x 8.5 + 8 CPUs x 0.95 + 16000 MB x 0.00008 = 17.38 credits a minute"
 
 
 @pytest.mark.parametrize(("earned_wei", "told"), [(2 * A_MINUTE, False), (A_MINUTE, True)])

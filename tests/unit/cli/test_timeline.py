@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import get_args
 
-from supervisor_tasks.cli.timeline import MISSING, TELLERS, exit_text, lines_of, next_of, outcome_text
+from supervisor_tasks.cli.timeline import EFFECTS, MISSING, TELLERS, exit_text, lines_of, next_of, outcome_text
 from supervisor_tasks.jobs.events import Event
-from supervisor_tasks.jobs.model import State
+from supervisor_tasks.jobs.model import EffectKind, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from tests.support.golden_cases import JOB, NOW, entry, story
 
@@ -17,6 +17,10 @@ def texts(*entries: dict[str, object], **options: str) -> list[str]:
 
 def test_tellers__each_event__has_words() -> None:
     assert {event.__name__ for event in get_args(Event)} == set(TELLERS)
+
+
+def test_next_of__each_kind_of_effect__has_words() -> None:
+    assert set(EFFECTS) == set(EffectKind)
 
 
 def test_line__of_an_event_without_details__is_told_all_the_same() -> None:

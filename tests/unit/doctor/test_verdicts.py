@@ -42,8 +42,8 @@ def test_endpoints__beside_each_other(seen: Sequence[EndpointSeen], levels: list
 @pytest.mark.parametrize(
     ("balance", "job_wei", "level", "told"),
     [
-        (ETHER, ETHER // 1000, GREEN, "the gas of 1000 jobs"),
-        (ETHER, ETHER // 99, YELLOW, "the gas of 99 jobs"),
+        (ETHER, ETHER // 1000, GREEN, "coins for gas, enough for 1000 jobs"),
+        (ETHER, ETHER // 99, YELLOW, "coins for gas, enough for 99 jobs"),
         (ETHER // 200, ETHER // 10**6, RED, "at least 0.01"),
         (ETHER, 0, GREEN, "gas is free"),
     ],
