@@ -50,7 +50,7 @@ SILENCES = View(
         Column("REASON", "reason", flexible=True),
     ),
 )
-app = options.noun("See what you are called for.", example="alarm list")
+app = options.noun("See what needs an operator, silence alarms, and test how they are told.", example="alarm list")
 
 
 @app.command("list")

@@ -6,9 +6,9 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from supervisor_tasks.cli.exit_codes import MEANINGS, CommandError, ExitCode
+from supervisor_tasks.cli.options import CommandGroup
 from supervisor_tasks.config.embedded_servers import NoDatabaseError
 from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.errors import SupervisorError, TransientError
@@ -45,7 +45,7 @@ EXITS = "\n\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.ite
 EXAMPLE = "Example: supervisor job list --state RUNNING -o wide"
 
 
-class Nouns(TyperGroup):
+class Nouns(CommandGroup):
     """The nouns. An error ends the command with one line and the status that exit_codes.py documents."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  typer's own signature

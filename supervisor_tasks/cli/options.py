@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from supervisor_tasks.cli.exit_codes import UnusableError
 
@@ -38,6 +39,19 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` sho
 RequiredReason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` and the job's story show it.")]
 
 
+WHOLE = 1000  # characters: no sentence is longer
+
+
+class CommandGroup(TyperGroup):
+    """Commands. The help lists each with a whole sentence, where click would cut it at the end of a line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names of the commands and their sentences."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(WHOLE)) for name, command in found if command])
+
+
 def noun(about: str, *, example: str) -> typer.Typer:
     """Return a group of verbs. `example` is one of its commands as an operator writes it, without `supervisor`."""
     app = single()
@@ -49,7 +63,7 @@ def noun(about: str, *, example: str) -> typer.Typer:
 
 def single() -> typer.Typer:
     """Return a command without verbs."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    return typer.Typer(cls=CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _nothing() -> None:

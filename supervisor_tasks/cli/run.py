@@ -45,7 +45,7 @@ PROCESSES = {
 }
 
 
-ABOUT = "Become PROCESS; OPTIONS are its own. It gets signals itself, and no shell or other process stays in between."
+ABOUT = "Run one process of the fleet, with OPTIONS of its own. It takes the place of this one and gets signals itself."
 WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as child processes, their logs merged.
 Each setting can be a flag: --slurm.partition main is SLURM_PARTITION=main. --embedded: Postgres and Redis run inside."""
 EXAMPLE = "Example: supervisor run worker -Q main.chain"

@@ -74,6 +74,14 @@ def test_help__lists_every_noun_and_every_exit_status() -> None:
     assert all(f"\n  {code.value}  " in shown for code in ExitCode)
 
 
+@pytest.mark.parametrize("noun", ["", *sorted({words.split()[0] for words in ALL if " " in words})])
+def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> None:
+    _, _, listed = supervisor(*noun.split(), "--help", env={}).output.partition("\nCommands:\n")
+    commands = " ".join(listed.partition("\n\n")[0].split())
+    assert commands.endswith(".")
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize("words", ALL)
 def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) -> None:
     sentence, *_, example = ALL[words].help.strip().split("\n\n")
