@@ -45,6 +45,24 @@ def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
     assert (done.returncode, ours) == (0, [])
 
 
+def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_secret(installed: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
+    (drop_in,) = re.findall(r"```\n# systemctl edit ([^\n]*)\n(.*?)```", page, re.DOTALL)
+    units = re.findall(r"grid-supervisor-[a-z-]+\.service", drop_in[0])
+    assert units
+    for unit in units:
+        folder = installed / f"{unit}.d"
+        folder.mkdir()
+        (folder / "override.conf").write_text(drop_in[1])
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *(str(installed / unit) for unit in units)], capture_output=True, text=True
+    )
+    assert [line for line in done.stderr.splitlines() if "override" in line or "supervisor" in line] == []
+    (credential,) = re.findall(r"^LoadCredential=(\w+):/etc/grid-supervisor/credentials/\1$", drop_in[1], re.MULTILINE)
+    assert credential in IN_FILES
+    assert f"Environment={credential.upper()}_FILE=%d/{credential}\n" in drop_in[1]
+
+
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
 def test_unit__its_sandbox__leaves_little_open(installed: Path, unit: Path) -> None:
     argv = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE}", str(installed / unit.name)]
