@@ -96,7 +96,7 @@ def test_spans_of__no_end_yet__are_none(length: int) -> None:
 
 
 def test_ids__other_cluster_or_job__are_others() -> None:
-    pairs = [("here", "0x1"), ("here", "0x2"), ("there", "0x1")]
-    assert len({trace_id(*pair) for pair in pairs}) == len({span_id(*pair) for pair in pairs}) == 3
+    pairs = [("here", "0x1"), ("here", "0x2"), ("there", "0x1"), ("here0", "x1")]
+    assert len({trace_id(*pair) for pair in pairs}) == len({span_id(*pair) for pair in pairs}) == len(pairs)
     assert trace_id("here", "0x1").bit_length() <= 128
     assert span_id("here", "0x1").bit_length() <= 64
