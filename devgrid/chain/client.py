@@ -62,8 +62,7 @@ class ChainClient:
                 asked = self._ask(f"{contract}.{name}", "eth_estimateGas", {**call, "from": account.address})
                 gas[name] = int(asked, 16) * 3 // 2
             transactions.append({**call, "gas": gas[name]})
-        with self._one_by_one_mining_held(len(calls) > 1):
-            hashes = self.broadcast(account, transactions)
+        hashes = self.broadcast(account, transactions)
         receipts = self.receipts(hashes)
         for (contract, name, _), transaction, receipt in zip(calls, transactions, receipts, strict=True):
             if receipt["status"] != "0x1":
@@ -103,9 +102,9 @@ class ChainClient:
 
     # --- transactions ---
 
-    def broadcast(self, account: Account, transactions: Iterable[dict[str, Any]]) -> list[str]:
+    def broadcast(self, account: Account, transactions: Sequence[dict[str, Any]]) -> list[str]:
         """Sign transactions and send them to the node; their hashes. Raises ChainError when the node refuses one."""
-        with BROADCASTING:
+        with BROADCASTING, self._one_by_one_mining_held(len(transactions) > 1):
             answers = self.rpc.batch(self._signed(account, transactions))
         for answer in answers:
             if isinstance(answer, RpcError):
