@@ -4,33 +4,31 @@ These are the gRPC process that plugins call, and the reporter that delivers the
 the heartbeats of both as ticks: when the last one came, and since when they have come without a gap.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, text
-
-from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.tick_names import CALLBACKS
+
+if TYPE_CHECKING:
+    from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
 REPORTER = "reporter"
 HEARTBEAT_SOURCES = (CALLBACKS, REPORTER)
 AWAY_S = 30.0  # heartbeats come every few seconds
 
-_BEGIN = text(
-    """
-    INSERT INTO periodic_runs (cluster, name, succeeded_at)
-    SELECT :cluster, :unbroken, now() WHERE NOT EXISTS (
-        SELECT FROM periodic_runs
-        WHERE cluster = :cluster AND name = :name AND succeeded_at > now() - :away_s * interval '1 second'
+# In the form of the driver, because the gRPC process does without SQLAlchemy.
+_BEAT = """
+    WITH begun AS (
+        INSERT INTO periodic_runs (cluster, name, succeeded_at)
+        SELECT %(cluster)s, %(unbroken)s, now() WHERE NOT EXISTS (
+            SELECT FROM periodic_runs
+            WHERE cluster = %(cluster)s AND name = %(name)s AND succeeded_at > now() - %(away_s)s * interval '1 second'
+        )
+        ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
     )
+    INSERT INTO periodic_runs (cluster, name, succeeded_at) VALUES (%(cluster)s, %(name)s, now())
     ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
     """
-)
-_LAST = text(
-    """
-    INSERT INTO periodic_runs (cluster, name, succeeded_at) VALUES (:cluster, :name, now())
-    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
-    """
-)
 
 
 def continuous_since_key(name: str) -> str:
@@ -38,15 +36,14 @@ def continuous_since_key(name: str) -> str:
     return f"{name} without a gap"
 
 
-def record_heartbeats(connection: Connection, cluster: str, names: Collection[str]) -> None:
-    """Store that heartbeats of these sources came just now."""
+def record_heartbeats(execute: Callable[[str, dict[str, Any]], object], cluster: str, names: Collection[str]) -> None:
+    """Store that heartbeats of these sources came just now. `execute` is the driver's function."""
     for name in sorted(names):
         about = {"cluster": cluster, "name": name, "unbroken": continuous_since_key(name), "away_s": AWAY_S}
-        connection.execute(_BEGIN, about)
-        connection.execute(_LAST, about)
+        execute(_BEAT, about)
 
 
-def forget_reporter(ticks: PeriodicRuns) -> None:
+def forget_reporter(ticks: "PeriodicRuns") -> None:
     """Delete the ticks of the reporter: the site has none any more. It counts again from its next heartbeat."""
     for name in (REPORTER, continuous_since_key(REPORTER)):
         ticks.remove(name)

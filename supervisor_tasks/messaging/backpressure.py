@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import structlog
-from celery import Celery
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
@@ -19,17 +18,16 @@ log = structlog.get_logger()
 COUNT_EVERY_S = 1.0
 BUSY = 16  # a worker takes fewer messages at a time: with more in the queue, earlier ones may still wait
 
+Connect = Callable[[], AbstractContextManager[Any]]  # makes a connection of Kombu, or lends one
+
 
 def queue_length(channel: Any, queue: str) -> int:
     """Return how many messages wait in the queue. Raises the errors of the broker's client."""
     return int(channel._size(queue))
 
 
-def queue_lengths(connect: Callable[[], AbstractContextManager[Any]], queues: Iterable[str]) -> int:
-    """Return how many messages wait in these queues together; 0 while the broker does not answer.
-
-    `connect` makes a connection of Kombu.
-    """
+def queue_lengths(connect: Connect, queues: Iterable[str]) -> int:
+    """Return how many messages wait in these queues together; 0 while the broker does not answer."""
     try:
         with connect() as connection:
             return sum(queue_length(connection.default_channel, queue) for queue in queues)
@@ -64,8 +62,8 @@ class Backpressure:
     It counts a queue once a second, and adds the messages that it allows in between.
     """
 
-    def __init__(self, app: Celery, most: int, sender: str) -> None:
-        self._app = app
+    def __init__(self, connect: Connect, most: int, sender: str) -> None:
+        self._connect = connect
         self._limit = Limit(most, sender)
         self._lock = threading.Lock()
         self._counted: dict[str, tuple[float, int]] = {}
@@ -84,4 +82,4 @@ class Backpressure:
         return self._length(queue) > BUSY
 
     def _length(self, queue: str) -> int:
-        return queue_lengths(self._app.connection_or_acquire, [queue])
+        return queue_lengths(self._connect, [queue])

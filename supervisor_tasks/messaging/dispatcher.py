@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
 MOST_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of Redis
-TOGETHER_S = 0.25  # a task takes all effects that are due, so one message serves all that become due within this time
+TOGETHER_S = 0.5  # a task takes all effects that are due, so one message serves all that become due within this time
 
 
 class TaskDispatcher:

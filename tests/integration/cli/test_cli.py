@@ -617,7 +617,7 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
 
 def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(run: Run, ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
-        record_heartbeats(connection, "here", [CALLBACKS, REPORTER])
+        record_heartbeats(connection.exec_driver_sql, "here", [CALLBACKS, REPORTER])
         connection.execute(
             text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'")
         )

@@ -29,6 +29,7 @@ from devgrid.processes import Processes, answers, free_port, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
+from grpc_callbacks.callback_store import CallbackStore
 from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError
 from grpc_callbacks.room import CallbackOrigin
 from grpc_callbacks.server import REPORTER_ASKS
@@ -411,7 +412,7 @@ def test_inbox__check_whether_it_is_open_fails_unexpectedly__answers_no(
 ) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
     with monkeypatch.context() as broken:
-        broken.setattr(inbox, "_execute", lambda *_: 1 / 0)
+        broken.setattr(CallbackStore, "store", lambda *_: 1 / 0)
         assert not asyncio.run(inbox.is_open())
     wait_until(lambda: asyncio.run(inbox.is_open()), "the inbox to be open", 60.0)
     inbox.close()

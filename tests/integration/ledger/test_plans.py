@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from devgrid import REPOSITORY
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
-from grpc_callbacks import callback_writer as callbacks_inbox
+from grpc_callbacks import callback_store, callback_writer
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.callback_fallback import ENDED
@@ -140,21 +140,25 @@ def execute(ledger: Ledger, *statements: str, **parameters: object) -> None:
 
 def callbacks_said(ledger: Ledger) -> None:
     """What each batch of callbacks asks, and what is asked of one for which there is no room."""
-    given = [{"job_id": f"0x{n:064x}", "slurm_id": n} for n in range(1, callbacks_inbox.BATCH)]
+    given = [{"job_id": f"0x{n:064x}", "slurm_id": n} for n in range(1, callback_writer.BATCH)]
     said = {
         "cluster": CLUSTER,
         "status": 7,
         "duration_s": 61,
         "exit_code": 0,
         "most": 1000,
+        "again_s": 30.0,
         "proven": [False] * len(given),
     }
     said |= {"job_ids": [one["job_id"] for one in given], "slurm_ids": [one["slurm_id"] for one in given]}
+    alike = {"statuses": 7, "durations_s": 61, "exit_codes": 0, "peers": "peer", "proofs": "no key"}
+    said |= {name: [value] * len(given) for name, value in alike.items()}
     with ledger.engine.connect() as connection:
-        connection.execute(callbacks_inbox.KNOWN, said).all()
-        for kept in callbacks_inbox.KEPT.values():
-            connection.execute(kept, said | {"job_id": given[0]["job_id"], "proven": False}).all()
-        connection.execute(callbacks_inbox.NEEDLESS, said | given[0]).all()
+        connection.exec_driver_sql(callback_store.INSERT_OURS, said).all()
+        connection.exec_driver_sql(callback_store.KNOWN, said).all()
+        for kept in callback_store.KEPT.values():
+            connection.exec_driver_sql(kept, said | {"job_id": given[0]["job_id"], "proven": False}).all()
+        connection.exec_driver_sql(callback_store.NEEDLESS, said | given[0]).all()
 
 
 def free_leases(ledger: Ledger) -> None:

@@ -236,7 +236,7 @@ def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Le
 
 def heard(ledger: Ledger, *names: str) -> None:
     with ledger.engine.begin() as connection:
-        record_heartbeats(connection, "here", names)
+        record_heartbeats(connection.exec_driver_sql, "here", names)
 
 
 def time_passes(ledger: Ledger, seconds: float) -> None:
