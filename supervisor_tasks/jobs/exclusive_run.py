@@ -19,7 +19,9 @@ from supervisor_tasks.slurm.homes import UNSAFE
 log = structlog.get_logger()
 
 
-def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
+def run_exclusive(
+    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False, apart_s: float = 0.0
+) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
     If another thread of this process does the work, that thread does it once more, and the database is not asked. In a
@@ -27,7 +29,8 @@ def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_
 
     A wake-up can arrive just before another worker releases the lock. It is not lost: the effects are stored, and
     `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
-    worker that finds the lock taken leaves one, too, and the work is not done once more.
+    worker that finds the lock taken leaves one, too, and the work is not done once more. In one process, at least
+    `apart_s` lie between the beginnings of two runs: what becomes due meanwhile is done together.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
@@ -35,17 +38,21 @@ def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_
     if not ledger.local_runs.begin(name):
         return
     try:
-        _run_with_lock(ledger, name, work)
+        _run_with_lock(ledger, name, work, apart_s=apart_s)
         while ledger.local_runs.again(name):
-            _run_with_lock(ledger, name, work)
+            _run_with_lock(ledger, name, work, apart_s=apart_s)
     except BaseException:
         ledger.local_runs.end(name)
         raise
 
 
-def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
+def _run_with_lock(
+    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False, apart_s: float = 0.0
+) -> None:
     left = True
     while left:
+        if not takes_long:
+            ledger.local_runs.pace(name, apart_s)
         ledger.holder.number()  # makes this process a holder: if it stands still with the lock, other holders end it
         with try_advisory_lock(ledger.engine, cluster_lock(ledger.cluster, name)) as mine:
             if not mine:

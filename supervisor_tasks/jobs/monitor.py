@@ -47,6 +47,7 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 
 log = structlog.get_logger()
 
+LOOKS_APART_S = 0.3  # a look at many jobs costs hardly more than one at a single job
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S
 SHOWN = 3  # callbacks about other jobs than ours in one log line
@@ -54,12 +55,14 @@ SHOWN = 3  # callbacks about other jobs than ours in one log line
 
 def poll_jobs(context: WorkerContext) -> None:
     """Read the inbox, then look at all jobs that are due, with one question to SLURM."""
-    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context))
+    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context), apart_s=LOOKS_APART_S)
 
 
 def _poll(context: WorkerContext) -> bool:
     read = _read_inbox(context)
-    return _look(context) or read
+    looked = _look(context)
+    ledger = context.ledger
+    return (read or looked) and (ledger.inbox.has_unread() or ledger.effects.any_due([EffectKind.POLL_SLURM]))
 
 
 def _read_inbox(context: WorkerContext) -> bool:

@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 Plans = dict[OpenEffect, list[Write]]
 
+KINDS = (EffectKind.REPORT, EffectKind.RETURN_JOB)
 FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # then a report is tried again if none of its transactions was mined
@@ -36,12 +37,12 @@ def report(context: WorkerContext) -> None:
 
 
 def _report(context: WorkerContext) -> bool:
-    effects = context.ledger.effects.lease([EffectKind.REPORT, EffectKind.RETURN_JOB])
+    effects = context.ledger.effects.lease(KINDS)
     if not effects:
         return False
     with given_back_on_failure(context.ledger, effects):
         _write(context, effects)
-    return True
+    return context.ledger.effects.any_due(KINDS)
 
 
 def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:

@@ -15,15 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 
-from sqlalchemy import Connection, Engine, insert, text
+from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.events import Event, SubmitNotExecuted, SubmitOutcomeUnknown, SubmitRejected, Submitted
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
+from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import CounterIncrementRow
-
-INCREMENTS = CounterIncrementRow.metadata.tables["counter_increments"]
 
 
 class Total(StrEnum):
@@ -79,6 +77,7 @@ _FIRST_SETTLED = text(
         SELECT FROM events WHERE cluster = :cluster AND events.job_id = wanted.job_id AND state = 'SETTLED')
     """
 )
+_ADD = insert_rows("counter_increments", ("cluster", "name", "label", "amount"))
 _FOLD = text(
     """
     WITH gone AS (DELETE FROM counter_increments WHERE cluster = :cluster RETURNING name, label, amount)
@@ -113,7 +112,7 @@ class Counters:
             if amount
         ]
         if rows:
-            connection.execute(insert(INCREMENTS), rows)
+            connection.execute(_ADD, as_rows(rows))
 
     def count(self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]) -> None:
         """Count what a change of jobs is, in its transaction and before the journal has it."""

@@ -45,6 +45,7 @@ def open_engine(
         url or database_url(settings),
         pool_size=connections,
         max_overflow=0,
+        pool_use_lifo=True,  # few connections do most of the work, and have prepared their statements
         hide_parameters=True,
         connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"} | given,
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, bindparam, func, or_, select, text
-from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.events import (
     Claimed,
@@ -18,6 +17,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.trace import Recorded
+from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json
 from supervisor_tasks.ledger.tables import EffectRow, EventRow, SignatureRow, TransactionRow
@@ -26,6 +26,8 @@ EVENTS = EventRow.metadata.tables["events"]
 EFFECTS = EffectRow.metadata.tables["effects"]
 SIGNATURES = SignatureRow.metadata.tables["signatures"]
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+
+_WRITE = insert_rows("events", ("cluster", "job_id", "name", "details", "state"))
 
 # All jobs that ever got one of these SLURM ids. An id has several jobs if slurmctld gave it again.
 _SUBMISSIONS = text(
@@ -143,7 +145,7 @@ class Journal:
         """Store events in the transaction that changes their jobs, each with the state of its job after it."""
         if happened:
             rows = [{"cluster": self._cluster, **_row(job, event)} for job, event in happened]
-            connection.execute(insert(EVENTS), rows)
+            connection.execute(_WRITE, as_rows(rows))
 
     def seconds_since(self, job_id: JobId, event: type[Event]) -> float | None:
         """How many seconds ago this event last happened to the job, by the database's clock; None if it never did."""

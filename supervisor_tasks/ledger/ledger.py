@@ -8,8 +8,7 @@ the work itself is stored in the ledger.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Engine, bindparam, func, select, text
 
 from supervisor_tasks.crash_points import CrashPoint, around
 from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
@@ -20,6 +19,7 @@ from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.alarms import Alarms, Switches
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.blocks import Cursors
+from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.callbacks import CallbackReader
 from supervisor_tasks.ledger.counters import Counters
 from supervisor_tasks.ledger.database import read_connection
@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.ledger.local_runs import LocalRuns
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.mapping import job_from_row, row_from_job
+from supervisor_tasks.ledger.mapping import COLUMNS, job_from_row, row_from_job
 from supervisor_tasks.ledger.outbox import COUNTDOWN_S, EffectRequests, Effects, OpenEffect, WakeUp
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Sweeps
@@ -38,7 +38,20 @@ from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
 JOBS = JobRow.metadata.tables["jobs"]
+STORE_SCRIPTS = text(
+    """
+    UPDATE jobs SET script = given.script
+    FROM unnest(CAST(:job_ids AS text[]), CAST(:scripts AS text[])) AS given(job_id, script)
+    WHERE jobs.cluster = :cluster AND jobs.job_id = given.job_id
+    """
+)
 HAS_SCRIPT = JOBS.c.script.is_not(None).label("has_script")
+STORE = insert_rows(
+    "jobs",
+    ("cluster", *COLUMNS),
+    "ON CONFLICT (cluster, job_id) DO UPDATE SET "
+    + ", ".join((*(f"{name} = excluded.{name}" for name in COLUMNS), "updated_at = now()")),
+)
 A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
 
 
@@ -140,10 +153,7 @@ class Ledger:
 
     def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
         if changed:
-            rows = [row_from_job(job) | {"cluster": self.cluster} for job in changed]
-            new = insert(JOBS)
-            columns = {name: new.excluded[name] for name in rows[0]} | {"updated_at": func.now()}
-            connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=columns), rows)
+            connection.execute(STORE, as_rows([{"cluster": self.cluster, **row_from_job(job)} for job in changed]))
 
     def _store_scripts(
         self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]
@@ -154,9 +164,9 @@ class Ledger:
         for job, event in happened:
             if isinstance(event, ScriptFetched) and after[job.job_id].has_script:
                 scripts[job.job_id] = event.script
-        for job_id, script in scripts.items():
-            this = JOBS.c.cluster == self.cluster, JOBS.c.job_id == job_id
-            connection.execute(update(JOBS).where(*this).values(script=script))
+        if scripts:
+            given = {"job_ids": list(scripts), "scripts": list(scripts.values())}
+            connection.execute(STORE_SCRIPTS, {"cluster": self.cluster, **given})
 
     def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
         """Those of these jobs that the ledger knows."""

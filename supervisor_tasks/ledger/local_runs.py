@@ -1,6 +1,7 @@
 """Which exclusive work this process does now. A thread that wants work under way here need not ask the database."""
 
 import threading
+import time
 
 
 class LocalRuns:
@@ -9,6 +10,7 @@ class LocalRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_again: dict[str, bool] = {}
+        self._paced_s: dict[str, float] = {}
 
     def begin(self, name: str) -> bool:
         """Begin the work. Returns False if another thread does it; that thread then does it once more."""
@@ -26,6 +28,16 @@ class LocalRuns:
             else:
                 del self._asked_again[name]
             return asked
+
+    def pace(self, name: str, apart_s: float) -> None:
+        """Wait until `apart_s` seconds have passed since this function last returned for this work. The run that begins
+        then serves all that was asked for before.
+        """
+        time.sleep(max(self._paced_s.get(name, float("-inf")) + apart_s - time.monotonic(), 0.0))
+        with self._lock:
+            self._paced_s[name] = time.monotonic()
+            if name in self._asked_again:
+                self._asked_again[name] = False
 
     def end(self, name: str) -> None:
         """End the work after an error. What was asked for meanwhile is dispatched again by beat."""

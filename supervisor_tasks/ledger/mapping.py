@@ -21,6 +21,38 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.runs import JobRun
 
+COLUMNS = (
+    "job_id",
+    "customer",
+    "provider",
+    "claim_key",
+    "definition",
+    "time_limit_min",
+    "state",
+    "chain_status",
+    "chain_block",
+    "chain_log_index",
+    "last_event_block",
+    "reorg_deadline_block",
+    "grid_logger_url",
+    "slurm_id",
+    "slurm_submit_s",
+    "top_ups",
+    "applied_limit_min",
+    "cancel_requested",
+    "poll_count",
+    "outcome_status",
+    "elapsed_s",
+    "exit_status",
+    "reason",
+    "settled_by_operator",
+    "status_message",
+    "runs",
+    "put_back",
+    "stop_status",
+    "stop_reason",
+)  # of a job, in `jobs`
+
 MAX_TEXT_CHARACTERS = 2000  # characters of an error or of a piece of evidence
 
 
@@ -77,7 +109,7 @@ def job_from_row(row: RowMapping) -> Job:
 
 
 def row_from_job(job: Job) -> dict[str, Any]:
-    """The columns of `jobs` for a job, without the cluster, the script and the times."""
+    """COLUMNS for a job: those of `jobs` without the cluster, the script and the times."""
     outcome = job.outcome
     return {
         "job_id": job.job_id,

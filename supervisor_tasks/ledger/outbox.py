@@ -123,15 +123,29 @@ class Effects:
             "suspect": SUSPECT_AFTER,
             **how_many,
         }
-        turn = {"turns": TURNS, "cluster": self._cluster}
-        with around(CrashPoint.LEASE), self._engine.begin() as connection:
-            if statement is outbox_sql.LEASE_GROUPS:
-                connection.execute(outbox_sql.ONE_TAKER, turn)
-            leased = taken(connection.execute(statement, parameters))
-            if suspects and not leased and connection.scalar(outbox_sql.HAS_SUSPECTS, parameters):
-                connection.execute(outbox_sql.ONE_TAKER, turn)
-                leased = taken(connection.execute(outbox_sql.LEASE_SUSPECT, parameters))
+        with around(CrashPoint.LEASE):
+            leased = self._take(statement, parameters)
+            if suspects and not leased and self._has_suspects(parameters):
+                leased = self._take(outbox_sql.LEASE_SUSPECT, parameters)
         return leased
+
+    def _take(self, statement: TextClause, parameters: dict[str, Any]) -> list[OpenEffect]:
+        if statement is outbox_sql.LEASE:  # takers need not take turns
+            with read_connection(self._engine) as connection:
+                return taken(connection.execute(statement, parameters))
+        with self._engine.begin() as connection:
+            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
+            return taken(connection.execute(statement, parameters))
+
+    def _has_suspects(self, parameters: dict[str, Any]) -> bool:
+        with read_connection(self._engine) as connection:
+            return bool(connection.scalar(outbox_sql.HAS_SUSPECTS, parameters))
+
+    def any_due(self, kinds: Iterable[EffectKind]) -> bool:
+        """Whether effects of these kinds are due that no worker works on; not each of them can be taken."""
+        parameters = {"cluster": self._cluster, "kinds": [kind.value for kind in kinds]}
+        with read_connection(self._engine) as connection:
+            return bool(connection.scalar(outbox_sql.ANY_DUE, parameters))
 
     def extend(self, effects: Sequence[OpenEffect]) -> None:
         """Let the leases of these effects last as long as if they were taken now. The last effect has not begun yet."""

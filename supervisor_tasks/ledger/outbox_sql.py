@@ -98,6 +98,9 @@ LEASE = leasing(
     """
 )
 
+# Whether a lease of these kinds may find something.
+ANY_DUE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL)")  # noqa: S608
+
 # Takes submissions of several customers: one group of each customer that has fewer than `at_once` groups under way. A
 # group has at most `of_one` jobs, those that have waited longest. Customers with the fewest groups under way come
 # first, then those that have waited longest. Effects of one customer that were taken at the same time are one group.

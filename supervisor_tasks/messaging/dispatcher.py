@@ -28,7 +28,7 @@ class TaskDispatcher:
 
     def __init__(self, app: Celery, most_waiting: int = MOST_WAITING) -> None:
         self._app = app
-        self._backpressure = Backpressure(app, most_waiting, "wake-ups")
+        self._backpressure = Backpressure(app.connection_or_acquire, most_waiting, "wake-ups")
         self._turns: dict[str, int] = {}
 
     def effects(self, effects: Sequence[OpenEffect]) -> None:

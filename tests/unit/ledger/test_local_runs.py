@@ -1,3 +1,5 @@
+import time
+
 from supervisor_tasks.ledger.local_runs import LocalRuns
 
 
@@ -23,4 +25,24 @@ def test_end__after_an_error__the_work_can_begin_again() -> None:
     runs.begin("report")
     runs.end("report")
     assert runs.begin("report")
+    assert not runs.again("report")
+
+
+APART_S = 0.1
+
+
+def test_pace__called_twice__the_second_waits() -> None:
+    runs = LocalRuns()
+    runs.pace("report", APART_S)
+    begun_s = time.monotonic()
+    runs.pace("claim", APART_S)
+    runs.pace("report", APART_S)
+    assert time.monotonic() - begun_s >= APART_S / 2
+
+
+def test_pace__asked_again_before__is_done_by_the_run_that_begins() -> None:
+    runs = LocalRuns()
+    runs.begin("report")
+    runs.begin("report")
+    runs.pace("report", APART_S)
     assert not runs.again("report")
