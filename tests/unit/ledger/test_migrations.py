@@ -19,7 +19,7 @@ CHANGES = {
     "create_foreign_key",
     "drop_table",
 }
-FIRST = "0001_the_ledger.py"  # makes the tables
+FIRST = "0001_initial.py"  # makes the tables
 OWN_TABLES = {"0003_the_wallet.py": {"signatures"}}  # dropped by the downgrade of what made it
 
 
