@@ -17,7 +17,7 @@ import structlog
 
 from grpc_callbacks.callback_store import TIMEOUT_S, BatchOutcome, CallbackStore, Row
 from grpc_callbacks.callers import Proof
-from grpc_callbacks.room import MOST, CallbackOrigin
+from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
 from supervisor_tasks.jobs.trace import NoTraces, Tracer
@@ -59,7 +59,7 @@ class CallbackWriter:
         self,
         database_url: str,
         cluster: str,
-        most: Mapping[CallbackOrigin, int] = MOST,
+        most: Mapping[CallbackOrigin, int] = MAX_CALLBACKS,
         tracer: Tracer | None = None,
     ) -> None:
         self._cluster = cluster

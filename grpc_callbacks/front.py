@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import structlog
 
-from grpc_callbacks.connections import MOST, CallerConnection, Connections, address_of
+from grpc_callbacks.connections import MAX_CONNECTIONS, CallerConnection, Connections, address_of
 from grpc_callbacks.rate_limited_log import RateLimitedLogger
 
 log = RateLimitedLogger(structlog.get_logger())
@@ -71,8 +71,8 @@ def allow_open_files() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most == resource.RLIM_INFINITY:
-        return MOST
-    return max(1, min(MOST, (most - OTHER_FILES) // FILES_OF_A_CONNECTION))
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, (most - OTHER_FILES) // FILES_OF_A_CONNECTION))
 
 
 class Front:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 PERIOD_S = 10.0
-MOST = 500  # lines a period; a busy site has fewer completions
+MAX_LINES = 500  # lines a period; a busy site has fewer completions
 
 
 class RateLimitedLogger:
@@ -57,7 +57,7 @@ class RateLimitedLogger:
     def _may_write(self, event: str) -> bool:
         self.flush_dropped_counts()
         with self._lock:
-            if self._written < MOST:
+            if self._written < MAX_LINES:
                 self._written += 1
                 return True
             self._left_out[event] += 1

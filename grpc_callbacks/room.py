@@ -16,7 +16,7 @@ class CallbackOrigin(StrEnum):
 
 # Callbacks that the ledger keeps: about one job under one SLURM id, about one job under all ids, and about all jobs
 # together. Callbacks with a proof are counted apart from all others.
-MOST = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.STRANGE: 1000}
+MAX_CALLBACKS = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.STRANGE: 1000}
 
 
 Scope = tuple[

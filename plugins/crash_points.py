@@ -10,4 +10,4 @@ def around(point: str) -> AbstractContextManager[None]:
         return nullcontext()
     from supervisor_tasks import crash_points
 
-    return crash_points.around(crash_points.CrashPoint(point))
+    return crash_points.crash_point(crash_points.CrashPoint(point))

@@ -41,7 +41,7 @@ ARMED = os.environ.get("CRASH_AT")
 
 
 @contextmanager
-def around(point: CrashPoint) -> Iterator[None]:
+def crash_point(point: CrashPoint) -> Iterator[None]:
     """Mark the code in which the world changes: a test can crash the process just before or just after it."""
     before(point)
     yield
@@ -50,15 +50,15 @@ def around(point: CrashPoint) -> Iterator[None]:
 
 def before(point: CrashPoint) -> None:
     """Mark the moment before the world changes."""
-    reached(f"before-{point}")
+    hit(f"before-{point}")
 
 
 def after(point: CrashPoint) -> None:
     """Mark the moment after the world has changed."""
-    reached(f"after-{point}")
+    hit(f"after-{point}")
 
 
-def reached(place: str) -> None:
+def hit(place: str) -> None:
     """Kill this process with SIGKILL if the order names this place and this time."""
     if ARMED is None:
         return

@@ -23,7 +23,7 @@ from ldap3.core.results import (
     RESULT_SUCCESS,
 )
 
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
 from supervisor_tasks.jobs.model import Address
 
@@ -184,7 +184,7 @@ class Session:
     def _ensure_member(self, customer: Address) -> None:
         group, member = self.form.group_dn, self.form.member(customer)
         change = {self.form.member_attribute.value: [(MODIFY_ADD, [member])]}
-        with around(CrashPoint.LDAP_MEMBER):
+        with crash_point(CrashPoint.LDAP_MEMBER):
             self.connection.modify(group, change)  # type: ignore[no-untyped-call]
         self._require(f"member {member} of {group}", RESULT_ATTRIBUTE_OR_VALUE_EXISTS)
 
@@ -264,7 +264,7 @@ class Session:
 
     def _add(self, dn: str, customer: Address) -> None:
         attributes = self.form.of_account(customer, self._free_number())
-        with around(CrashPoint.LDAP_ADD):
+        with crash_point(CrashPoint.LDAP_ADD):
             self.connection.add(dn, list(self.form.object_classes), attributes)  # type: ignore[no-untyped-call]
         self._require(f"entry {dn}", RESULT_ENTRY_ALREADY_EXISTS)
 

@@ -16,7 +16,7 @@ from supervisor_tasks.jobs.model import SlurmId
 
 MOST_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
-STANDS_STILL_S = 15 * 60.0  # without a step that succeeded; then the operator is called
+STALLED_AFTER_S = 15 * 60.0  # without a step that succeeded; then the operator is called
 REFUSED_S = 60.0  # without a login as the user; then the operator is called
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
@@ -115,7 +115,7 @@ class MeasurementUpdate:
     """
 
     stage: BenchmarkState
-    look_in_s: float = 0.0
+    poll_delay_s: float = 0.0
     slurm_id: SlurmId | None = None
     slurm_state: str = ""
     exit_status: int = 0
@@ -178,7 +178,7 @@ def patience_s(*, impossible: bool) -> float:
     """Return for how long a run may make no step before the operator is called. It is 0 if the run cannot be planned:
     with these settings and nodes it never will be.
     """
-    return 0.0 if impossible else STANDS_STILL_S
+    return 0.0 if impossible else STALLED_AFTER_S
 
 
 def login_again_in_s(refused_for_s: float) -> float:

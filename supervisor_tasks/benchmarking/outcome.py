@@ -39,7 +39,7 @@ def after_look(
         return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
     again_s = min(settled_after_s - missing_s, MISSING_AGAIN_S)
     return MeasurementUpdate(
-        stage=one.stage, look_in_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True
+        stage=one.stage, poll_delay_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True
     )
 
 
@@ -58,9 +58,9 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
-    look_in_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
+    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
     return MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED, look_in_s=look_in_s, slurm_id=record.slurm_id, slurm_state=record.shown
+        stage=BenchmarkState.SUBMITTED, poll_delay_s=poll_delay_s, slurm_id=record.slurm_id, slurm_state=record.shown
     )
 
 
@@ -108,7 +108,12 @@ def _waited_s(one: Measurement, record: JobRecord | None) -> float:
 
 
 def after_cancel(
-    change: MeasurementUpdate, record: JobRecord | None, *, in_vain: str, cancel_reason: str | None, refused: str
+    change: MeasurementUpdate,
+    record: JobRecord | None,
+    *,
+    cannot_start: str,
+    cancel_reason: str | None,
+    refused: str,
 ) -> MeasurementUpdate:
     """Return what follows once SLURM was asked to end a job, because it waits in vain or because the run must end.
     `refused` is why SLURM did not end it. Then a job that waits is left behind, and one that runs is awaited: it ends
@@ -117,23 +122,26 @@ def after_cancel(
     stays = f"it could not be cancelled: {refused}" if refused else ""
     if cancel_reason is None:
         return replace(
-            change, stage=BenchmarkState.FAILED, look_in_s=0.0, reason="; ".join(filter(None, (in_vain, stays)))
+            change,
+            stage=BenchmarkState.FAILED,
+            poll_delay_s=0.0,
+            reason="; ".join(filter(None, (cannot_start, stays))),
         )
     if refused and record is not None and record.phase is Phase.WAITING:
-        return replace(change, stage=BenchmarkState.CANCELLED, look_in_s=0.0, reason=f"{cancel_reason}; {stays}")
-    return replace(change, look_in_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
+        return replace(change, stage=BenchmarkState.CANCELLED, poll_delay_s=0.0, reason=f"{cancel_reason}; {stays}")
+    return replace(change, poll_delay_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
 
 
 def _never_arrived(one: Measurement, settled_after_s: float) -> MeasurementUpdate:
     if one.called_s_ago < settled_after_s:
-        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, look_in_s=settled_after_s - one.called_s_ago)
+        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=settled_after_s - one.called_s_ago)
     if one.lost + 1 >= SUBMISSIONS:
         reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
         return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
     return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)
 
 
-def end_told(name: str, output: bytes | None) -> tuple[int, bytes] | None:
+def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
     """Return the exit status that the last line of an output shows, and the output without that line; None if no end is
     shown.
     """
@@ -150,9 +158,9 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
     """Return why what a job left cannot be a measurement; empty if it can; None as long as its output may still be on
     its way.
     """
-    told = end_told(one.job_name, output)
+    reported = end_reported(one.job_name, output)
     if one.slurm_state == COMPLETED:
-        if told is not None:
+        if reported is not None:
             return ""
         if one.ended_s_ago < OUTPUT_LATE_S:
             return None
@@ -162,9 +170,9 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
             else "the output is not whole: its last line is missing"
         )
     if one.slurm_state == "":
-        if told is None:
+        if reported is None:
             return "SLURM has forgotten the job, and its output does not tell how it ended"
-        return "" if told[0] == 0 else f"exit code {told[0]}"
+        return "" if reported[0] == 0 else f"exit code {reported[0]}"
     if one.slurm_state == "TIMEOUT":
         return f"it ran into its time limit ({limit_of(one)})"
     if one.slurm_state == "FAILED":

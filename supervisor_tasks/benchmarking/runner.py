@@ -33,7 +33,7 @@ from supervisor_tasks.benchmarking.outcome import (
     blocked_reason,
     counts_nodes,
     cut_short,
-    end_told,
+    end_reported,
     unsound,
     waits_long,
     why_failed,
@@ -116,7 +116,7 @@ def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measureme
     if one is None:
         (_begin if step is RunStep.BEGIN else _finish)(context, run)
     else:
-        STEPS[step](context, run, one)
+        HANDLERS[step](context, run, one)
 
 
 def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
@@ -186,12 +186,12 @@ def _goes_on(context: WorkerContext) -> None:
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
-    _tell_failures(context, run)
+    _report_failures(context, run)
     context.ledger.benchmarks.finish(run)
     log.info("benchmark_run_ended", run=run.id, cancelled=run.cancel_reason)
 
 
-def _tell_failures(context: WorkerContext, run: BenchmarkRun) -> None:
+def _report_failures(context: WorkerContext, run: BenchmarkRun) -> None:
     """Call the operator for the benchmarks that did not work. Those that a cancelled run has not tried keep their last
     result.
     """
@@ -225,7 +225,9 @@ def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None
         raise
     else:
         _change(
-            context, one, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=slurm_id, look_in_s=FIRST_LOOK_S)
+            context,
+            one,
+            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=slurm_id, poll_delay_s=FIRST_LOOK_S),
         )
 
 
@@ -233,7 +235,7 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Check what SLURM does with the job, and have it ended if the run must end."""
     jobs = context.benchmarking.jobs
     record = _record(context, one) or jobs.accounted(one)
-    left_end = record is None and end_told(one.job_name, jobs.output(one)) is not None
+    left_end = record is None and end_reported(one.job_name, jobs.output(one)) is not None
     change = after_look(one, record, jobs.cluster.settled_after_s, left_end=left_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
@@ -261,17 +263,17 @@ def _ended_by_us(
 ) -> MeasurementUpdate:
     """Have SLURM end a job that waits in vain, or whose run must end."""
     counted = run.cancel_reason is None and counts_nodes(one, record)
-    in_vain = blocked_reason(one, record, context.slurm.nodes.specs() if counted else None)
-    if not in_vain and run.cancel_reason is None:
+    cannot_start = blocked_reason(one, record, context.slurm.nodes.specs() if counted else None)
+    if not cannot_start and run.cancel_reason is None:
         return change
     refused = _cancel(context, one, slurm_id)
-    return after_cancel(change, record, in_vain=in_vain, cancel_reason=run.cancel_reason, refused=refused)
+    return after_cancel(change, record, cannot_start=cannot_start, cancel_reason=run.cancel_reason, refused=refused)
 
 
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     """Read the job's output, and decide."""
     output = context.benchmarking.jobs.output(one)
-    failed, told = why_failed(one, output), end_told(one.job_name, output)
+    failed, told = why_failed(one, output), end_reported(one.job_name, output)
     body = output if told is None else told[1]
     if cut_short(one, failed, run.cancel_reason):
         _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
@@ -333,7 +335,7 @@ def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
         ledger.cleaned(one)
 
 
-STEPS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], None]] = {
+HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], None]] = {
     RunStep.SUBMIT: _submit,
     RunStep.LOOK: _look,
     RunStep.READ: _read,
@@ -342,7 +344,8 @@ STEPS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], Non
 }
 
 
-# --- SLURM --------------------------------------------------------------------------------------------------------------
+# --- SLURM
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
@@ -375,20 +378,21 @@ def _names_begin(context: WorkerContext) -> str:
     return model.name_beginning(known, context.ledger.cluster)
 
 
-# --- writing down -------------------------------------------------------------------------------------------------------
+# --- writing down
+# -------------------------------------------------------------------------------------------------------
 
 
 def _change(context: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
     if context.ledger.benchmarks.changed(one, change) and change.stage is not one.stage:
-        _tell(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
+        _report(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
 
 
 def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
     if context.ledger.benchmarks.decided(one, verdict):
-        _tell(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
+        _report(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
 
 
-def _tell(one: Measurement, stage: BenchmarkState, **about: object) -> None:
+def _report(one: Measurement, stage: BenchmarkState, **about: object) -> None:
     tell = log.warning if stage is BenchmarkState.FAILED else log.info
     shown = {name: value for name, value in about.items() if value not in (None, "", {})}
     tell(f"benchmark_{stage.value.lower()}", run=one.run_id, benchmark=one.benchmark, **shown)

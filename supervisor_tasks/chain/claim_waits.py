@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.model import ChainStatus, JobId
 
-MOST = 10_000  # jobs that are remembered
+MAX_JOBS = 10_000  # jobs that are remembered
 
 
 class ClaimWaits:
     """The claimable jobs of the last blocks. Threads may share it."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_JOBS) -> None:
         self._most = most
         self._since_s: OrderedDict[JobId, int] = OrderedDict()
         self._lock = threading.Lock()

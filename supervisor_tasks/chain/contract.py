@@ -36,8 +36,8 @@ TRANSITION = event("JobRepository", "JobTransitionEvent")
 TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
 JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc/client.py)
-WORD = 64  # hex digits
-SAID = 200  # characters of an error that are kept
+ABI_WORD_DIGITS = 64  # hex digits
+MAX_ERROR_CHARS = 200  # characters of an error that are kept
 GREATEST_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
 
 
@@ -281,7 +281,10 @@ def _on_chain(answer: str) -> OnChainJob:
     """Read only the fields of the struct that have a fixed place, behind its offset and the job's id: decoding all of
     it takes longer than the node takes to answer.
     """
-    words = [answer[place : place + WORD] for place in range(len("0x"), len("0x") + 5 * WORD, WORD)]
+    words = [
+        answer[place : place + ABI_WORD_DIGITS]
+        for place in range(len("0x"), len("0x") + 5 * ABI_WORD_DIGITS, ABI_WORD_DIGITS)
+    ]
     _, _, status, customer, provider = words
     return OnChainJob(ChainStatus(int(status, 16)), _address(customer), _address(provider))
 
@@ -332,13 +335,15 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[ChainEve
 def _owner(data: str) -> Address:
     """The provider of an event, which is the second argument of all events but transitions. Raises ValueError."""
     words = data.removeprefix("0x")
-    if len(words) < 2 * WORD:
+    if len(words) < 2 * ABI_WORD_DIGITS:
         raise ValueError(f"{len(words) // 2} bytes of data hold no provider")
-    return _address(words[WORD : 2 * WORD])
+    return _address(words[ABI_WORD_DIGITS : 2 * ABI_WORD_DIGITS])
 
 
 def _unreadable(log: dict[str, Any], error: Exception) -> Unreadable:
-    return Unreadable(log["transactionHash"], int(log["blockNumber"], 16), log["topics"][0], f"{error!r}"[:SAID])
+    return Unreadable(
+        log["transactionHash"], int(log["blockNumber"], 16), log["topics"][0], f"{error!r}"[:MAX_ERROR_CHARS]
+    )
 
 
 def _definition(fields: tuple[Any, ...]) -> Definition:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View, plain, span
@@ -64,19 +64,19 @@ def list_(
 
     Example: supervisor alarm list
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: _show_list(desk, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show_list(cli, output), watch)
 
 
-def _show_list(desk: CliContext, output: Format) -> None:
-    silences, now = desk.ledger.incidents.silences(), desk.now()
-    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in desk.ledger.alarms.all()]
-    desk.shown.rows(ALARMS, rows, output, now)
+def _show_list(cli: CliContext, output: Format) -> None:
+    silences, now = cli.ledger.incidents.silences(), cli.now()
+    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in cli.ledger.alarms.all()]
+    cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):
-        desk.shown.blank()
+        cli.shown.blank()
         silent = [{"name": name, **asdict(silence)} for name, silence in silences.items()]
-        desk.shown.table(SILENCES, silent, now, wide=output is Format.WIDE)
+        cli.shown.table(SILENCES, silent, now, wide=output is Format.WIDE)
 
 
 @app.command()
@@ -91,23 +91,23 @@ def show(
 
     Example: supervisor alarm show wallet_empty
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: _show_alarm(desk, name, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show_alarm(cli, name, output), watch)
 
 
-def _show_alarm(desk: CliContext, name: str, output: Format) -> None:
-    found = {alarm.name.value: asdict(alarm) for alarm in desk.ledger.alarms.all()}
+def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
+    found = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
     if name not in found:
         raise CommandError(f"found no alarm {name!r} that is on; those that are: {', '.join(found) or 'none'}")
-    meaning, silence = MEANINGS[AlarmName(name)], desk.ledger.incidents.silences().get(name)
+    meaning, silence = MEANINGS[AlarmName(name)], cli.ledger.incidents.silences().get(name)
     found[name] |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(found[name], output)
+        cli.shown.document(found[name], output)
     elif output is Format.NAME:
         typer.echo(name)
     else:
-        desk.shown.facts(facts_of(found[name], silence, desk.now(), desk.settings.runbook_url))
+        cli.shown.facts(facts_of(found[name], silence, cli.now(), cli.settings.runbook_url))
 
 
 def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:
@@ -145,16 +145,16 @@ def silence(
 
     Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld is upgraded"
     """
-    desk, alarm = desk_of(context), _known(name)
-    now = desk.now()
+    cli, alarm = cli_context(context), _known(name)
+    now = cli.now()
     ends_at = _end_of(now, span_, until)
     if not reason.strip():
         raise UnusableError("--reason: found nothing; expected why")
     will = (
         f"no message of {alarm} will be sent until {_shown_moment(ends_at)} ({span((ends_at - now).total_seconds())})"
     )
-    with desk.change("alarm silence", alarm, will, yes=yes, reason=reason):
-        desk.ledger.incidents.silence(alarm, ends_at, reason)
+    with cli.change("alarm silence", alarm, will, yes=yes, reason=reason):
+        cli.ledger.incidents.silence(alarm, ends_at, reason)
     typer.echo(f"{alarm} is silent; `supervisor alarm unsilence {alarm}` ends that")
 
 
@@ -164,14 +164,14 @@ def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "
 
     Example: supervisor alarm unsilence slurm_not_answering
     """
-    desk, alarm = desk_of(context), _known(name)
-    silences = desk.ledger.incidents.silences()
+    cli, alarm = cli_context(context), _known(name)
+    silences = cli.ledger.incidents.silences()
     if alarm not in silences:
         raise CommandError(f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}")
-    left = span((silences[alarm].ends_at - desk.now()).total_seconds())
+    left = span((silences[alarm].ends_at - cli.now()).total_seconds())
     will = f"messages of {alarm} will be sent again, {left} before its silence ends ({silences[alarm].reason})"
-    with desk.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
-        desk.ledger.incidents.unsilence(alarm)
+    with cli.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
+        cli.ledger.incidents.unsilence(alarm)
     typer.echo(f"{alarm} is told again")
 
 
@@ -232,13 +232,13 @@ def try_channels(
 
     Example: supervisor alarm test --yes
     """
-    desk = desk_of(context)
-    incidents = desk.ledger.incidents
+    cli = cli_context(context)
+    incidents = cli.ledger.incidents
     will = "each channel of the workers' settings NOTIFY_* will get 1 test message"
-    with desk.change("alarm test", "all channels", will, yes=yes, reason=reason):
+    with cli.change("alarm test", "all channels", will, yes=yes, reason=reason):
         test_id = incidents.ask_test()
     outcomes = _outcomes(incidents, test_id, wait_s)
-    desk.shown.facts({outcome.channel: _shown(outcome) for outcome in outcomes})
+    cli.shown.facts({outcome.channel: _shown(outcome) for outcome in outcomes})
     failed = [outcome.channel for outcome in outcomes if outcome.after_s is None]
     if failed:
         raise CommandError(f"found {counted(len(failed), 'channel')} without the test: {', '.join(failed)}")
@@ -250,13 +250,13 @@ def drop(context: typer.Context, reason: options.Reason = "", yes: options.Yes =
 
     Example: supervisor alarm drop --reason "that chat is gone"
     """
-    desk = desk_of(context)
-    parked = desk.ledger.incidents.trouble(late_s=0.0).parked
+    cli = cli_context(context)
+    parked = cli.ledger.incidents.trouble(late_s=0.0).parked
     if not parked:
         raise CommandError("found no message that is parked; expected one: see notifications_failing in `alarm list`")
     will = f"{counted(parked, 'message')} will never be sent"
-    with desk.change("alarm drop", "parked messages", will, yes=yes, reason=reason):
-        desk.ledger.incidents.drop_parked()
+    with cli.change("alarm drop", "parked messages", will, yes=yes, reason=reason):
+        cli.ledger.incidents.drop_parked()
 
 
 def _outcomes(incidents: Incidents, test_id: int, wait_s: float) -> Sequence[ChannelOutcome]:

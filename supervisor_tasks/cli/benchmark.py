@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -73,21 +73,21 @@ def run(context: typer.Context, reason: options.Reason = "", yes: options.Yes = 
 
     Example: supervisor benchmark run --reason "new switches"
     """
-    desk = desk_of(context)
-    if desk.settings.benchmark_disable:
+    cli = cli_context(context)
+    if cli.settings.benchmark_disable:
         raise CommandError("found BENCHMARK_DISABLE; expected it to be false: nothing is measured")
-    _refuse_second_run(desk)
-    jobs = counted(sum(desk.overview.snapshot().jobs.values()), "open job")
+    _refuse_second_run(cli)
+    jobs = counted(sum(cli.overview.snapshot().jobs.values()), "open job")
     will = f"the benchmarks will use the cluster's nodes beside {jobs}"
-    with desk.change("benchmark run", "benchmarks", will, yes=yes, reason=reason):
-        number = desk.ledger.benchmarks.ask(reason or "the operator asked")
+    with cli.change("benchmark run", "benchmarks", will, yes=yes, reason=reason):
+        number = cli.ledger.benchmarks.ask(reason or "the operator asked")
         if number is None:
-            _refuse_second_run(desk)
+            _refuse_second_run(cli)
     typer.echo(f"run {number} is asked for; `supervisor benchmark show` tells how it goes")
 
 
-def _refuse_second_run(desk: CliContext) -> None:
-    under_way = desk.ledger.benchmarks.under_way()
+def _refuse_second_run(cli: CliContext) -> None:
+    under_way = cli.ledger.benchmarks.under_way()
     if under_way is not None:
         raise CommandError(
             f"found run {under_way.id} under way; expected none: `supervisor benchmark show`, or `supervisor benchmark"
@@ -106,8 +106,8 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
     from supervisor_tasks.benchmarking.plan import jobs_of, plan_of
     from supervisor_tasks.bootstrap import slurm_side
 
-    desk = desk_of(context)
-    desk.shown.color = not no_color
+    cli = cli_context(context)
+    cli.shown.color = not no_color
     settings = load(Need.SLURM)
     slurm = slurm_side(settings)
     try:
@@ -123,13 +123,13 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
     nodes = [asdict(node) for node in specs.nodes]
     if output in (Format.JSON, Format.YAML):
         shown = [{"benchmark": job.benchmark, "options": job.options, "script": job.script} for job in jobs]
-        desk.shown.document({"nodes": nodes, "jobs": shown}, output)
+        cli.shown.document({"nodes": nodes, "jobs": shown}, output)
         return
     if output is Format.NAME:
         for job in jobs:
             typer.echo(job.benchmark)
         return
-    desk.shown.table(NODES, nodes, datetime.now(UTC))
+    cli.shown.table(NODES, nodes, datetime.now(UTC))
     for job in jobs:
         typer.echo(f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}")
 
@@ -146,22 +146,22 @@ def show(
 
     Example: supervisor benchmark show --run 3
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    number = _run_number(desk, run_id)
-    desk.shown.repeated(lambda: _show_run(desk, number, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    number = _run_number(cli, run_id)
+    cli.shown.repeated(lambda: _show_run(cli, number, output), watch)
 
 
-def _show_run(desk: CliContext, number: int, output: Format) -> None:
-    found, results = desk.ledger.benchmarks.run(number), desk.ledger.benchmarks.results(number)
+def _show_run(cli: CliContext, number: int, output: Format) -> None:
+    found, results = cli.ledger.benchmarks.run(number), cli.ledger.benchmarks.results(number)
     assert found is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
-    found = found | {"last_error": _last_error(desk, number)}
+    found = found | {"last_error": _last_error(cli, number)}
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document({"run": found, "benchmarks": results}, output)
+        cli.shown.document({"run": found, "benchmarks": results}, output)
     elif output is Format.NAME:
         typer.echo(number)
     else:
-        show_run(desk.shown, found, results, desk.now(), wide=output is Format.WIDE)
+        show_run(cli.shown, found, results, cli.now(), wide=output is Format.WIDE)
 
 
 def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
@@ -217,13 +217,13 @@ def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
     Example: supervisor benchmark cancel --reason "the nodes are needed"
     """
-    desk = desk_of(context)
-    found = desk.ledger.benchmarks.under_way()
+    cli = cli_context(context)
+    found = cli.ledger.benchmarks.under_way()
     if found is None:
         raise CommandError("found no run under way; expected one: see `supervisor benchmark history`")
     will = f"run {found.id} ({found.why}) will end; its SLURM job is cancelled, what it has measured stays"
-    with desk.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
-        desk.ledger.benchmarks.cancel(reason or "the operator cancelled it")
+    with cli.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
+        cli.ledger.benchmarks.cancel(reason or "the operator cancelled it")
     typer.echo(f"run {found.id} will end; `supervisor benchmark show` tells when it has ended")
 
 
@@ -240,22 +240,22 @@ def history(
 
     Example: supervisor benchmark history --label compute.gflops
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     if label is None:
-        desk.present(RUNS, lambda: _runs(desk, limit, output), output, watch, no_color)
+        cli.present(RUNS, lambda: _runs(cli, limit, output), output, watch, no_color)
     else:
-        desk.present(VALUES, lambda: _values(desk, label, limit), output, watch, no_color)
+        cli.present(VALUES, lambda: _values(cli, label, limit), output, watch, no_color)
 
 
-def _runs(desk: CliContext, limit: int, output: Format) -> list[dict[str, Any]]:
-    runs = desk.ledger.benchmarks.runs(limit)
+def _runs(cli: CliContext, limit: int, output: Format) -> list[dict[str, Any]]:
+    runs = cli.ledger.benchmarks.runs(limit)
     if output in (Format.TABLE, Format.WIDE):
         return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
     return runs
 
 
-def _values(desk: CliContext, label: str, limit: int) -> list[dict[str, Any]]:
-    points = desk.ledger.benchmarks.history(label)[-limit:]
+def _values(cli: CliContext, label: str, limit: int) -> list[dict[str, Any]]:
+    points = cli.ledger.benchmarks.history(label)[-limit:]
     rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
     return rows[::-1]
 
@@ -271,11 +271,11 @@ def output(
 
     Example: supervisor benchmark output hpl --run 3 | less
     """
-    desk = desk_of(context)
-    number = _run_number(desk, run_id)
-    found = desk.ledger.benchmarks.output(number, name)
+    cli = cli_context(context)
+    number = _run_number(cli, run_id)
+    found = cli.ledger.benchmarks.output(number, name)
     if found is None:
-        known = ", ".join(row["benchmark"] for row in desk.ledger.benchmarks.results(number)) or "none yet"
+        known = ", ".join(row["benchmark"] for row in cli.ledger.benchmarks.results(number)) or "none yet"
         raise CommandError(f"found no benchmark {name!r} in run {number}; it has: {known}")
     text, printed = found
     if not script and printed is None:
@@ -296,14 +296,14 @@ def plot(
     """
     from supervisor_tasks.cli.plot import Drawn, drawn  # imports pygal
 
-    desk = desk_of(context)
-    points = desk.ledger.benchmarks.history(label)
+    cli = cli_context(context)
+    points = cli.ledger.benchmarks.history(label)
     numbers = [Drawn(one.at, one.value, one.run_id) for one in points if isinstance(one.value, int | float)]
     if not numbers:
-        known = ", ".join(desk.ledger.benchmarks.known_labels()) or "none"
+        known = ", ".join(cli.ledger.benchmarks.known_labels()) or "none"
         raise CommandError(f"found no number of {label!r}; labels that were measured: {known}")
     if terminal:
-        desk.shown.bars(
+        cli.shown.bars(
             [
                 Bar(f"{one.at.astimezone():%Y-%m-%d %H:%M} run {one.run_id}", one.value, f"{one.value:.2f}")
                 for one in numbers
@@ -311,22 +311,22 @@ def plot(
         )
         return
     file = out or Path(f"{label}.svg")
-    file.write_bytes(drawn(label, desk.settings.cluster_name, numbers))
+    file.write_bytes(drawn(label, cli.settings.cluster_name, numbers))
     typer.echo(f"{file}: {len(numbers)} values of {label}")
 
 
-def _run_number(desk: CliContext, run_id: int | None) -> int:
-    found = desk.ledger.benchmarks.run(run_id)
+def _run_number(cli: CliContext, run_id: int | None) -> int:
+    found = cli.ledger.benchmarks.run(run_id)
     if found is None:
         named = "no run" if run_id is None else f"no run {run_id}"
         raise CommandError(f"found {named}; see `supervisor benchmark history`, or `supervisor benchmark run`")
     return int(found["id"])
 
 
-def _last_error(desk: CliContext, number: int) -> str:
+def _last_error(cli: CliContext, number: int) -> str:
     """Return why the run makes no progress now; empty if it does."""
-    standstill = Condition(desk.ledger, AlarmName.BENCHMARK_STALLED).duration
-    return (desk.ledger.facts.get(BENCHMARK_ERROR) or "") if standstill.subject() == str(number) else ""
+    standstill = Condition(cli.ledger, AlarmName.BENCHMARK_STALLED).duration
+    return (cli.ledger.facts.get(BENCHMARK_ERROR) or "") if standstill.subject() == str(number) else ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
@@ -46,13 +46,13 @@ def list_(
 
     Example: supervisor cluster list
     """
-    desk = desk_of(context)
-    database = desk.database
+    cli = cli_context(context)
+    database = cli.database
 
     def rows() -> list[dict[str, object]]:
         return [asdict(summary(database, name)) for name in known_clusters(database)]
 
-    desk.present(CLUSTERS, rows, output, watch, no_color)
+    cli.present(CLUSTERS, rows, output, watch, no_color)
 
 
 @app.command()
@@ -61,28 +61,28 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
     Example: supervisor cluster show
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    facts, switches = desk.ledger.facts, desk.ledger.switches
-    wallet = desk.ledger.wallets.held()
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    facts, switches = cli.ledger.facts, cli.ledger.switches
+    wallet = cli.ledger.wallets.held()
     found = {
-        "cluster": desk.settings.cluster_name,
+        "cluster": cli.settings.cluster_name,
         "slurm_cluster": facts.get(SLURM_CLUSTER),
         "unexpected_cluster": facts.get(UNEXPECTED_CLUSTER),
         "min_job_age_s": facts.get(SLURM_MIN_JOB_AGE),
         "wallet": None if wallet is None else wallet.address,
-        "login_node": desk.settings.slurm_ssh_address,
-        "partition": desk.settings.slurm_partition,
+        "login_node": cli.settings.slurm_ssh_address,
+        "partition": cli.settings.slurm_partition,
         "claims_paused": switches.reason(Switch.CLAIMING_PAUSED),
         "submissions_paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
-        "alarms": [alarm.name.value for alarm in desk.ledger.alarms.all()],
+        "alarms": [alarm.name.value for alarm in cli.ledger.alarms.all()],
     }
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(found, output)
+        cli.shown.document(found, output)
     elif output is Format.NAME:
         typer.echo(found["cluster"])
     else:
-        desk.shown.facts(facts_of(found))
+        cli.shown.facts(facts_of(found))
 
 
 def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
@@ -121,19 +121,19 @@ def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
-    desk = desk_of(context)
-    known, seen = desk.ledger.facts.get(SLURM_CLUSTER), desk.ledger.facts.get(UNEXPECTED_CLUSTER)
-    held = desk.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+    cli = cli_context(context)
+    known, seen = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
+    held = cli.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
     if seen is None and not held:
         raise CommandError("found no other SLURM, and submissions are not held; there is nothing to accept")
-    jobs = desk.overview.snapshot().jobs
+    jobs = cli.overview.snapshot().jobs
     in_slurm = counted(sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING")), "job")
     if seen is not None:
         will = f"the cluster, which was {known or 'unknown'}, will be {seen}; {in_slurm} in SLURM may be lost"
     else:
         will = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"
-    with desk.change("cluster accept", desk.settings.cluster_name, will, yes=yes, reason=reason):
-        operator_actions.accept_slurm(desk.ledger)
+    with cli.change("cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason):
+        operator_actions.accept_slurm(cli.ledger)
     typer.echo("accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`")
 
 
@@ -143,19 +143,19 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
 
     Example: supervisor cluster release-wallet --reason "renamed to new" (with CLUSTER_NAME=old)
     """
-    desk = desk_of(context)
-    cluster, wallet = desk.settings.cluster_name, desk.ledger.wallets.held()
+    cli = cli_context(context)
+    cluster, wallet = cli.settings.cluster_name, cli.ledger.wallets.held()
     if wallet is None:
         raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
-    heard_at = summary(desk.database, cluster).heard_at
-    if heard_at is not None and desk.now() - heard_at < AT_WORK:
+    heard_at = summary(cli.database, cluster).heard_at
+    if heard_at is not None and cli.now() - heard_at < AT_WORK:
         raise CommandError(
-            f"found the fleet of {cluster!r} at work {(desk.now() - heard_at).seconds} s ago; expected none for"
+            f"found the fleet of {cluster!r} at work {(cli.now() - heard_at).seconds} s ago; expected none for"
             f" {AT_WORK.seconds} s: stop its workers and beat first"
         )
     will = f"other clusters may work with {wallet.address}, until the fleet of {cluster!r} starts again"
-    with desk.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
-        desk.ledger.wallets.release()
+    with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
+        cli.ledger.wallets.release()
     typer.echo("released")
 
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import SecretStr
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
@@ -57,13 +57,13 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
     Example: supervisor config show -o json
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     rows = [
-        {"setting": name.upper(), "from": _source(name, os.environ), "value": _value(name, desk.settings)}
+        {"setting": name.upper(), "from": _source(name, os.environ), "value": _value(name, cli.settings)}
         for name in Settings.model_fields
     ]
-    desk.shown.color = not no_color
-    desk.shown.rows(SETTINGS, rows, output, datetime.now(UTC))
+    cli.shown.color = not no_color
+    cli.shown.rows(SETTINGS, rows, output, datetime.now(UTC))
     _warn_of_mistyped()
 
 
@@ -101,9 +101,9 @@ def check(
     from supervisor_tasks.doctor.check_up import try_settings
 
     typer.echo(told, err=True)
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    show_findings(desk, try_settings(settings, process.value), output)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    show_findings(cli, try_settings(settings, process.value), output)
 
 
 def _warn_of_mistyped() -> None:

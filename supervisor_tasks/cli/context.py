@@ -167,12 +167,12 @@ class CliContext:
             raise NotConfirmedError("nothing was changed")
 
 
-def desk_of(context: typer.Context) -> CliContext:
+def cli_context(context: typer.Context) -> CliContext:
     """Return what the command works with. Its connections are closed when the command ends."""
-    desk: Any = context.find_root().obj
-    assert isinstance(desk, CliContext)  # noqa: S101  the root command makes it
-    context.call_on_close(desk.close)
-    return desk
+    cli: Any = context.find_root().obj
+    assert isinstance(cli, CliContext)  # noqa: S101  the root command makes it
+    context.call_on_close(cli.close)
+    return cli
 
 
 def target(cluster: str, url: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span
@@ -33,11 +33,11 @@ def pause_claims(context: typer.Context, reason: options.Reason = "", yes: optio
 
     Example: supervisor claims pause --reason "maintenance until noon"
     """
-    desk = desk_of(context)
-    under_way = counted(sum(desk.overview.snapshot().jobs.values()), "job")
-    will = f"no more jobs will be claimed for {desk.settings.cluster_name}; {under_way} under way will go on"
-    with desk.change("claims pause", "claims", will, yes=yes, reason=reason):
-        desk.ledger.switches.set(Switch.CLAIMING_PAUSED, reason)
+    cli = cli_context(context)
+    under_way = counted(sum(cli.overview.snapshot().jobs.values()), "job")
+    will = f"no more jobs will be claimed for {cli.settings.cluster_name}; {under_way} under way will go on"
+    with cli.change("claims pause", "claims", will, yes=yes, reason=reason):
+        cli.ledger.switches.set(Switch.CLAIMING_PAUSED, reason)
     typer.echo("no more jobs are claimed; what is under way goes on")
 
 
@@ -47,17 +47,17 @@ def resume_claims(context: typer.Context, reason: options.Reason = "", yes: opti
 
     Example: supervisor claims resume
     """
-    desk = desk_of(context)
-    why = desk.ledger.switches.reason(Switch.CLAIMING_PAUSED)
+    cli = cli_context(context)
+    why = cli.ledger.switches.reason(Switch.CLAIMING_PAUSED)
     if why is None:
         raise CommandError("found claims that are not paused; there is nothing to resume")
-    under_way = counted(sum(desk.overview.snapshot().jobs.values()), "job")
+    under_way = counted(sum(cli.overview.snapshot().jobs.values()), "job")
     will = (
-        f"jobs will be claimed for {desk.settings.cluster_name} again, beside {under_way} under way; claims were paused"
+        f"jobs will be claimed for {cli.settings.cluster_name} again, beside {under_way} under way; claims were paused"
         f" ({why or 'no reason given'})"
     )
-    with desk.change("claims resume", "claims", will, yes=yes, reason=reason):
-        desk.ledger.switches.unset(Switch.CLAIMING_PAUSED)
+    with cli.change("claims resume", "claims", will, yes=yes, reason=reason):
+        cli.ledger.switches.unset(Switch.CLAIMING_PAUSED)
     typer.echo("jobs are claimed again")
 
 
@@ -67,16 +67,16 @@ def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: 
 
     Example: supervisor submissions pause --reason "SLURM is upgraded"
     """
-    desk = desk_of(context)
-    jobs = desk.overview.snapshot().jobs
+    cli = cli_context(context)
+    jobs = cli.overview.snapshot().jobs
     waiting = sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED)
     in_slurm = sum(number for state, number in jobs.items() if state in IN_SLURM)
     will = (
         f"no more jobs will be submitted or claimed: {counted(waiting, 'job')} will wait,"
         f" {counted(in_slurm, 'job')} in SLURM will go on"
     )
-    with desk.change("submissions pause", "submissions", will, yes=yes, reason=reason):
-        desk.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason or "the operator")
+    with cli.change("submissions pause", "submissions", will, yes=yes, reason=reason):
+        cli.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason or "the operator")
     typer.echo("no more jobs are given to SLURM; what it has goes on")
 
 
@@ -86,21 +86,21 @@ def resume_submissions(context: typer.Context, reason: options.Reason = "", yes:
 
     Example: supervisor submissions resume
     """
-    desk = desk_of(context)
-    why = desk.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    cli = cli_context(context)
+    why = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if why is None:
         raise CommandError("found submissions that are not paused; there is nothing to resume")
-    raised = {alarm.name for alarm in desk.ledger.alarms.all()}
-    if AlarmName.SLURM_STATE_LOST in raised or desk.ledger.facts.get(UNEXPECTED_CLUSTER) is not None:
+    raised = {alarm.name for alarm in cli.ledger.alarms.all()}
+    if AlarmName.SLURM_STATE_LOST in raised or cli.ledger.facts.get(UNEXPECTED_CLUSTER) is not None:
         raise CommandError(
             f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
         )
-    jobs = desk.overview.snapshot().jobs
+    jobs = cli.overview.snapshot().jobs
     waiting = counted(sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED), "job")
     will = f"{waiting} that waited, and later ones, will be submitted to SLURM; submissions were paused ({why})"
-    with desk.change("submissions resume", "submissions", will, yes=yes, reason=reason):
-        desk.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)
+    with cli.change("submissions resume", "submissions", will, yes=yes, reason=reason):
+        cli.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)
     typer.echo("jobs are given to SLURM again")
 
 
@@ -110,8 +110,8 @@ def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: o
 
     Example: supervisor reporter disable --reason "the site has no hooks any more"
     """
-    desk = desk_of(context)
-    snapshot = desk.overview.snapshot()
+    cli = cli_context(context)
+    snapshot = cli.overview.snapshot()
     in_slurm = counted(sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM), "job")
     heard_s = snapshot.ticks_s.get(REPORTER)
     heard = "was never heard" if heard_s is None else f"was heard {span(heard_s)} ago"
@@ -119,8 +119,8 @@ def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: o
         f"the fleet will wait for no reporter until one is heard again (it {heard}); what its spool has of {in_slurm} in"
         " SLURM is lost"
     )
-    with desk.change("reporter disable", "reporter", will, yes=yes, reason=reason):
-        forget_reporter(desk.ledger.ticks)
+    with cli.change("reporter disable", "reporter", will, yes=yes, reason=reason):
+        forget_reporter(cli.ledger.ticks)
     typer.echo("no reporter is expected until one is heard again")
 
 
@@ -137,16 +137,16 @@ def rewind(
 
     Example: supervisor chain rewind --to-block 120000 --reason "the nodes agree again"
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     target = "the last block in common" if to_block is None else f"block {to_block}"
-    refusal = None if to_block is None else desk.blocks.why_not_back_to(to_block)
+    refusal = None if to_block is None else cli.blocks.why_not_back_to(to_block)
     if refusal is not None:
         raise CommandError(refusal)
-    read = desk.overview.snapshot().cursors.get(LOGS, 0)
+    read = cli.overview.snapshot().cursors.get(LOGS, 0)
     blocks = "blocks" if to_block is None else counted(max(read - to_block, 0), "block")
     will = f"the {blocks} above {target}, up to {read}, will be taken back as far as they were read, and read again"
-    with desk.change("chain rewind", target, will, yes=yes, reason=reason):
-        desk.ledger.facts.set(REWIND, to_block)
+    with cli.change("chain rewind", target, will, yes=yes, reason=reason):
+        cli.ledger.facts.set(REWIND, to_block)
     typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker tell what came of it")
 
 

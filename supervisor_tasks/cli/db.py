@@ -7,7 +7,7 @@ import psycopg
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of, operator, target
+from supervisor_tasks.cli.context import CliContext, cli_context, operator, target
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.wording import counted
@@ -44,17 +44,17 @@ def upgrade(
 
     Example: supervisor db upgrade --wait-s 60 --yes
     """
-    desk = desk_of(context)
-    url = _started(desk) if embedded else running_database_url(desk.settings)
-    typer.echo(target(desk.settings.cluster_name, url), err=True)
+    cli = cli_context(context)
+    url = _started(cli) if embedded else running_database_url(cli.settings)
+    typer.echo(target(cli.settings.cluster_name, url), err=True)
     _wait_for(url, wait_s)
     found = revision(url)
     will = _will(url, found)
     if will:
-        desk.confirm(will, yes=yes)
+        cli.confirm(will, yes=yes)
     before, after = upgrade_tables(url)
     if before != after:
-        _store(desk, url, will, reason)
+        _store(cli, url, will, reason)
     typer.echo(f"the ledger's tables are at {after}" + ("" if before == after else f", and were at {before or 'none'}"))
 
 
@@ -64,13 +64,13 @@ def status(context: typer.Context, output: options.Output = Format.TABLE, no_col
 
     Example: supervisor db status
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    url = running_database_url(desk.settings)
-    typer.echo(target(desk.settings.cluster_name, url), err=True)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    url = running_database_url(cli.settings)
+    typer.echo(target(cli.settings.cluster_name, url), err=True)
     found, expected = revision(url), newest_revision()
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document({"found": found, "expected": expected}, output)
+        cli.shown.document({"found": found, "expected": expected}, output)
     elif output is Format.NAME:
         typer.echo(found or "none")
     if found != expected:
@@ -81,9 +81,9 @@ def status(context: typer.Context, output: options.Output = Format.TABLE, no_col
         typer.echo(f"the ledger's tables are at {found}, as this version expects")
 
 
-def _started(desk: CliContext) -> str:
+def _started(cli: CliContext) -> str:
     try:
-        return database_url(desk.settings)
+        return database_url(cli.settings)
     except StateFolderError as error:
         raise SettingsError([str(error)]) from error
 
@@ -106,10 +106,10 @@ def _will(url: str, found: str | None) -> str:
     )
 
 
-def _store(desk: CliContext, url: str, will: str, reason: str) -> None:
+def _store(cli: CliContext, url: str, will: str, reason: str) -> None:
     """Store the upgrade in the operators' log, which it may just have made."""
-    engine = open_engine(desk.settings, connections=1, url=url)
-    log = OperatorLog(engine, desk.settings.cluster_name)
+    engine = open_engine(cli.settings, connections=1, url=url)
+    log = OperatorLog(engine, cli.settings.cluster_name)
     log.end(log.begin(operator=operator(), command="db upgrade", subject="tables", change=will, reason=reason), DONE)
     engine.dispose()
 

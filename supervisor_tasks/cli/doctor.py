@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.job import hex_beginning
 from supervisor_tasks.cli.options import Format
@@ -54,11 +54,11 @@ def doctor(
     """
     from supervisor_tasks.doctor.check_up import check_up  # imports all clients
 
-    desk = desk_of(context)
-    desk.shown = Output(secrets_of(os.environ))
-    desk.shown.color = not no_color
+    cli = cli_context(context)
+    cli.shown = Output(secrets_of(os.environ))
+    cli.shown.color = not no_color
     address = hex_beginning(customer)
-    show_findings(desk, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
+    show_findings(cli, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
@@ -72,13 +72,13 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
         return given
 
 
-def show_findings(desk: CliContext, findings: Sequence[Finding], output: Format) -> None:
+def show_findings(cli: CliContext, findings: Sequence[Finding], output: Format) -> None:
     """Print findings in a form, and end the command with status 1 if one is red."""
     if output in (Format.TABLE, Format.WIDE):
-        show_lines(desk.shown, findings)
+        show_lines(cli.shown, findings)
     else:
         rows = [{"name": one.name, "level": one.level.value, "found": one.found, "mend": one.mend} for one in findings]
-        desk.shown.rows(FINDINGS, rows, output, datetime.now(UTC))
+        cli.shown.rows(FINDINGS, rows, output, datetime.now(UTC))
     if worst(findings) is Level.RED:
         raise typer.Exit(ExitCode.REFUSED)
 

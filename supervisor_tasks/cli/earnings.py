@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.job import bill_of, hex_beginning
 from supervisor_tasks.cli.options import Format
@@ -77,25 +77,25 @@ def earnings(
 
     Example: supervisor earnings --per month --csv > earnings.csv
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    one = None if job is None else desk.job(job)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    one = None if job is None else cli.job(job)
     per = per if one is None else Per.JOB
     wanted = EarningsFilter(None if one is None else one.job_id, hex_beginning(customer), options.age(since))
     drawn = plot or svg is not None
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
     most = limit or (MOST_SHOWN if is_table else None)
-    earned = Earnings(desk.ledger.engine, desk.ledger.cluster)
+    earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
     rows = earned.rows(per, wanted, most)
     if drawn:
-        _draw(desk, per, rows, plot, svg)
+        _draw(cli, per, rows, plot, svg)
     elif as_csv:
         _print_csv(per, rows)
     else:
         view = EARNINGS[per]
-        desk.shown.rows(view, [shown_row(per, row, rounded=output is Format.TABLE) for row in rows], output, desk.now())
+        cli.shown.rows(view, [shown_row(per, row, rounded=output is Format.TABLE) for row in rows], output, cli.now())
     if is_table and not drawn:
-        _show_total(desk, earned.total(wanted), one)
+        _show_total(cli, earned.total(wanted), one)
 
 
 def shown_row(per: Per, row: Earned, *, rounded: bool) -> dict[str, Any]:
@@ -122,29 +122,29 @@ def _csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row) if ended_at is None else {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
 
 
-def _show_total(desk: CliContext, total: Earned, job: Job | None) -> None:
-    desk.shown.blank()
+def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:
+    cli.shown.blank()
     if job is not None:
-        desk.shown.facts(bill_of(desk, job).facts())
+        cli.shown.facts(bill_of(cli, job).facts())
         return
     sums = asdict(total)
     told = (
         f"{counted(sums['jobs'], 'job')}, {counted(sums['minutes'], 'minute')},"
         f" {format_credits(sums['earned_wei'])} credits earned, {format_credits(sums['fees_wei'])} paid for gas"
     )
-    desk.shown.facts({"total": told})
+    cli.shown.facts({"total": told})
 
 
-def _draw(desk: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None) -> None:
+def _draw(cli: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None) -> None:
     bars = bars_of(per, rows)
     if not bars:
         raise CommandError("found no earnings to draw; expected a job that was paid: see `supervisor job list`")
     if plot:
-        desk.shown.bars(bars)
+        cli.shown.bars(bars)
     if svg is not None:
         from supervisor_tasks.cli.plot import drawn_bars  # imports pygal
 
-        svg.write_bytes(drawn_bars(f"Credits of {desk.settings.cluster_name} per {per}", bars))
+        svg.write_bytes(drawn_bars(f"Credits of {cli.settings.cluster_name} per {per}", bars))
         typer.echo(f"{svg}: {counted(len(bars), per.value)}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
@@ -66,9 +66,9 @@ def list_(
 
     Example: supervisor effect list --state parked -o wide
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     place, of_kind = state and state.value, kind and kind.value
-    desk.present(EFFECTS, lambda: desk.overview.effects(place, of_kind, limit), output, watch, no_color)
+    cli.present(EFFECTS, lambda: cli.overview.effects(place, of_kind, limit), output, watch, no_color)
 
 
 @app.command()
@@ -82,15 +82,15 @@ def abandon(
 
     Example: supervisor effect abandon 17 --reason "the logger is gone"
     """
-    desk = desk_of(context)
-    found = next((row for row in desk.overview.parked() if row["effect"] == effect), None)
+    cli = cli_context(context)
+    found = next((row for row in cli.overview.parked() if row["effect"] == effect), None)
     if found is None:
         raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
-    kind, job = EffectKind(found["kind"]), desk.job(found["job_id"])
+    kind, job = EffectKind(found["kind"]), cli.job(found["job_id"])
     _refuse_what_is_needed(kind, job)
     will = f"{kind} of {job.job_id} ({job.state}) will be given up, after {found['attempts']} tries"
-    with desk.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
-        operator_actions.forget(desk.ledger, effect, JobId(found["job_id"]), OperatorAbandonedEffect(kind, reason))
+    with cli.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
+        operator_actions.forget(cli.ledger, effect, JobId(found["job_id"]), OperatorAbandonedEffect(kind, reason))
     typer.echo("abandoned")
 
 

@@ -7,7 +7,7 @@ import typer
 
 from supervisor_tasks.cli import job_actions, options
 from supervisor_tasks.cli.bill import Bill, assigned_prices
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
@@ -70,10 +70,10 @@ def list_(
 
     Example: supervisor job list --state RUNNING --customer 0x506a --since 2h
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     states = tuple(one.value for one in state or ())
     wanted = JobFilter(states, hex_beginning(customer), options.age(since), sort.value, limit)
-    desk.present(JOBS, lambda: desk.overview.jobs(wanted), output, watch, no_color)
+    cli.present(JOBS, lambda: cli.overview.jobs(wanted), output, watch, no_color)
 
 
 @app.command()
@@ -88,35 +88,35 @@ def show(
 
     Example: supervisor job show slurm:1234
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: show_job(desk, job, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: show_job(cli, job, output), watch)
 
 
-def show_job(desk: CliContext, name: str, output: Format) -> None:
+def show_job(cli: CliContext, name: str, output: Format) -> None:
     """Print a job's story in a form."""
-    found = desk.job(name)
-    facts, story = desk.overview.job(found.job_id), desk.overview.story(found.job_id)
-    bill = bill_of(desk, found)
+    found = cli.job(name)
+    facts, story = cli.overview.job(found.job_id), cli.overview.timeline(found.job_id)
+    bill = bill_of(cli, found)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document({"job": facts, "bill": bill.document(), "story": story}, output)
+        cli.shown.document({"job": facts, "bill": bill.document(), "story": story}, output)
         return
     if output is Format.NAME:
         typer.echo(found.job_id)
         return
-    now = desk.overview.now()
-    desk.shown.facts(facts_of(found, facts, now, story) | bill.facts())
-    desk.shown.title("what happened")
-    desk.shown.lines(lines_of(story, details=output is Format.WIDE, transaction_url=desk.settings.explorer_url))
-    desk.shown.title("what comes next")
-    desk.shown.lines(next_of(found, story, now))
+    now = cli.overview.now()
+    cli.shown.facts(facts_of(found, facts, now, story) | bill.facts())
+    cli.shown.title("what happened")
+    cli.shown.lines(lines_of(story, details=output is Format.WIDE, transaction_url=cli.settings.explorer_url))
+    cli.shown.title("what comes next")
+    cli.shown.lines(next_of(found, story, now))
 
 
-def bill_of(desk: CliContext, job: Job) -> Bill:
+def bill_of(cli: CliContext, job: Job) -> Bill:
     """Return a job's bill by the prices at its assignment, and what was paid for it."""
-    paid = Earnings(desk.ledger.engine, desk.ledger.cluster).total(EarningsFilter(job.job_id))
-    claimed_at = desk.overview.job(job.job_id)["created_at"]
-    registered = Registrations(desk.ledger.facts).registered_prices()
+    paid = Earnings(cli.ledger.engine, cli.ledger.cluster).total(EarningsFilter(job.job_id))
+    claimed_at = cli.overview.job(job.job_id)["created_at"]
+    registered = Registrations(cli.ledger.facts).registered_prices()
     prices = assigned_prices(job, claimed_at, registered, paid.earned_wei)
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of, some_of
+from supervisor_tasks.cli.context import CliContext, cli_context, some_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
@@ -48,17 +48,17 @@ def retry(
     """
     if sum((effect is not None, job is not None, everything)) != 1:
         raise UnusableError("expected one of JOB, --effect NUMBER and --all")
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    about = None if job is None else desk.job(job).job_id
-    found = desk.overview.retryable(effect_id=effect, job_id=about)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    about = None if job is None else cli.job(job).job_id
+    found = cli.overview.retryable(effect_id=effect, job_id=about)
     if not found and not everything:
         raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
     will = f"{counted(len(found), 'effect')} ({kinds or 'none'}) will be tried again at once"
-    with desk.change("job retry", about or (f"effect {effect}" if effect else "all"), will, yes=yes, reason=reason):
-        again = desk.ledger.effects.retry(effect_id=effect, job_id=about)
-    desk.shown.rows(RETRIED, [asdict(one) for one in again], output, desk.overview.now())
+    with cli.change("job retry", about or (f"effect {effect}" if effect else "all"), will, yes=yes, reason=reason):
+        again = cli.ledger.effects.retry(effect_id=effect, job_id=about)
+    cli.shown.rows(RETRIED, [asdict(one) for one in again], output, cli.overview.now())
 
 
 def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
@@ -66,8 +66,8 @@ def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason,
 
     Example: supervisor job cancel slurm:1234 --reason "the node is taken out of service"
     """
-    desk = desk_of(context)
-    found = desk.job(job)
+    cli = cli_context(context)
+    found = cli.job(job)
     if found.state not in CANCELLABLE:
         raise CommandError(
             f"found {found.state}; expected {', '.join(CANCELLABLE)}: while a submission is open, SLURM may have the job or"
@@ -76,8 +76,8 @@ def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason,
     if found.wants_cancel:
         raise CommandError("found a job that is being cancelled already; `supervisor job show` tells how far it is")
     will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for the minutes that it has run"
-    with desk.change("job cancel", found.job_id, will, yes=yes, reason=reason):
-        after = desk.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[found.job_id]
+    with cli.change("job cancel", found.job_id, will, yes=yes, reason=reason):
+        after = cli.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
 
 
@@ -97,24 +97,24 @@ def settle(
     """
     if status.upper() not in COLD:
         raise UnusableError(f"--status: found {status!r}; expected one of {', '.join(COLD)}")
-    desk = desk_of(context)
-    found = desk.job(job)
+    cli = cli_context(context)
+    found = cli.job(job)
     outcome = Outcome(
         status=ChainStatus[status.upper()], elapsed_s=minutes * 60, exit_status=exit_status, reason=reason
     )
-    _refuse_absurd(desk, found, outcome, force)
+    _refuse_absurd(cli, found, outcome, force)
     will = f"{found.job_id} ({found.state}) will end as {outcome.status.name}; the customer pays {counted(minutes, 'minute')}"
-    with desk.change("job settle", found.job_id, will, yes=yes, reason=reason):
-        after = desk.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[found.job_id]
+    with cli.change("job settle", found.job_id, will, yes=yes, reason=reason):
+        after = cli.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
 
 
-def _refuse_absurd(desk: CliContext, job: Job, outcome: Outcome, force: bool) -> None:
+def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> None:
     if is_final(job):
         raise CommandError(
             f"found {job.state}, {job.chain_status.name} on chain; expected a job that is not decided: it cannot be settled"
         )
-    under_way = [row for row in desk.overview.transactions(only_open=True) if row["job_id"] == job.job_id]
+    under_way = [row for row in cli.overview.transactions(only_open=True) if row["job_id"] == job.job_id]
     if under_way:
         raise CommandError(
             f"found the open transaction {under_way[0]['hash']} ({under_way[0]['purpose']}) of the job; expected none: wait"
@@ -133,10 +133,10 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
 
     Example: supervisor job resubmit 0x7903 --reason "slurmctld.log has no trace of it"
     """
-    desk = desk_of(context)
-    found = desk.job(job)
+    cli = cli_context(context)
+    found = cli.job(job)
     parked_here = [
-        row for row in desk.overview.parked() if row["job_id"] == found.job_id and row["kind"] == EffectKind.SUBMIT
+        row for row in cli.overview.parked() if row["job_id"] == found.job_id and row["kind"] == EffectKind.SUBMIT
     ]
     if found.state is not State.SUBMITTING or not parked_here:
         raise CommandError(
@@ -144,8 +144,8 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
             " is looked for still, see `supervisor effect list --state parked`"
         )
     will = f"{found.job_id} will be submitted again; if SLURM has or had it, the customer's script runs twice"
-    with desk.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
-        after = desk.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
+    with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
+        after = cli.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}")
 
 
@@ -161,9 +161,9 @@ def mark_lost(
 
     Example: supervisor job mark-lost 0x7903 --reason "slurmctld lost its state folder"
     """
-    desk = desk_of(context)
-    held = operator_actions.held_back(desk.ledger)
-    chosen = [desk.job(name).job_id for name in jobs or ()] or list(held)
+    cli = cli_context(context)
+    held = operator_actions.held_back(cli.ledger)
+    chosen = [cli.job(name).job_id for name in jobs or ()] or list(held)
     unheld = [job_id for job_id in chosen if job_id not in held]
     if not chosen or unheld:
         found = f"{some_of(unheld)}, which it does not hold" if unheld else "no such job"
@@ -171,8 +171,8 @@ def mark_lost(
     will = (
         f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     )
-    with desk.change("job mark-lost", some_of(chosen), will, yes=yes, reason=reason):
-        lost = operator_actions.confirm_lost(desk.ledger, chosen)
+    with cli.change("job mark-lost", some_of(chosen), will, yes=yes, reason=reason):
+        lost = operator_actions.confirm_lost(cli.ledger, chosen)
     if not lost:
         raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")
     typer.echo("\n".join(lost))
@@ -180,7 +180,9 @@ def mark_lost(
 
 def adopt(
     context: typer.Context,
-    mark: Annotated[str, typer.Argument(metavar="MARK", help="The lost ledger's; the alarm foreign_claims has it.")],
+    tag: Annotated[
+        str, typer.Argument(metavar="TAG", help="The instance tag of the lost ledger; the alarm foreign_claims has it.")
+    ],
     yes_it_is_dead: Annotated[
         bool, typer.Option("--yes-it-is-dead", help="Also if something shows that its fleet lives.")
     ] = False,
@@ -192,32 +194,32 @@ def adopt(
 
     Example: supervisor job adopt 0a1b2c3d4e5f6071 --reason "restored from no backup"
     """
-    desk = desk_of(context)
-    others = desk.ledger.others
+    cli = cli_context(context)
+    others = cli.ledger.others
     known = {found.hex(): number for found, number in others.count().items()}
-    chosen = mark.lower().removeprefix("0x")
+    chosen = tag.lower().removeprefix("0x")
     if chosen not in known:
         shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
-        raise CommandError(f"found no jobs claimed under the mark {mark!r}; known marks: {shown}")
-    _require_dead(desk, bytes.fromhex(chosen), yes_it_is_dead)
+        raise CommandError(f"found no jobs claimed under the instance tag {tag!r}; known tags: {shown}")
+    _require_dead(cli, bytes.fromhex(chosen), yes_it_is_dead)
     number = counted(known[chosen], "job")
     will = f"{number} of the ledger {chosen} will become this one's; if its fleet still lives, both run each job"
-    with desk.change("job adopt", chosen, will, yes=yes, reason=reason):
+    with cli.change("job adopt", chosen, will, yes=yes, reason=reason):
         others.take_over(bytes.fromhex(chosen))
-        desk.sweeps.ask(f"the mark {chosen} was taken over")
+        cli.sweeps.ask(f"the instance tag {chosen} was adopted")
     typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` tells what came of it")
 
 
-def _require_dead(desk: CliContext, mark: bytes, sure: bool) -> None:
+def _require_dead(cli: CliContext, tag: bytes, sure: bool) -> None:
     from supervisor_tasks.chain.rpc.failover import Endpoints  # imports web3, for which all other commands would wait
     from supervisor_tasks.recovery.fleet_liveness import liveness_evidence
 
-    provider = desk.ledger.facts.get(PROVIDER)
-    rpc = Endpoints(desk.settings.rpc_urls, desk.settings.chain_id)
-    ledger = desk.ledger
-    signs = liveness_evidence(ledger.engine, ledger.cluster, rpc, provider or "", mark)
+    provider = cli.ledger.facts.get(PROVIDER)
+    rpc = Endpoints(cli.settings.rpc_urls, cli.settings.chain_id)
+    ledger = cli.ledger
+    signs = liveness_evidence(ledger.engine, ledger.cluster, rpc, provider or "", tag)
     for sign in signs:
-        typer.echo(f"{mark.hex()}: {sign}", err=True)
+        typer.echo(f"{tag.hex()}: {sign}", err=True)
     if signs and not sure:
         raise CommandError(
             "expected no sign of life of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"

@@ -3,7 +3,7 @@
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
 
@@ -36,13 +36,13 @@ def log(
 
     Example: supervisor log --since 1d
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     younger = options.age(since)
 
     def rows() -> list[dict[str, object]]:
-        return desk.log.last(limit, since=None if younger is None else desk.now() - younger)
+        return cli.log.last(limit, since=None if younger is None else cli.now() - younger)
 
-    desk.present(LOG, rows, output, watch, no_color)
+    cli.present(LOG, rows, output, watch, no_color)
 
 
 COMMANDS = {"log": app}

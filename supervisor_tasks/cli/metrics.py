@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import desk_of
+from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.ledger.figures import read_figures
@@ -28,15 +28,15 @@ def metrics(
 
     Example: supervisor metrics --listen 127.0.0.1:9464
     """
-    desk = desk_of(context)
-    address = listen or desk.settings.metrics_address
+    cli = cli_context(context)
+    address = listen or cli.settings.metrics_address
     host, _, port = address.rpartition(":")
-    cluster, database = desk.settings.cluster_name, desk.database
+    cluster, database = cli.settings.cluster_name, cli.database
     overview = Overview(database, cluster)  # also before the fleet has begun to work
 
     def read() -> LedgerReading:
         summary = overview.snapshot()
-        return LedgerReading(summary, read_figures(database, cluster), not desk.complaints(summary))
+        return LedgerReading(summary, read_figures(database, cluster), not cli.complaints(summary))
 
     collected = LedgerMetrics(cluster, CachedReading(read))
     try:

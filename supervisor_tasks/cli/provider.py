@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -41,28 +41,30 @@ def show(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
     Example: supervisor provider show
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    registrations = Registrations(desk.ledger.facts)
-    known, told = registrations.standing(), registrations.told()
-    if known is None or told is None:
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    registrations = Registrations(cli.ledger.facts)
+    known, decision = registrations.standing(), registrations.last_decision()
+    if known is None or decision is None:
         raise CommandError(NOT_LOOKED)
     standing, for_s = known
     asked = {what: why for what, why in _asked(registrations).items() if why}
     missed = registrations.why_no_nodes()
     if output is Format.NAME:
-        typer.echo(told["address"])
+        typer.echo(decision["address"])
         return
     if output in (Format.JSON, Format.YAML):
         about = {"standing": standing.value, "for_s": for_s, "claims": standing.claims, "asked": asked}
         not_seen = None if missed is None else {"error": missed[0], "for_s": missed[1]}
-        desk.shown.document(about | {"no_usable_nodes": not_seen} | told, output)
+        cli.shown.document(about | {"no_usable_nodes": not_seen} | decision, output)
         return
-    show_provider(desk.shown, told, Standing(standing, for_s, asked, missed), desk.now(), wide=output is Format.WIDE)
+    show_provider(
+        cli.shown, decision, ProviderStanding(standing, for_s, asked, missed), cli.now(), wide=output is Format.WIDE
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProviderStanding:
     """How the provider stands, for how many seconds; what an operator has asked for; why no node is seen, and how long."""
 
     status: RegistrationStatus
@@ -71,27 +73,29 @@ class Standing:
     no_nodes: tuple[str, float] | None = None
 
 
-def show_provider(shown: Output, told: Mapping[str, Any], stands: Standing, now: datetime, *, wide: bool) -> None:
+def show_provider(
+    shown: Output, decision: Mapping[str, Any], stands: ProviderStanding, now: datetime, *, wide: bool
+) -> None:
     """Print how the provider stands, and its offers side by side."""
-    shown.facts(facts_of(told, stands))
+    shown.facts(facts_of(decision, stands))
     shown.title("offers")
-    shown.table(OFFERS, _side_by_side(told), now, wide=wide)
-    if told["odd"]:
+    shown.table(OFFERS, _side_by_side(decision), now, wide=wide)
+    if decision["odd"]:
         shown.title("look at")
-        shown.lines([[Cell(line, "yellow")] for line in told["odd"]])
+        shown.lines([[Cell(line, "yellow")] for line in decision["odd"]])
 
 
-def facts_of(told: Mapping[str, Any], stands: Standing) -> dict[str, str | Cell]:
+def facts_of(decision: Mapping[str, Any], stands: ProviderStanding) -> dict[str, str | Cell]:
     """Return the values that the provider has only once."""
     missed = stands.no_nodes
     claims = Cell("are allowed") if stands.status.claims else Cell("are not allowed", "red")
     return {
-        "address": told["address"],
+        "address": decision["address"],
         "stands": f"{stands.status.value}, for {span(stands.for_s)}",
         "claims": claims,
-        "next": f"{told['decision']}: {told['why']}",
+        "next": f"{decision['decision']}: {decision['why']}",
         "nodes": "are seen" if missed is None else Cell(f"none for {span(missed[1])}: {missed[0]}", "red"),
-        "benchmarks": "a run is under way" if told["measuring"] else "no run is under way",
+        "benchmarks": "a run is under way" if decision["measuring"] else "no run is under way",
         "asked for": ", ".join(f"{what} ({why})" for what, why in stands.asked.items()) or "nothing",
     }
 
@@ -103,9 +107,9 @@ def _asked(registrations: Registrations) -> dict[str, str]:
     }
 
 
-def _side_by_side(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _side_by_side(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each value that can differ between offer, request and registration."""
-    columns = {title: _lines(told[title]) for title in COLUMNS}
+    columns = {title: _lines(decision[title]) for title in COLUMNS}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     return [{"what": name, **{title: column.get(name) for title, column in columns.items()}} for name in names]
 
@@ -128,14 +132,14 @@ def register(context: typer.Context, reason: options.Reason = "", yes: options.Y
 
     Example: supervisor provider register --reason "new prices"
     """
-    desk = desk_of(context)
-    will = f"{_offered(desk)} will be registered on the contract at once"
-    _ask(desk, "register", REGISTRATION_REQUESTED, will, yes, reason)
+    cli = cli_context(context)
+    will = f"{_offered(cli)} will be registered on the contract at once"
+    _ask(cli, "register", REGISTRATION_REQUESTED, will, yes, reason)
 
 
-def _offered(desk: CliContext) -> str:
+def _offered(cli: CliContext) -> str:
     """Return what is offered, in numbers. Raises CommandError before a worker has looked."""
-    decision = Registrations(desk.ledger.facts).told()
+    decision = Registrations(cli.ledger.facts).last_decision()
     if decision is None:
         raise CommandError(NOT_LOOKED)
     offer = decision["offered"]
@@ -152,12 +156,12 @@ def measure(context: typer.Context, reason: options.Reason = "", yes: options.Ye
 
     Example: supervisor provider measure --reason "new switches"
     """
-    desk = desk_of(context)
-    if desk.settings.benchmark_disable:
+    cli = cli_context(context)
+    if cli.settings.benchmark_disable:
         raise CommandError("found BENCHMARK_DISABLE=true; expected false: nothing is measured")
-    jobs = counted(sum(desk.overview.snapshot().jobs.values()), "open job")
+    jobs = counted(sum(cli.overview.snapshot().jobs.values()), "open job")
     _ask(
-        desk,
+        cli,
         "measure",
         MEASUREMENT_REQUESTED,
         f"the benchmarks will use the cluster's nodes beside {jobs}",
@@ -166,9 +170,9 @@ def measure(context: typer.Context, reason: options.Reason = "", yes: options.Ye
     )
 
 
-def _ask(desk: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str) -> None:
-    with desk.change(f"provider {verb}", "provider", will, yes=yes, reason=reason):
-        Registrations(desk.ledger.facts).ask(what, reason or "the operator")
+def _ask(cli: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str) -> None:
+    with cli.change(f"provider {verb}", "provider", will, yes=yes, reason=reason):
+        Registrations(cli.ledger.facts).ask(what, reason or "the operator")
     typer.echo("asked; `supervisor provider show` tells what comes of it")
 
 

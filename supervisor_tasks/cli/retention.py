@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.archive import archive as write_archive
@@ -23,10 +23,10 @@ def pause(context: typer.Context, reason: options.RequiredReason, yes: options.Y
 
     Example: supervisor retention pause --reason "audit of 2025"
     """
-    desk = desk_of(context)
-    will = f"{_old_rows(desk)} of {desk.settings.cluster_name} will be kept until `supervisor retention resume`"
-    with desk.change("retention pause", "retention", will, yes=yes, reason=reason):
-        desk.ledger.facts.set(HELD, reason)
+    cli = cli_context(context)
+    will = f"{_old_rows(cli)} of {cli.settings.cluster_name} will be kept until `supervisor retention resume`"
+    with cli.change("retention pause", "retention", will, yes=yes, reason=reason):
+        cli.ledger.facts.set(HELD, reason)
     typer.echo("no old rows are deleted")
 
 
@@ -36,18 +36,18 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
     Example: supervisor retention resume
     """
-    desk = desk_of(context)
-    why = desk.ledger.facts.get(HELD)
+    cli = cli_context(context)
+    why = cli.ledger.facts.get(HELD)
     if why is None:
         raise CommandError("found a deletion that is not paused; there is nothing to resume")
-    will = f"{_old_rows(desk)} will be deleted from the next night on; the deletion was paused ({why})"
-    with desk.change("retention resume", "retention", will, yes=yes, reason=reason):
-        desk.ledger.facts.clear(HELD)
+    will = f"{_old_rows(cli)} will be deleted from the next night on; the deletion was paused ({why})"
+    with cli.change("retention resume", "retention", will, yes=yes, reason=reason):
+        cli.ledger.facts.clear(HELD)
     typer.echo("old rows are deleted again")
 
 
-def _old_rows(desk: CliContext) -> str:
-    days = desk.settings.retention_days
+def _old_rows(cli: CliContext) -> str:
+    days = cli.settings.retention_days
     scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago"
     return scripts if days == 0 else f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago,"
 
@@ -66,9 +66,9 @@ def write(
 
     Example: supervisor archive --before 2026-01-01 --to 2025.jsonl.zst
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     day = _day(before)
-    written = write_archive(desk.ledger.engine, desk.settings.cluster_name, day, to)
+    written = write_archive(cli.ledger.engine, cli.settings.cluster_name, day, to)
     typer.echo(f"{counted(written, 'job')} in {to}")
 
 

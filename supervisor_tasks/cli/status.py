@@ -10,7 +10,7 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.claim_stops import slurm_answers
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, W
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
 from supervisor_tasks.provider.offer import format_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
@@ -52,9 +52,9 @@ def status(
 
     Example: supervisor status --watch 2
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: _show(desk, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show(cli, output), watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Purse:
     jobs: int
 
 
-def purse_of(desk: CliContext) -> Purse:
+def purse_of(cli: CliContext) -> Purse:
     """Return what the wallet holds, and what the day has brought."""
-    balance = desk.ledger.facts.get(BALANCE)
-    earned_wei, jobs = Earnings(desk.ledger.engine, desk.ledger.cluster).today()
+    balance = cli.ledger.facts.get(BALANCE)
+    earned_wei, jobs = Earnings(cli.ledger.engine, cli.ledger.cluster).today()
     return Purse(None if balance is None else balance.wei, earned_wei, jobs)
 
 
@@ -82,20 +82,20 @@ class Findings:
     purse: Purse
 
 
-def findings_of(desk: CliContext, snapshot: StatusSummary) -> Findings:
+def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
     """Judge the state of the cluster."""
-    return Findings(desk.complaints(snapshot), desk.claim_stops(snapshot), purse_of(desk))
+    return Findings(cli.complaints(snapshot), cli.claim_stops(snapshot), purse_of(cli))
 
 
-def _show(desk: CliContext, output: Format) -> None:
-    snapshot = desk.overview.snapshot()
-    findings = findings_of(desk, snapshot)
+def _show(cli: CliContext, output: Format) -> None:
+    snapshot = cli.overview.snapshot()
+    findings = findings_of(cli, snapshot)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
+        cli.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
-        show_status(desk.shown, snapshot, findings, desk.now(), wide=output is Format.WIDE)
+        show_status(cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE)
 
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _queues(queues: Mapping[str, TickReading]) -> Cell:
 def _slurm(snapshot: StatusSummary) -> Cell:
     if not slurm_answers(snapshot):
         return Cell("does not answer", "red")
-    return Cell(f"answered {span(snapshot.ticks_s[ANSWERED])} ago")
+    return Cell(f"answered {span(snapshot.ticks_s[LAST_ANSWER_KEY])} ago")
 
 
 def _dated(text: str, reading: TickReading) -> Cell:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -45,27 +45,27 @@ FINDINGS = View(
     ),
 )
 FOUND: Mapping[str, str] = {
-    DiscrepancyKind.COLD_ON_CHAIN: "over on the contract",
-    DiscrepancyKind.NOT_OURS: "not ours on the contract",
+    DiscrepancyKind.FINAL_ON_CHAIN: "over on the contract",
+    DiscrepancyKind.REASSIGNED_ON_CHAIN: "not ours on the contract",
     DiscrepancyKind.AHEAD_ON_CHAIN: "running on the contract",
     DiscrepancyKind.NOT_ON_CHAIN: "unknown to the contract",
-    DiscrepancyKind.LOST_END: "ended in SLURM, unheard",
+    DiscrepancyKind.END_NOT_RECORDED: "ended in SLURM, unheard",
     DiscrepancyKind.LIMIT_LOST: "old time limit in SLURM",
     DiscrepancyKind.RUNS_AGAIN: "requeued by SLURM",
     DiscrepancyKind.MORE_THAN_PAID: "more than was paid for",
     DiscrepancyKind.MISSING: "missing in SLURM",
     DiscrepancyKind.LOST: "lost by SLURM",
     DiscrepancyKind.FORGOTTEN: "forgotten before it ran",
-    DiscrepancyKind.HELD: "missing, left to you",
+    DiscrepancyKind.NEEDS_OPERATOR: "missing, left to you",
     DiscrepancyKind.CONTRADICTED: "running by accounting alone, left to you",
     DiscrepancyKind.ADOPTED: "found in SLURM, taken in",
-    DiscrepancyKind.ANOTHERS: "claimed by another ledger",
+    DiscrepancyKind.FOREIGN_CLAIM: "claimed by another ledger",
     DiscrepancyKind.NEVER_SEEN: "claimed, new to the ledger",
-    DiscrepancyKind.NOBODY_AT_WORK: "without its open effect",
+    DiscrepancyKind.EFFECT_MISSING: "without its open effect",
     DiscrepancyKind.RUNS_AFTER_END: "requeued after its end",
-    DiscrepancyKind.RUNS_ON: "in SLURM after its end",
-    DiscrepancyKind.DOUBLE: "in SLURM twice",
-    DiscrepancyKind.STRAY: "in SLURM, resembles ours",
+    DiscrepancyKind.ORPHAN_RUNNING: "in SLURM after its end",
+    DiscrepancyKind.DUPLICATE: "in SLURM twice",
+    DiscrepancyKind.UNIDENTIFIED: "in SLURM, resembles ours",
 }
 """What a sweep can find, in words that follow a number."""
 CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
@@ -85,21 +85,21 @@ def run(
 
     Example: supervisor sweep run --yes
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    before = desk.sweeps.last()
-    open_jobs = sum(desk.overview.snapshot().jobs.values())
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    before = cli.sweeps.last()
+    open_jobs = sum(cli.overview.snapshot().jobs.values())
     will = f"{open_jobs} open jobs will be compared with the contract and SLURM, and what differs will be mended"
-    with desk.change("sweep run", "all open jobs", will, yes=yes, reason=reason):
-        desk.sweeps.ask(reason or "the operator")
+    with cli.change("sweep run", "all open jobs", will, yes=yes, reason=reason):
+        cli.sweeps.ask(reason or "the operator")
     deadline = time.monotonic() + wait_s
-    while (found := desk.sweeps.last()) == before:
+    while (found := cli.sweeps.last()) == before:
         if time.monotonic() > deadline:
             raise CommandError(
                 f"found no report within {wait_s:g} s; expected one: see `supervisor health`, then `supervisor sweep show`"
             )
         time.sleep(POLL_S)  # the report is a row, and no event reports a new row
-    _show(desk, found[0], output)
+    _show(cli, found[0], output)
 
 
 @app.command("list")
@@ -114,9 +114,9 @@ def list_(
 
     Example: supervisor sweep list --limit 3 -o json
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     form = _listed_row if output in (Format.TABLE, Format.WIDE) else _row
-    desk.present(SWEEPS, lambda: [form(one) for one in desk.sweeps.last(limit)], output, watch, no_color)
+    cli.present(SWEEPS, lambda: [form(one) for one in cli.sweeps.last(limit)], output, watch, no_color)
 
 
 @app.command()
@@ -131,27 +131,27 @@ def show(
 
     Example: supervisor sweep show
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: _show(desk, _found(desk, sweep), output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show(cli, _found(cli, sweep), output), watch)
 
 
-def _found(desk: CliContext, sweep: int | None) -> Swept:
-    found = next((one for one in desk.sweeps.last(1 if sweep is None else 1000) if sweep in (None, one.id)), None)
+def _found(cli: CliContext, sweep: int | None) -> Swept:
+    found = next((one for one in cli.sweeps.last(1 if sweep is None else 1000) if sweep in (None, one.id)), None)
     if found is None:
         named = "no sweep" if sweep is None else f"no sweep {sweep} among the last 1000"
         raise CommandError(f"found {named}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`")
     return found
 
 
-def _show(desk: CliContext, sweep: Swept, output: Format) -> None:
+def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
     row = _row(sweep)
     if output is Format.NAME:
         typer.echo(sweep.id)
     elif output in (Format.JSON, Format.YAML):
-        desk.shown.document(row, output)
+        cli.shown.document(row, output)
     else:
-        show_sweep(desk.shown, sweep, desk.now(), wide=output is Format.WIDE)
+        show_sweep(cli.shown, sweep, cli.now(), wide=output is Format.WIDE)
 
 
 def show_sweep(shown: Output, sweep: Swept, now: datetime, *, wide: bool = False) -> None:

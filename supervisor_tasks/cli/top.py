@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job
 from supervisor_tasks.cli.options import Format
@@ -103,18 +103,18 @@ def top(
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UnusableError("found no terminal; expected one: `supervisor status --watch 2` works without")
-    desk = desk_of(context)
-    desk.shown.color = not no_color
+    cli = cli_context(context)
+    cli.shown.color = not no_color
     screen = Screen()
     with _own_screen():
         while True:
-            jobs = desk.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
-            _draw(desk, screen, jobs)
+            jobs = cli.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
+            _draw(cli, screen, jobs)
             key = _key(every_s)
             if key == "q":
                 return
             if screen.asks and key == "y":
-                _switch_claims(desk)
+                _switch_claims(cli)
             screen = pressed(screen, key, [str(row["job_id"]) for row in jobs])
 
 
@@ -142,44 +142,44 @@ def following(only: State | None) -> State | None:
     return states[0] if only is None else states[states.index(only) + 1]
 
 
-def _switch_claims(desk: CliContext) -> None:
-    switches = desk.ledger.switches
+def _switch_claims(cli: CliContext) -> None:
+    switches = cli.ledger.switches
     if switches.is_set(Switch.CLAIMING_PAUSED):
-        with desk.change("claims resume", "claims", "jobs will be claimed again", yes=True, reason="top", quiet=True):
+        with cli.change("claims resume", "claims", "jobs will be claimed again", yes=True, reason="top", quiet=True):
             switches.unset(Switch.CLAIMING_PAUSED)
     else:
-        with desk.change("claims pause", "claims", "no more jobs will be claimed", yes=True, reason="top", quiet=True):
+        with cli.change("claims pause", "claims", "no more jobs will be claimed", yes=True, reason="top", quiet=True):
             switches.set(Switch.CLAIMING_PAUSED, "supervisor top")
 
 
-def _draw(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
+def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
     """Draw the screen in one write, so that it does not flicker; what does not fit is left out."""
     columns, rows = os.get_terminal_size()
     room = rows - 2
-    lines = _overview_and_jobs(desk, screen, jobs, room) if screen.opened is None else _story(desk, screen, room)
+    lines = _overview_and_jobs(cli, screen, jobs, room) if screen.opened is None else _story(cli, screen, room)
     question = "Pause or resume claims? y/n" if screen.asks else KEYS
     shown = [*lines[:room], "", question[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
     sys.stdout.flush()
 
 
-def _story(desk: CliContext, screen: Screen, room: int) -> list[str]:
-    with desk.shown.captured() as lines:
-        show_job(desk, str(screen.opened), Format.TABLE)
+def _story(cli: CliContext, screen: Screen, room: int) -> list[str]:
+    with cli.shown.captured() as lines:
+        show_job(cli, str(screen.opened), Format.TABLE)
     return lines[min(screen.first_line, max(len(lines) - room, 0)) :]
 
 
-def _overview_and_jobs(desk: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int) -> list[str]:
-    snapshot = desk.overview.snapshot()
-    facts = facts_of(snapshot, findings_of(desk, snapshot))
-    facts["throughput"] = throughput(desk.overview.settled_within(THROUGHPUT_S))
-    with desk.shown.captured() as above:
-        overview(desk.shown, snapshot, facts, desk.overview.by_state(), desk.now(), brief=room < FEW_LINES - 2)
+def _overview_and_jobs(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int) -> list[str]:
+    snapshot = cli.overview.snapshot()
+    facts = facts_of(snapshot, findings_of(cli, snapshot))
+    facts["throughput"] = throughput(cli.overview.settled_within(THROUGHPUT_S))
+    with cli.shown.captured() as above:
+        overview(cli.shown, snapshot, facts, cli.overview.by_state(), cli.now(), brief=room < FEW_LINES - 2)
         title = "all that are not settled" if screen.only is None else screen.only.value
-        desk.shown.title(f"jobs: {title}")
+        cli.shown.title(f"jobs: {title}")
     first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)  # the marked job is the last line at most
-    with desk.shown.captured() as list_:
-        desk.shown.table(JOBS, jobs[first:], desk.now(), marked=screen.marked - first)
+    with cli.shown.captured() as list_:
+        cli.shown.table(JOBS, jobs[first:], cli.now(), marked=screen.marked - first)
     return above + list_
 
 

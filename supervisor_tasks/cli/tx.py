@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, desk_of
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -83,13 +83,13 @@ def list_(
 
     Example: supervisor tx list --open
     """
-    desk = desk_of(context)
+    cli = cli_context(context)
     of_state, younger = state and state.value, options.age(since)
 
     def rows() -> list[dict[str, Any]]:
-        return desk.overview.transactions(only_open, limit, state=of_state, since=younger)
+        return cli.overview.transactions(only_open, limit, state=of_state, since=younger)
 
-    desk.present(TRANSACTIONS, rows, output, watch, no_color)
+    cli.present(TRANSACTIONS, rows, output, watch, no_color)
 
 
 @app.command()
@@ -104,20 +104,20 @@ def show(
 
     Example: supervisor tx show 0x4be1
     """
-    desk = desk_of(context)
-    desk.shown.color = not no_color
-    desk.shown.repeated(lambda: _show(desk, transaction, output), watch)
+    cli = cli_context(context)
+    cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show(cli, transaction, output), watch)
 
 
-def _show(desk: CliContext, transaction: str, output: Format) -> None:
-    row = _found(desk, transaction)
+def _show(cli: CliContext, transaction: str, output: Format) -> None:
+    row = _found(cli, transaction)
     if output in (Format.JSON, Format.YAML):
-        desk.shown.document(row, output)
+        cli.shown.document(row, output)
     elif output is Format.NAME:
         typer.echo(row["hash"])
     else:
         wide = output is Format.WIDE
-        show_transaction(desk.shown, row, desk.now(), desk.settings.explorer_url or "", wide=wide)
+        show_transaction(cli.shown, row, cli.now(), cli.settings.explorer_url or "", wide=wide)
 
 
 def show_transaction(shown: Output, row: Mapping[str, Any], now: datetime, explorer_url: str, *, wide: bool) -> None:
@@ -164,10 +164,10 @@ def bump(context: typer.Context, transaction: Name, reason: options.Reason = "",
 
     Example: supervisor tx bump 42 --reason "the gas price has doubled"
     """
-    desk = desk_of(context)
-    row = _open(desk, transaction)
+    cli = cli_context(context)
+    row = _open(cli, transaction)
     will = f"{_named(row)} will be signed again for a higher fee than {gas_price(int(row['max_fee_wei']))}"
-    _request(desk, row, TransactionRequest.BUMP, will, yes, reason)
+    _request(cli, row, TransactionRequest.BUMP, will, yes, reason)
 
 
 @app.command()
@@ -176,25 +176,25 @@ def cancel(context: typer.Context, transaction: Name, reason: options.Reason = "
 
     Example: supervisor tx cancel 42 --reason "it holds up all later ones"
     """
-    desk = desk_of(context)
-    row = _open(desk, transaction)
-    later = sum(other["nonce"] > row["nonce"] for other in desk.overview.transactions(only_open=True))
+    cli = cli_context(context)
+    row = _open(cli, transaction)
+    later = sum(other["nonce"] > row["nonce"] for other in cli.overview.transactions(only_open=True))
     will = (
         f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
     )
-    _request(desk, row, TransactionRequest.CANCEL, will, yes, reason)
+    _request(cli, row, TransactionRequest.CANCEL, will, yes, reason)
 
 
 def _request(
-    desk: CliContext, row: Mapping[str, Any], what: TransactionRequest, will: str, yes: bool, reason: str
+    cli: CliContext, row: Mapping[str, Any], what: TransactionRequest, will: str, yes: bool, reason: str
 ) -> None:
-    with desk.change(f"tx {what}", f"transaction {row['id']}", will, yes=yes, reason=reason):
-        operator_actions.request_of_transaction(desk.ledger, row["id"], what.value)
+    with cli.change(f"tx {what}", f"transaction {row['id']}", will, yes=yes, reason=reason):
+        operator_actions.request_of_transaction(cli.ledger, row["id"], what.value)
     typer.echo(f"asked; `supervisor tx show {row['id']}` has one signature more when a worker has done it")
 
 
-def _open(desk: CliContext, name: str) -> dict[str, Any]:
-    row = _found(desk, name)
+def _open(cli: CliContext, name: str) -> dict[str, Any]:
+    row = _found(cli, name)
     if row["state"] not in OPEN:
         raise CommandError(f"found {row['state']}; expected {' or '.join(OPEN)}: only what is not mined can be changed")
     return row
@@ -204,8 +204,8 @@ def _named(row: Mapping[str, Any]) -> str:
     return f"transaction {row['id']} ({row['purpose']}, nonce {row['nonce']})"
 
 
-def _found(desk: CliContext, name: str) -> dict[str, Any]:
-    found = desk.overview.transaction(name)
+def _found(cli: CliContext, name: str) -> dict[str, Any]:
+    found = cli.overview.transaction(name)
     if len(found) != 1:
         number = "no transaction" if not found else "several transactions"
         raise CommandError(f"found {number} that {name!r} names; expected one: see `supervisor tx list`")

@@ -100,7 +100,7 @@ class LedgerReader:
         if job is None:
             raise UnknownJobError(f"found no job {job_id} of cluster {cluster!r}; expected one that /jobs lists")
         overview = Overview(self.engine, cluster)
-        row, story, now = overview.job(job_id), overview.story(job_id), overview.now()
+        row, story, now = overview.job(job_id), overview.timeline(job_id), overview.now()
         return JobStory(
             {"cluster": Cell(cluster), **facts_of(job, row, now, story)},
             lines_of(story, details=False, transaction_url=self.settings.explorer_url),

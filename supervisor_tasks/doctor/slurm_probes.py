@@ -89,7 +89,7 @@ def controller(shared: Examined) -> Iterator[Finding]:
     shared.slurm.needed()
     identity = shared.controller.get().identity
     known = _known_cluster(shared)
-    same = known is None or identity.is_the_same_as(ClusterIdentity.told(known))
+    same = known is None or identity.is_the_same_as(ClusterIdentity.parse(known))
     yield controller_verdict(str(identity), known, same=same)
 
 

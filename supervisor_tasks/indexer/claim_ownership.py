@@ -36,40 +36,40 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
 def classify_claims(
     ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
 ) -> tuple[list[ChainEvent], list[OthersClaim]]:
-    """What happened, without the claims of other ledgers; and those claims. A claim that bears our mark, or a mark that
-    was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any mark was
+    """What happened, without the claims of other ledgers; and those claims. A claim that bears our tag, or a tag that
+    was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any tag was
     made by hand, and this ledger runs its job. None of these is `claim_known_to_ledger`. With `old`, the node may have
-    forgotten a transaction; its claim then counts as one without a mark.
+    forgotten a transaction; its claim then counts as one without a tag.
     """
     book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
     unknown = claims - book.ours(claims) if claims else set()
     if not unknown:
         return list(happened), []
-    ours = {None, book.mark(), *ledger.others.taken()}
-    strange = {tx_hash: mark for tx_hash, mark in _marks(contract, sorted(unknown), old).items() if mark not in ours}
+    ours = {None, book.instance_tag(), *ledger.others.taken()}
+    strange = {tx_hash: tag for tx_hash, tag in _tags(contract, sorted(unknown), old).items() if tag not in ours}
     log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=min(unknown))
     kept, others = list[ChainEvent](), list[OthersClaim]()
     for entry in happened:
         if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
             continue
-        claim, mark = replace(entry.event, claim_known_to_ledger=False), strange.get(entry.tx_hash)
-        if mark is None:
+        claim, tag = replace(entry.event, claim_known_to_ledger=False), strange.get(entry.tx_hash)
+        if tag is None:
             kept.append(replace(entry, event=claim))
         else:
-            others.append(OthersClaim(mark, claim))
+            others.append(OthersClaim(tag, claim))
     return kept, others
 
 
-def _marks(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
-    """The mark that each transaction bears; None without one. Raises RpcUnavailableError when the node does not know a
+def _tags(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
+    """The tag that each transaction bears; None without one. Raises RpcUnavailableError when the node does not know a
     transaction that is not `old`.
     """
     answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])
-    marks = {}
+    tags = {}
     for tx_hash, answer in zip(hashes, answers, strict=True):
         if require(answer) is None and not old:
             raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
-        marks[tx_hash] = None if answer is None else extract_tag(bytes.fromhex(answer["input"][2:]))
-    return marks
+        tags[tx_hash] = None if answer is None else extract_tag(bytes.fromhex(answer["input"][2:]))
+    return tags

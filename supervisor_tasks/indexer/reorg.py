@@ -6,7 +6,7 @@ import structlog
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import Reorganised
 from supervisor_tasks.jobs.model import JobId
@@ -102,7 +102,7 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     job_ids = chain.blocks.jobs_heard_of_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
     changes = _changes(context, job_ids, fork, head, until)
-    with chain.wallet.alone(), around(CrashPoint.REORGANISED):
+    with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
         context.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
     log.warning("reorganised", last_common_block=fork, head=head, jobs=job_ids[:20], number=len(job_ids))
     chain.wake_tracker()

@@ -27,7 +27,7 @@ from supervisor_tasks.monitoring.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM
 log = structlog.get_logger()
 
 STREAM = "contract"
-SHOWN = 500  # characters of an error in an alarm
+MAX_ERROR_CHARS = 500  # characters of an error in an alarm
 STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does not recover by itself
 
 
@@ -53,7 +53,11 @@ def _scan(context: WorkerContext) -> bool:
         more = _read_on(context, head, known, cursor)
     except SupervisorError as error:
         _stand_still(
-            context, AlarmName.CHAIN_SCAN_STALLED, cursor[0] if cursor else 0, head=head, error=str(error)[:SHOWN]
+            context,
+            AlarmName.CHAIN_SCAN_STALLED,
+            cursor[0] if cursor else 0,
+            head=head,
+            error=str(error)[:MAX_ERROR_CHARS],
         )
         raise
     _standstill(context, AlarmName.CHAIN_SCAN_STALLED).update(False)
@@ -134,8 +138,8 @@ def _stretch(context: WorkerContext, known: dict[int, str], first: int, head: in
     return stretch
 
 
-def _changes(context: WorkerContext, heard_of: Sequence[ChainEvent]) -> list[JobChange]:
-    happened = drop_foreign_claims(context.ledger, context.chain.contract, heard_of)
+def _changes(context: WorkerContext, seen_jobs: Sequence[ChainEvent]) -> list[JobChange]:
+    happened = drop_foreign_claims(context.ledger, context.chain.contract, seen_jobs)
     ours = set(context.ledger.jobs({entry.job_id for entry in happened}))
     ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # their transitions count, too
     return [

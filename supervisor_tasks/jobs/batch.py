@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.jobs import exclusive_run
 from supervisor_tasks.jobs.backoff import retry_delay_s
@@ -49,7 +49,7 @@ RECORD_AT_MOST = 100  # answers in one transaction
 OF_ONE_CUSTOMER = 20  # submissions in one command: they share the time in which sbatch may begin
 # Events that are true only for the moment. They count only if this worker still holds the effect. Permanent facts, such
 # as an id, always count.
-OF_THE_MOMENT = (SubmissionNotFound, SubmitNotExecuted, SubmitRejected, SubmitOutcomeUnknown)
+REQUIRES_LEASE = (SubmissionNotFound, SubmitNotExecuted, SubmitRejected, SubmitOutcomeUnknown)
 
 Take = Callable[[Ledger, int, bool], list[OpenEffect]]  # the most groups to take, and whether a suspect may be taken
 
@@ -108,10 +108,10 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A group has ended. `effects` is its size, and `looks` the number of looks at due effects before it began."""
+    """A group has ended. `effects` is its size, and `polls` the number of looks at due effects before it began."""
 
     effects: int
-    looks: int
+    polls: int
 
 
 _Item = EffectOutcome | _Start | _Ended | None  # None: look again
@@ -133,7 +133,7 @@ class Batch:
         # Only the thread that runs the batch uses these.
         self._jobs: dict[OpenEffect, Job] = {}  # of effects without a recorded answer
         self._groups = 0
-        self._looks = 0
+        self._polls = 0
         self._is_alone = False
         self._recorded_s = float("-inf")
 
@@ -179,7 +179,7 @@ class Batch:
     def _take(self) -> None:
         with self._lock:
             self._asked = False
-        self._looks += 1
+        self._polls += 1
         room = self._way.room - self._groups
         taken = self._take_due(self._context.ledger, room, not self._groups)
         if not taken:
@@ -207,21 +207,21 @@ class Batch:
         self._jobs |= {effect: job for job, effect in members}
         group = Group(self._context, members, self._start, self._items.put)
         working = self._pool.submit(self._carry_out, group)
-        working.add_done_callback(partial(self._ended, group, self._looks))
+        working.add_done_callback(partial(self._ended, group, self._polls))
 
     def _carry_out(self, group: Group) -> None:
         shown = {"job_id": group.members[0][0].job_id} if len(group.members) == 1 else {"jobs": len(group.members)}
-        told = structlog.contextvars.bound_contextvars(task=self._kind.value, **shown)
-        with told, timed(BATCHES, self._kind.value):
+        log_context = structlog.contextvars.bound_contextvars(task=self._kind.value, **shown)
+        with log_context, timed(BATCHES, self._kind.value):
             self._way.work(group)
 
-    def _ended(self, group: Group, looks: int, done: "Future[None]") -> None:
+    def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
         """Answer each effect of the group that has no answer yet, with the error that ended the group."""
         error = CancelledError() if done.cancelled() else done.exception()
         group.failed(
             error if isinstance(error, Exception) else RuntimeError(f"it was not said what came of this: {error!r}")
         )
-        self._items.put(_Ended(len(group.members), looks))
+        self._items.put(_Ended(len(group.members), polls))
 
     def _start(self, events: Mapping[OpenEffect, Event]) -> Mapping[JobId, Job]:
         start = _Start(events)
@@ -266,7 +266,7 @@ class Batch:
 
     def _end(self, group: _Ended) -> None:
         self._groups -= 1
-        if group.effects >= self._way.of_one > 1 or self._looks > group.looks:
+        if group.effects >= self._way.of_one > 1 or self._polls > group.polls:
             self._asked = True  # effects that became due meanwhile may wait for the end of this group
         if not self._groups:
             self._is_alone = False
@@ -294,7 +294,7 @@ class Batch:
             for start in starts:
                 start.committed.set_result({effect.job_id: after[effect.job_id] for effect in start.events})
             self._give_back([outcome for outcome in outcomes if outcome.error is not None])
-            _tell(outcomes, after)
+            _report_outcomes(outcomes, after)
 
     def _commit_each(self, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]) -> None:
         for outcome in outcomes:
@@ -308,11 +308,11 @@ class Batch:
         for outcome in outcomes:
             if outcome.event is not None:
                 changes.append(_change(outcome, outcome.event))
-                held += [outcome.effect] if isinstance(outcome.event, OF_THE_MOMENT) else []
+                held += [outcome.effect] if isinstance(outcome.event, REQUIRES_LEASE) else []
         if not changes:
             return {}
         has_ids = any(isinstance(outcome.event, Submitted) for outcome in outcomes)
-        with around(CrashPoint.ID_STORED) if has_ids else nullcontext():
+        with crash_point(CrashPoint.ID_STORED) if has_ids else nullcontext():
             return self._context.ledger.record(*changes, held=held)
 
     def _give_back(self, outcomes: Iterable[EffectOutcome]) -> None:
@@ -356,10 +356,12 @@ class Batch:
 
 def _change(outcome: EffectOutcome, event: Event) -> JobChange:
     ends = outcome.error is None
-    return JobChange(outcome.effect.job_id, event, done=outcome.effect if ends else None, in_vain=_in_vain(event))
+    return JobChange(
+        outcome.effect.job_id, event, done=outcome.effect if ends else None, failure_reason=_failure_reason(event)
+    )
 
 
-def _in_vain(event: Event) -> str | None:
+def _failure_reason(event: Event) -> str | None:
     """Why the effect was carried out in vain, or None. A submission can be cut off, searched for and made again without
     an end. So it counts as a failure, and the operator is called when it lasts.
     """
@@ -369,7 +371,7 @@ def _in_vain(event: Event) -> str | None:
 
 
 def _is_lost(outcome: EffectOutcome, error: LeaseLostError) -> bool:
-    return outcome.effect.id in error.lost and isinstance(outcome.event, OF_THE_MOMENT)
+    return outcome.effect.id in error.lost and isinstance(outcome.event, REQUIRES_LEASE)
 
 
 def _without(
@@ -384,7 +386,7 @@ def _without(
     return [outcome for outcome in outcomes if not _is_lost(outcome, error)], left
 
 
-def _tell(outcomes: Sequence[EffectOutcome], after: Mapping[JobId, Job]) -> None:
+def _report_outcomes(outcomes: Sequence[EffectOutcome], after: Mapping[JobId, Job]) -> None:
     for outcome in outcomes:
         if outcome.error is None:
             job, effect = after[outcome.effect.job_id], outcome.effect

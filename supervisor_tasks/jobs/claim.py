@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.tick_names import CHAIN_HEAD
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
 from supervisor_tasks.wallet.gas import NoEstimateError
 from supervisor_tasks.wallet.wallet import Write
 
@@ -39,7 +39,7 @@ def look(context: WorkerContext, head: int | None = None) -> bool:
     with reading_once(), record_run(context.ledger, "claim", lambda: readings), chain_watched(context):
         demand = context.chain.contract.demand()
         wallet_watched(context, demand)
-        _hear_of_registration(context, demand.permission)
+        _record_registration(context, demand.permission)
         for purpose, number in _numbers(demand).items():
             if not number:
                 claim_backoff.record_estimate_ok(context.ledger, purpose)  # no estimate, so no refusal
@@ -68,12 +68,12 @@ def _claim(context: WorkerContext) -> bool:
     with reading_once(), chain_watched(context):
         demand = chain.contract.demand()
         alarms = wallet_watched(context, demand)
-        _hear_of_registration(context, demand.permission)
+        _record_registration(context, demand.permission)
         _send(context, demand, alarms)
     return False
 
 
-def _hear_of_registration(context: WorkerContext, permission: ClaimPermission) -> None:
+def _record_registration(context: WorkerContext, permission: ClaimPermission) -> None:
     """Store our permission, and wake the registration at once when the grid has approved, removed or banned us."""
     facts = Registrations(context.ledger.facts)
     if (
@@ -123,7 +123,9 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
         )
         return 0
     if not slurm_is_healthy(ledger):
-        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(ANSWERED))
+        log.warning(
+            "slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(LAST_ANSWER_KEY)
+        )
         return 0
     return _places(context, demand)
 

@@ -8,7 +8,7 @@ LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholl
 
 SUBMIT_TIMEOUT_S = 10.0  # from the moment a submission begins until sbatch must have ended
 KILL_GRACE_S = 1  # from SIGTERM to SIGKILL for an sbatch that does not end
-MARGIN_S = 2.0  # for clocks that count whole seconds, and for the kill itself
+CLOCK_SKEW_S = 2.0  # for clocks that count whole seconds, and for the kill itself
 MESSAGE_TIMEOUT_S = 10.0  # SLURM's default
 
 
@@ -16,7 +16,7 @@ def settled_after_s(message_timeout_s: float) -> float:
     """Seconds after the start of a submission until it can change nothing any more. By then sbatch was killed, and
     slurmctld has taken or dropped what sbatch sent.
     """
-    return SUBMIT_TIMEOUT_S + KILL_GRACE_S + message_timeout_s + MARGIN_S
+    return SUBMIT_TIMEOUT_S + KILL_GRACE_S + message_timeout_s + CLOCK_SKEW_S
 
 
 BEFORE_SECOND_SEARCH_S = settled_after_s(MESSAGE_TIMEOUT_S)

@@ -32,7 +32,7 @@ Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job 
 
 # An answer of sbatch that the parser does not understand is no refusal: the job is searched for and submitted again.
 # After this many such answers, if SLURM has nothing of the job, it counts as refused.
-STRANGE_ANSWERS = 3
+MAX_UNPARSED_ANSWERS = 3
 # A submission that is cut off is no refusal either. As long as SLURM itself may be the cause, the job is submitted
 # again, without a limit (the effect counts as failing meanwhile, which calls the operator). An answer of slurmctld to
 # our questions proves nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took other
@@ -72,7 +72,7 @@ def look_for(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
     lost = {job.job_id: ages[job.job_id] for job, _ in settled if job.poll_count > 0 and found[job.job_id] == NOTHING}
     traces = _traces(context, customer, lost)
     for job, effect in settled:
-        work = partial(_conclude, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
+        work = partial(_record_result, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
         group.answered(outcome_of(effect, work))
 
 
@@ -88,7 +88,7 @@ def _is_settled(group: Group, member: tuple[Job, OpenEffect]) -> bool:
     return True
 
 
-def _conclude(
+def _record_result(
     context: WorkerContext,
     job: Job,
     effect: OpenEffect,
@@ -106,9 +106,9 @@ def _conclude(
     if job.poll_count == 0:
         return SubmissionNotFound()
     _require_no_trace(context, job, required(traces))
-    strange = context.ledger.journal.unparsed_answers(job.job_id)
-    if len(strange) >= STRANGE_ANSWERS:
-        return SubmitRejected(strange[-1])
+    unparsed = context.ledger.journal.unparsed_answers(job.job_id)
+    if len(unparsed) >= MAX_UNPARSED_ANSWERS:
+        return SubmitRejected(unparsed[-1])
     require_worth_trying(context.ledger.journal.cut_off(job, effect.id))
     return SubmissionNotFound()
 

@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome, SlurmId
 from supervisor_tasks.jobs.oversize import call_operator, oversized
-from supervisor_tasks.jobs.run_callbacks import runs_told
+from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
 from supervisor_tasks.jobs.runs import is_exact
 from supervisor_tasks.jobs.runs import seen as runs_after
 from supervisor_tasks.jobs.stalled import NOT_LISTED, PATIENCE_S, is_unexpected_state, stall_reason
@@ -50,7 +50,7 @@ log = structlog.get_logger()
 LOOKS_APART_S = 0.3  # a look at many jobs costs hardly more than one at a single job
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S
-SHOWN = 3  # callbacks about other jobs than ours in one log line
+LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
 
 
 def poll_jobs(context: WorkerContext) -> None:
@@ -70,7 +70,7 @@ def _read_inbox(context: WorkerContext) -> bool:
     if not callbacks:
         return False
     jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
-    heard = context.ledger.inbox.heard({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    heard = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
     hinted, strange, early = dict[JobId, CallbackReceived](), list[CallbackSeen](), 0
     for callback in callbacks:
         job = jobs.get(callback.job_id)
@@ -83,7 +83,7 @@ def _read_inbox(context: WorkerContext) -> bool:
             # callback stays in the inbox.
             early += 1
     if strange:
-        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, SHOWN)]
+        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, LOG_SAMPLE_SIZE)]
         log.warning("callbacks_unknown_job", callbacks=len(strange), first=shown)
     verdicts = {"matched": len(callbacks) - len(strange) - early, "early": early, "strange": len(strange)}
 
@@ -125,7 +125,7 @@ def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     recognised = _recognised(context, jobs.values(), sights, now_s)
     attempts = {effect.job_id: effect.attempts for effect in effects}
     sights |= _runs_asked(context, jobs, sights, attempts)
-    told, untold = runs_told(context, jobs, sights, attempts)
+    told, untold = runs_from_callbacks(context, jobs, sights, attempts)
     sights |= untold
     unclear = dict[str, list[OpenEffect]]()
     bigger = oversized(context, jobs.values(), sights)

@@ -30,12 +30,12 @@ from supervisor_tasks.slurm.size import Size
 
 log = structlog.get_logger()
 
-NOT_ASKED_ANEW = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END, AlarmName.SIZES_NOT_COMPARED)
+NOT_ASKED_AGAIN = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END, AlarmName.SIZES_NOT_COMPARED)
 QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
-SHOWN = 20  # jobs in the alarm
+MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
 SHOWN_TEXT = 300
 UNTOLD_FOR_S = 300.0
-UNTOLD_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
+UNANSWERED_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
 
 
@@ -67,13 +67,15 @@ def call_operator(
     for job in stopped:
         log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
     if stopped:
-        jobs = {job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:SHOWN]}
+        jobs = {
+            job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:MAX_JOBS_IN_ALARM]
+        }
         context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
 
 
 def forget_when_quiet(ledger: Ledger) -> None:
     """End the alarms whose cause was not seen for QUIET_S."""
-    for name in NOT_ASKED_ANEW:
+    for name in NOT_ASKED_AGAIN:
         ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
@@ -95,10 +97,10 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     """
     running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
     cluster = context.slurm.cluster
-    untold = dict[str, str]()
-    limit = _told("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, untold)
-    asked = _told("what was asked for", lambda: cluster.requests(running), untold) if running else None
-    _watch_untold(context.ledger, untold, len(doubted))
+    unanswered = dict[str, str]()
+    limit = _answer_or_none("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered)
+    asked = _answer_or_none("what was asked for", lambda: cluster.requests(running), unanswered) if running else None
+    _watch_unanswered(context.ledger, unanswered, len(doubted))
     found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.is_pending else (asked[0] if asked else {}).get(seen.slurm_id)
@@ -110,23 +112,23 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     return found
 
 
-def _told(what: str, ask: Callable[[], Answer], untold: dict[str, str]) -> tuple[Answer] | None:
-    """SLURM's answer; None if there is none, with the reason in `untold`. So a question without an answer does not stop
-    the look at other jobs.
+def _answer_or_none(what: str, ask: Callable[[], Answer], unanswered: dict[str, str]) -> tuple[Answer] | None:
+    """SLURM's answer; None if there is none, with the reason in `unanswered`. So a question without an answer does not
+    stop the look at other jobs.
     """
     try:
         return (ask(),)
     except SupervisorError as error:
-        untold[what] = str(error)[:SHOWN_TEXT]
+        unanswered[what] = str(error)[:SHOWN_TEXT]
         return None
 
 
-def _watch_untold(ledger: Ledger, untold: Mapping[str, str], jobs: int) -> None:
+def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) -> None:
     """Call the operator when SLURM gives no answer for minutes: meanwhile a job can have more than was paid for."""
-    if untold:
-        log.warning("sizes_not_compared", unknown=untold, jobs=jobs)
+    if unanswered:
+        log.warning("sizes_not_compared", unknown=unanswered, jobs=jobs)
     condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNTOLD_FOR_S)
-    condition.update(bool(untold), unknown=untold, jobs=jobs, advice=UNTOLD_ADVICE)
+    condition.update(bool(unanswered), unknown=unanswered, jobs=jobs, advice=UNANSWERED_ADVICE)
 
 
 def _taken(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:

@@ -22,7 +22,7 @@ AWAITED_LOOKS = 5  # looks at an ended job that wait for missing callbacks
 ROUNDED_S = 1  # SLURM's whole seconds, of a duration and of two times
 
 
-def runs_told(
+def runs_from_callbacks(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
     sights: Mapping[JobId, MatchResult],

@@ -368,7 +368,7 @@ def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
 
 
 @on(EarlierRunsTold, *IN_SLURM)
-def _earlier_runs_told(job: Job, event: EarlierRunsTold) -> Next:
+def _earlier_runs_reported(job: Job, event: EarlierRunsTold) -> Next:
     known = replace(job, runs=with_ends(job.runs, event.ends_s))
     return known, limit_to_apply(known) if known != job else ()
 
@@ -532,7 +532,7 @@ def _is_later(job: Job, event: ChainStatusObserved) -> bool:
     return event.at is None or event.at > job.chain_position
 
 
-def _says_the_same(job: Job, event: ChainStatusObserved) -> bool:
+def _same_status(job: Job, event: ChainStatusObserved) -> bool:
     return _is_later(job, event) and event.status is job.chain_status
 
 
@@ -547,20 +547,20 @@ def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
     return not taken_away or job.state is State.REFUSED
 
 
-def _says_it_is_over(job: Job, event: ChainStatusObserved) -> bool:
+def _is_over_on_chain(job: Job, event: ChainStatusObserved) -> bool:
     return event.status.cold and _is_believed(job, event)
 
 
-def _says_it_is_not_ours(job: Job, event: ChainStatusObserved) -> bool:
+def _is_not_ours_on_chain(job: Job, event: ChainStatusObserved) -> bool:
     return event.status < ChainStatus.SCHEDULED and _is_believed(job, event)
 
 
-@on(ChainStatusObserved, when=_says_the_same)
-def _chain_said_the_same(job: Job, event: ChainStatusObserved) -> Next:
+@on(ChainStatusObserved, when=_same_status)
+def _chain_status_unchanged(job: Job, event: ChainStatusObserved) -> Next:
     return replace(job, chain_position=event.at or job.chain_position), ()
 
 
-@on(ChainStatusObserved, when=_says_it_is_over)
+@on(ChainStatusObserved, when=_is_over_on_chain)
 def _settled(job: Job, event: ChainStatusObserved) -> Next:
     settled = replace(
         job, state=State.SETTLED, chain_position=event.at or job.chain_position, chain_status=event.status
@@ -568,7 +568,7 @@ def _settled(job: Job, event: ChainStatusObserved) -> Next:
     return settled, stop_slurm(job)
 
 
-@on(ChainStatusObserved, when=_says_it_is_not_ours)
+@on(ChainStatusObserved, when=_is_not_ours_on_chain)
 def _lost(job: Job, event: ChainStatusObserved) -> Next:
     lost = replace(job, state=State.REFUSED, chain_position=event.at or job.chain_position, chain_status=event.status)
     return lost, stop_slurm(job)

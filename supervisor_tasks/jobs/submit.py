@@ -116,18 +116,18 @@ def _hand_over(
     again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
-        told = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
-        group.context.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **told)
+        answer_fields = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
+        group.context.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **answer_fields)
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
-            group.answered(_heard(effects[job_id], answer))
+            group.answered(_outcome(effects[job_id], answer))
 
     cluster.submit_batch(group.customer, requests, clock, begun_s, answered)
     return to_look_at
 
 
-def _heard(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
+def _outcome(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
     """What sbatch's answer means for the job. After an error that is no answer, the job stays to be searched for."""
     match answer:
         case SlurmRejectedError():

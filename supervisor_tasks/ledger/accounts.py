@@ -11,7 +11,7 @@ from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.tables import AccountRow
 
 ACCOUNTS = AccountRow.metadata.tables["accounts"]
-MOST = 200  # accounts that are read at a time
+MAX_ACCOUNTS = 200  # accounts that are read at a time
 
 # The accounts that were tried without success: the refused ones, with the first of them, and those that wait for long.
 TROUBLE = text(
@@ -67,7 +67,12 @@ class Accounts:
     def due(self) -> list[WantedAccount]:
         """The accounts that are due now, longest due first, at most MOST."""
         waiting = ACCOUNTS.c.cluster == self._cluster, ACCOUNTS.c.done_at.is_(None), ACCOUNTS.c.due_at <= func.now()
-        query = select(ACCOUNTS.c.customer, ACCOUNTS.c.attempts).where(*waiting).order_by(ACCOUNTS.c.due_at).limit(MOST)
+        query = (
+            select(ACCOUNTS.c.customer, ACCOUNTS.c.attempts)
+            .where(*waiting)
+            .order_by(ACCOUNTS.c.due_at)
+            .limit(MAX_ACCOUNTS)
+        )
         with self._engine.connect() as connection:
             return [WantedAccount(Address(row.customer), row.attempts) for row in connection.execute(query)]
 

@@ -71,7 +71,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.FOREIGN_CLAIMS: Meaning(
         "Another ledger claimed jobs with this wallet.",
-        "If that ledger is lost and its fleet is stopped for good, `supervisor job adopt MARK`.",
+        "If that ledger is lost and its fleet is stopped for good, `supervisor job adopt TAG`.",
     ),
     AlarmName.CONTRACT_RETIRED: Meaning(
         "The contract no longer belongs to the grid, so it accepts nothing. Nothing is claimed.",

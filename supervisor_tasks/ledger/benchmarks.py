@@ -33,7 +33,7 @@ TOKEN_BYTES = 8
 ENDS = (BenchmarkState.ENDED, BenchmarkState.FAILED, BenchmarkState.CANCELLED)
 
 # The columns of results that are shown. Scripts and outputs are left out: they may be long.
-SHOWN = (
+SHOWN_COLUMNS = (
     *(RESULTS.c[name] for name in ("run_id", "benchmark", "stage", "job_name", "slurm_id", "slurm_state", "labels")),
     *(RESULTS.c[name] for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")),
     func.octet_length(RESULTS.c.output).label("output_bytes"),
@@ -83,7 +83,7 @@ class StoredMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistorySample:
     """The value of a label at a point in time."""
 
     at: datetime
@@ -288,16 +288,16 @@ class BenchmarkStore:
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
                 called_at=func.coalesce(RESULTS.c.called_at, now),  # a ledger restored from a backup may not have it
-                due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.look_in_s),
+                due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.poll_delay_s),
                 missing_at=missing_at,
                 lost=RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
                 reason=sanitize_and_truncate(change.reason) or None,
             )
 
-    def postpone(self, one: Measurement, look_in_s: float) -> None:
-        """Nothing has changed: look again in `look_in_s` seconds."""
-        later = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, look_in_s)
+    def postpone(self, one: Measurement, poll_delay_s: float) -> None:
+        """Nothing has changed: look again in `poll_delay_s` seconds."""
+        later = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, poll_delay_s)
         with self._engine.begin() as connection:
             self._set(connection, one, due_at=later)
 
@@ -380,11 +380,11 @@ class BenchmarkStore:
             last = connection.execute(_LAST_WORDS, {"cluster": self._cluster, "run": run.id}).all()
         return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}
 
-    def history(self, label: str) -> list[Point]:
+    def history(self, label: str) -> list[HistorySample]:
         """All values that a label ever had, oldest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label}).mappings()
-            return [Point(**row) for row in rows]
+            return [HistorySample(**row) for row in rows]
 
     def known_labels(self) -> list[str]:
         """All labels that were ever measured. It reads all results: use it for an operator, not for frequent work."""
@@ -414,7 +414,7 @@ class BenchmarkStore:
         """The benchmarks of a run, for an operator; without scripts and outputs."""
         of_run = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id
         with self._engine.connect() as connection:
-            rows = connection.execute(select(*SHOWN).where(*of_run).order_by(RESULTS.c.id)).mappings()
+            rows = connection.execute(select(*SHOWN_COLUMNS).where(*of_run).order_by(RESULTS.c.id)).mappings()
             return [dict(row) for row in rows]
 
     def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:

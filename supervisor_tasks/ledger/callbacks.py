@@ -19,7 +19,7 @@ UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
 UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)  # the last id that was checked
 FORGET_EVERY_S = 600.0
 STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
-MOST = 1000  # callbacks that are read at a time
+MAX_CALLBACKS = 1000  # callbacks that are read at a time
 
 # The first callback after those checked before that is unread, or was read too short a time ago.
 _FIRST_YOUNG = text(
@@ -98,7 +98,7 @@ class CallbackReader:
             select(CALLBACKS)
             .where(CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None))
             .order_by(CALLBACKS.c.id)
-            .limit(MOST)
+            .limit(MAX_CALLBACKS)
         )
         with read_connection(self._engine) as connection:
             return [_callback(row) for row in connection.execute(query)]
@@ -109,7 +109,7 @@ class CallbackReader:
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(select(exists().where(*unread))))
 
-    def heard(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
+    def counts(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
         """How many different callbacks came for each pair of job and SLURM id. Pairs without one are left out."""
         mine = CALLBACKS.c.cluster == self._cluster, tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(about))
         query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, func.count().label("number")).where(*mine)
@@ -155,11 +155,11 @@ class CallbackReader:
         age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
         mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
-        heard = dict[JobId, dict[SlurmId, float]]()
+        counts = dict[JobId, dict[SlurmId, float]]()
         with read_connection(self._engine) as connection:
             for row in connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)):
-                heard.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
-        return heard
+                counts.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
+        return counts
 
     def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
         """Those of these jobs, under these SLURM ids, for which a plugin reported one of the statuses. Only callbacks

@@ -7,9 +7,9 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
 
-# A fleet leaves ticks, cursors and a mark. `jobs` finds the clusters of a ledger whose fleet never ran again (it is read by
-# jumps over its primary key, not as a whole). What operators write (switches, facts, benchmark runs) does not count: a
-# mistyped name must not make a cluster.
+# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a ledger whose fleet never ran again
+# (it is read by jumps over its primary key, not as a whole). What operators write (switches, facts, benchmark runs)
+# does not count: a mistyped name must not make a cluster.
 _KNOWN = text(
     """
     WITH RECURSIVE of_jobs AS (

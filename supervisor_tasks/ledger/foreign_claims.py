@@ -1,6 +1,6 @@
 """Claims that other ledgers made with the key of this provider.
 
-This ledger leaves them alone until the operator states that the ledger behind a mark is lost.
+This ledger leaves them alone until the operator states that the ledger behind a tag is lost.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ TAKEN = AdoptedTagRow.metadata.tables["adopted_tags"]
 
 @dataclass(frozen=True, slots=True)
 class OthersClaim:
-    """A claim, and the mark of the ledger that made it."""
+    """A claim, and the tag of the ledger that made it."""
 
-    mark: bytes
+    tag: bytes
     claim: Claimed
 
 
@@ -42,7 +42,7 @@ class ForeignClaims:
             {
                 "cluster": self._cluster,
                 "job_id": entry.claim.job_id,
-                "tag": entry.mark,
+                "tag": entry.tag,
                 "claim": event_to_json(entry.claim),
             }
             for entry in claims
@@ -61,11 +61,11 @@ class ForeignClaims:
             return {JobId(row.job_id): OthersClaim(bytes(row.tag), _claim(row.claim)) for row in rows}
 
     def count(self) -> Counter[bytes]:
-        """How many claims each mark has. Marks that were taken over are left out."""
+        """How many claims each tag has. Tags that were taken over are left out."""
         query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
         taken = self.taken()
         with read_connection(self._engine) as connection:
-            return Counter(mark for row in connection.scalars(query) if (mark := bytes(row)) not in taken)
+            return Counter(tag for row in connection.scalars(query) if (tag := bytes(row)) not in taken)
 
     def forget(self, job_ids: Sequence[JobId]) -> None:
         """Delete the claims of these jobs: they are over."""
@@ -74,16 +74,16 @@ class ForeignClaims:
             connection.execute(delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of))
 
     def taken(self) -> set[bytes]:
-        """The marks that the operator has made this ledger's own."""
+        """The tags that the operator has made this ledger's own."""
         with read_connection(self._engine) as connection:
             return {
-                bytes(mark) for mark in connection.scalars(select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster))
+                bytes(tag) for tag in connection.scalars(select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster))
             }
 
-    def take_over(self, mark: bytes) -> None:
-        """Make the claims with this mark this ledger's own, also those that are made with it from now on."""
+    def take_over(self, tag: bytes) -> None:
+        """Make the claims with this tag this ledger's own, also those that are made with it from now on."""
         with self._engine.begin() as connection:
-            connection.execute(insert(TAKEN).values(cluster=self._cluster, tag=mark).on_conflict_do_nothing())
+            connection.execute(insert(TAKEN).values(cluster=self._cluster, tag=tag).on_conflict_do_nothing())
 
 
 def _claim(stored: Mapping[str, Any]) -> Claimed:

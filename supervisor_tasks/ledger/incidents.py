@@ -17,7 +17,7 @@ from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
 from supervisor_tasks.notifications.rules import NoticePlan
 
-MOST = 100  # incidents or messages that are read at a time
+MAX_INCIDENTS = 100  # incidents or messages that are read at a time
 KEPT_DAYS = 90  # incidents that are closed
 
 OPEN_OR_GO_ON = text(
@@ -183,7 +183,7 @@ class OpenMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class UndeliveredMessages:
     """The messages that could not be sent for long. `parked` of them are not tried any more."""
 
     messages: int
@@ -231,7 +231,7 @@ class Incidents:
 
     def to_plan(self, connection: Connection) -> list[tuple[Incident, datetime]]:
         """Lock the incidents that are due until the transaction ends. Each comes with the database's time."""
-        rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MOST})
+        rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MAX_INCIDENTS})
         return [(_incident(row, row.id, frozenset(row.told), _silence(row)), row.present) for row in rows]
 
     def carry_out(self, connection: Connection, incident: Incident, plan: NoticePlan) -> None:
@@ -248,7 +248,7 @@ class Incidents:
     def due(self) -> list[OpenMessage]:
         """The messages that may be sent now, at most MOST; those with the fewest failures first."""
         with read_connection(self._engine) as connection:
-            rows = list(connection.execute(_DUE, {"cluster": self._cluster, "most": MOST}))
+            rows = list(connection.execute(_DUE, {"cluster": self._cluster, "most": MAX_INCIDENTS}))
         return [
             OpenMessage(row.id, row.channel, MessageKind(row.kind), row.attempts, _incident(row, row.incident_id))
             for row in rows
@@ -299,11 +299,11 @@ class Incidents:
             connection.execute(_POSTPONE, later)
         return parked
 
-    def trouble(self, late_s: float) -> Trouble:
+    def trouble(self, late_s: float) -> UndeliveredMessages:
         """The messages that are parked, and those that have failed for `late_s` seconds."""
         with read_connection(self._engine) as connection:
             found = connection.execute(_TROUBLE, {"cluster": self._cluster, "late_s": late_s}).one()
-        return Trouble(found.messages, found.parked, found.channels or (), found.for_s, found.last_error)
+        return UndeliveredMessages(found.messages, found.parked, found.channels or (), found.for_s, found.last_error)
 
     def drop_parked(self) -> int:
         """Give up the parked messages, and the resolutions that would follow them. Returns their number."""
@@ -330,7 +330,7 @@ def _silence(row: Any) -> Silence | None:
 
 
 def _incident(
-    row: Any, incident_id: int, told: frozenset[str] = frozenset(), silence: Silence | None = None
+    row: Any, incident_id: int, channels_told: frozenset[str] = frozenset(), silence: Silence | None = None
 ) -> Incident:
     return Incident(
         id=incident_id,
@@ -340,6 +340,6 @@ def _incident(
         cleared_at=row.cleared_at,
         raises=row.raises,
         details=row.details,
-        told=told,
+        told=channels_told,
         silence=silence,
     )

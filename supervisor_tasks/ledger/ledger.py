@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, bindparam, func, select, text
 
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
 from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId, is_final
 from supervisor_tasks.jobs.state_machine import advance
@@ -59,18 +59,18 @@ A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIP
 class JobChange:
     """An event of a job, and the effect `done` that the event ends, if it is the outcome of one.
 
-    `in_vain` is the reason why the effect was carried out without a result and is due again. Such an effect counts as
-    failing since the first time in a row.
+    `failure_reason` is the reason why the effect was carried out without a result and is due again. Such an effect
+    counts as failing since the first time in a row.
     """
 
     job_id: JobId
     event: Event
     done: OpenEffect | None = None
-    in_vain: str | None = None
+    failure_reason: str | None = None
 
 
-Also = Callable[[Connection], object]
-Ended = Callable[[Sequence[Job]], None]
+InSameTransaction = Callable[[Connection], object]
+OnEnded = Callable[[Sequence[Job]], None]
 Jobs = Mapping[JobId, Job]
 
 
@@ -83,7 +83,7 @@ class Ledger:
     the effects that are due now or in a moment, and `ended` with the jobs whose end on chain it has just stored.
     """
 
-    def __init__(self, engine: Engine, cluster: str, wake: WakeUp, ended: Ended = _ignore) -> None:
+    def __init__(self, engine: Engine, cluster: str, wake: WakeUp, ended: OnEnded = _ignore) -> None:
         self.engine = engine
         self._ended = ended
         self.cluster = cluster
@@ -105,14 +105,14 @@ class Ledger:
         self.wallets = WalletHolders(engine, cluster)
 
     def record(
-        self, *changes: JobChange, held: Sequence[OpenEffect] = (), also: Also | None = None
+        self, *changes: JobChange, held: Sequence[OpenEffect] = (), also: InSameTransaction | None = None
     ) -> dict[JobId, Job]:
         """Apply the events to their jobs in the order given, and commit the result; returns the jobs as they are now.
 
         `also` adds to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless
         these lease_token still hold their effects: raises LeaseLostError.
         """
-        with around(CrashPoint.COMMIT), self.engine.begin() as connection:
+        with crash_point(CrashPoint.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
             if held:
                 self.effects.require_held(connection, held)
@@ -122,7 +122,7 @@ class Ledger:
             self._store_scripts(connection, before, after, happened)
             self.counters.count(connection, before, after, happened)
             self.journal.write(connection, happened)
-            done = [(change.done, change.in_vain) for change in changes if change.done is not None]
+            done = [(change.done, change.failure_reason) for change in changes if change.done is not None]
             again = self.effects.end(connection, done, wanted)
             opened = self.effects.open(connection, wanted)
             self.effects.close_pointless(connection, changed)
@@ -131,12 +131,12 @@ class Ledger:
         soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
         if soon:
             self.effects.wake(soon)
-        self._tell_ended(before, after)
+        self._notify_ended(before, after)
         served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
         changed_jobs.add([*with_news(before, after), *(job for job_id, job in after.items() if job_id in served)])
         return after
 
-    def _tell_ended(self, before: Jobs, after: Jobs) -> None:
+    def _notify_ended(self, before: Jobs, after: Jobs) -> None:
         known = {job_id for job_id, job in before.items() if is_final(job)}
         ended = [job for job_id, job in after.items() if is_final(job) and job_id not in known]
         if ended:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Engine, TextClause
 
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
 from supervisor_tasks.ledger import outbox_sql
@@ -32,7 +32,7 @@ SUSPECT_AFTER = 2  # unexpected failures in a row; from then on an effect is lea
 PARKED_AFTER = 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
-MOST = 1000  # effects that are taken at a time
+MAX_EFFECTS = 1000  # effects that are taken at a time
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
 
@@ -96,7 +96,7 @@ class Effects:
         self._holder = holder
         self.wake = wake
 
-    def lease(self, kinds: Iterable[EffectKind], most: int = MOST, *, suspects: bool = True) -> list[OpenEffect]:
+    def lease(self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS, *, suspects: bool = True) -> list[OpenEffect]:
         """Take due effects of these kinds that no worker works on, or else one suspect, if `suspects` is set.
 
         This process holds them until it records them as done, postpones or parks them, or ends.
@@ -123,7 +123,7 @@ class Effects:
             "suspect": SUSPECT_AFTER,
             **how_many,
         }
-        with around(CrashPoint.LEASE):
+        with crash_point(CrashPoint.LEASE):
             leased = self._take(statement, parameters)
             if suspects and not leased and self._has_suspects(parameters):
                 leased = self._take(outbox_sql.LEASE_SUSPECT, parameters)
@@ -178,7 +178,7 @@ class Effects:
             "waits": waits,
             "refused": refused,
         }
-        with around(CrashPoint.POSTPONE):
+        with crash_point(CrashPoint.POSTPONE):
             rows = self._give_back(outbox_sql.POSTPONE, parameters)
         soon = taken(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
         if soon:
@@ -249,7 +249,7 @@ class Effects:
         with self._engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
-            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MOST}
+            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MAX_EFFECTS}
             rows = list(connection.execute(outbox_sql.FORGOTTEN, parameters))
         return [replace(effect, notified=row.notified) for effect, row in zip(taken(rows), rows, strict=True)]
 

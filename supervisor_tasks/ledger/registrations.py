@@ -124,11 +124,11 @@ class Registrations:
         """Store the memory of the registration."""
         self._facts.set(REGISTRATION_RECORD, memory)
 
-    def tell(self, document: dict[str, Any]) -> None:
+    def record_decision(self, document: dict[str, Any]) -> None:
         """Store the state of the registration, for the operator."""
         self._facts.set(REGISTRATION, document)
 
-    def told(self) -> dict[str, Any] | None:
+    def last_decision(self) -> dict[str, Any] | None:
         """The state of the registration, for the operator; None before a worker has stored it."""
         return self._facts.get(REGISTRATION)
 

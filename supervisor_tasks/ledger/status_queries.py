@@ -22,7 +22,7 @@ Row = dict[str, Any]
 _HEX_OF_ID = 66  # characters of a complete job id, or of a hash
 _DIGITS_OF_BIGINT = 19
 MOST_NAMED = 5  # jobs that one name may have, before the rest is left out
-MOST = 1000  # rows of a list
+MAX_ROWS = 1000  # rows of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class JobFilter:
     customer: str | None = None
     since: timedelta | None = None
     sort: str = "age"
-    limit: int = MOST
+    limit: int = MAX_ROWS
 
     @property
     def source(self) -> str:
@@ -162,7 +162,7 @@ class Overview:
                 states=list(wanted.states),
                 customer=f"{wanted.customer.lower()}%" if wanted.customer else None,
                 since_s=since_s,
-                most=min(wanted.limit, MOST),
+                most=min(wanted.limit, MAX_ROWS),
             )
 
     def jobs_of_ids(self, job_ids: Sequence[str]) -> list[Row]:
@@ -173,7 +173,7 @@ class Overview:
     def lately_settled(self, limit: int) -> list[Row]:
         """The jobs whose state became final last, the latest first."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _LATELY_SETTLED, most=min(limit, MOST), customer=None, since_s=None)
+            return self._rows(connection, _LATELY_SETTLED, most=min(limit, MAX_ROWS), customer=None, since_s=None)
 
     def by_state(self) -> list[Row]:
         """How many jobs that are not settled are in each state, and since when the one that is there longest."""
@@ -204,34 +204,34 @@ class Overview:
             (row,) = self._rows(connection, _JOB, job_id=job_id)
             return row
 
-    def story(self, job_id: str) -> list[Row]:
+    def timeline(self, job_id: str) -> list[Row]:
         """All that the ledger has stored about a job, in the order of time: `at`, `source`, `what`, `details`."""
         with self._engine.connect() as connection:
             return self._rows(connection, _STORY, job_id=job_id)
 
-    def effects(self, place: str | None = None, kind: str | None = None, most: int = MOST) -> list[Row]:
+    def effects(self, place: str | None = None, kind: str | None = None, most: int = MAX_ROWS) -> list[Row]:
         """The open effects, the one that is due first at the beginning; `place` is due, waiting, leased or parked."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _OPEN_EFFECTS, place=place, kind=kind, most=min(most, MOST))
+            return self._rows(connection, _OPEN_EFFECTS, place=place, kind=kind, most=min(most, MAX_ROWS))
 
     def retryable(self, effect_id: int | None = None, job_id: str | None = None) -> list[Row]:
         """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MOST."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _RETRYABLE, effect_id=effect_id, job_id=job_id, most=MOST)
+            return self._rows(connection, _RETRYABLE, effect_id=effect_id, job_id=job_id, most=MAX_ROWS)
 
     def parked(self) -> list[Row]:
         """The effects that wait for the operator, the one that has waited longest first."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _PARKED, most=MOST)
+            return self._rows(connection, _PARKED, most=MAX_ROWS)
 
     def transactions(
-        self, only_open: bool, most: int = MOST, *, state: str | None = None, since: timedelta | None = None
+        self, only_open: bool, most: int = MAX_ROWS, *, state: str | None = None, since: timedelta | None = None
     ) -> list[Row]:
         """The latest transactions, or only those that are not known to be mined; at most MOST. `since`: younger ones."""
         query = _OPEN_TRANSACTIONS if only_open else _LATEST_TRANSACTIONS
         since_s = None if since is None else since.total_seconds()
         with self._engine.connect() as connection:
-            return self._rows(connection, query, most=min(most, MOST), state=state, since_s=since_s)
+            return self._rows(connection, query, most=min(most, MAX_ROWS), state=state, since_s=since_s)
 
     def transaction(self, name: str) -> list[Row]:
         """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
@@ -247,10 +247,10 @@ class Overview:
 
     def _rows(self, connection: Connection, query: str, **parameters: object) -> list[Row]:
         rows = connection.execute(text(query), {"cluster": self._cluster, **parameters}).mappings()
-        return [_plain(row) for row in rows]
+        return [_named_statuses(row) for row in rows]
 
 
-def _plain(row: Mapping[Any, Any]) -> Row:
+def _named_statuses(row: Mapping[Any, Any]) -> Row:
     return {
         str(name): ChainStatus(value).name
         if name in ("chain_status", "outcome_status") and value is not None

@@ -1,4 +1,6 @@
-"""The wallet's part of the ledger: transactions, all their signatures, and the mark of the ledger's own calls."""
+"""The wallet's part of the ledger: transactions, all their signatures, and the instance tag of the ledger's own
+calls.
+"""
 
 import secrets
 from collections import Counter
@@ -17,19 +19,19 @@ from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.tables import InstanceTagRow, SignatureRow, TransactionRow
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
-from supervisor_tasks.wallet.raw_transaction import MARK_BYTES
+from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 SIGNATURES = SignatureRow.metadata.tables["signatures"]
-MARKS = InstanceTagRow.metadata.tables["instance_tags"]
+INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]
 
-FILL = "fill"  # the purpose of a transaction that only uses up a nonce
+NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
 COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")  # at most
 INTENT_FREE = ("REVERTED", "FOREIGN")  # states in which the intent is free for another transaction
-SAID = 500  # characters of a node's answer that are kept
+MAX_ERROR_CHARS = 500  # characters of a node's answer that are kept
 ADDRESS_DIGITS = 40
-WORD_DIGITS = 66  # with 0x
+INT64_HEX_DIGITS = 66  # with 0x
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"  # Transfer(address,address,uint256)
 
 # Refusals after which the node still has the transaction, or one that took its place.
@@ -58,7 +60,7 @@ class Sent:
     refusal: NodeErrorKind | None
     sent_age_s: float
     signed_age_s: float
-    contested_age_s: float | None
+    nonce_conflict_age_s: float | None
     head: int
 
 
@@ -82,7 +84,7 @@ class Mined:
     @classmethod
     def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
         """From the answer of eth_getTransactionReceipt."""
-        given_up = sent.purpose != FILL and (receipt.get("to") or "").lower() == sent.address
+        given_up = sent.purpose != NONCE_FILLER and (receipt.get("to") or "").lower() == sent.address
         return cls(
             sent,
             int(receipt["status"], 16) == 1 and not given_up,
@@ -129,17 +131,17 @@ class TransactionStore:
         self._cluster = cluster
         self._chain_id = chain_id
         self._counters = Counters(engine, cluster)
-        self._mark: bytes | None = None
+        self._tag: bytes | None = None
 
-    def mark(self) -> bytes:
+    def instance_tag(self) -> bytes:
         """The bytes that the ledger appends to the data of each call. The first caller creates them."""
-        if self._mark is None:
-            new = upsert(MARKS).values(cluster=self._cluster, tag=secrets.token_bytes(MARK_BYTES))
+        if self._tag is None:
+            new = upsert(INSTANCE_TAGS).values(cluster=self._cluster, tag=secrets.token_bytes(TAG_BYTES))
             with self._engine.begin() as connection:
                 connection.execute(new.on_conflict_do_nothing())
-                here = MARKS.c.cluster == self._cluster
-                self._mark = bytes(connection.execute(select(MARKS.c.tag).where(here)).scalar_one())
-        return self._mark
+                here = INSTANCE_TAGS.c.cluster == self._cluster
+                self._tag = bytes(connection.execute(select(INSTANCE_TAGS.c.tag).where(here)).scalar_one())
+        return self._tag
 
     def missing(self, intents: Sequence[str]) -> set[str]:
         """Those of these intents that have no open or mined transaction."""
@@ -256,11 +258,11 @@ class TransactionStore:
         """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
         replaced meanwhile is left alone.
         """
-        marks = [
+        old_rows = [
             {
                 "b_hash": tx_hash,
                 "b_state": _state_after(words),
-                "b_error": None if words is None else sanitize_and_truncate(words)[:SAID],
+                "b_error": None if words is None else sanitize_and_truncate(words)[:MAX_ERROR_CHARS],
             }
             for tx_hash, words in answers
         ]
@@ -274,7 +276,7 @@ class TransactionStore:
                 update(TRANSACTIONS)
                 .where(TRANSACTIONS.c.id == its_id, *present)
                 .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
-                marks,
+                old_rows,
             )
 
     def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
@@ -283,7 +285,7 @@ class TransactionStore:
         A transaction that was mined before, in a block that was lost, is not counted again.
         """
         self._counters.add(connection, counted(self._first_mined(connection, mined)))
-        marks = [
+        old_rows = [
             {
                 "b_id": result.sent.id,
                 "b_state": "MINED" if result.success else "REVERTED",
@@ -315,7 +317,7 @@ class TransactionStore:
                 done_at=func.now(),
                 **present,
             ),
-            marks,
+            old_rows,
         )
 
     def contest(self, ids: Sequence[int]) -> None:
@@ -378,7 +380,9 @@ def counted(mined: Iterable[Mined]) -> Amounts:
 
 
 def _earned(receipt: Mapping[str, Any], address: str) -> int:
-    """What the called contract paid to this address, by the token's events. An event that is no transfer is left out."""
+    """What the called contract paid to this address, by the token's events. An event that is no transfer is left
+    out.
+    """
     payer = (receipt.get("to") or "").lower()
     paid = [entry for entry in receipt.get("logs") or () if _is_transfer(entry, payer, address)]
     return sum(int(entry["data"], 16) for entry in paid)
@@ -387,7 +391,7 @@ def _earned(receipt: Mapping[str, Any], address: str) -> int:
 def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
     topics = [topic.lower() for topic in entry["topics"]]
     addresses = [f"0x{topic[-ADDRESS_DIGITS:]}" for topic in topics[1:]]
-    return topics[:1] == [TRANSFER] and addresses == [payer, payee] and len(entry["data"]) == WORD_DIGITS
+    return topics[:1] == [TRANSFER] and addresses == [payer, payee] and len(entry["data"]) == INT64_HEX_DIGITS
 
 
 PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
@@ -423,6 +427,6 @@ def _sent(row: Any) -> Sent:
         refusal=None if row.error is None else classify(row.error),
         sent_age_s=float(row.sent_age_s),
         signed_age_s=float(row.signed_age_s),
-        contested_age_s=None if row.contested_age_s is None else float(row.contested_age_s),
+        nonce_conflict_age_s=None if row.nonce_conflict_age_s is None else float(row.nonce_conflict_age_s),
         head=row.head,
     )

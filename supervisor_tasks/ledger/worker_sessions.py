@@ -33,7 +33,7 @@ SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wall
 TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
 
 BEAT_EVERY_S = 1.0
-STANDS_STILL_S = 15.0  # a holder that is silent for so long loses its leases and locks
+SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks
 WATCH_GAP_S = (
     5.0  # a holder that has not looked for so long stood still itself, or the database did: it cannot judge the others
 )
@@ -72,7 +72,7 @@ class StaleSessionDetector:
         before = self._seen if now_s - self._looked_s <= WATCH_GAP_S else {}
         self._looked_s = now_s
         self._seen = {words: before.get(words, now_s) for words in last_words}
-        return [words for words, since_s in self._seen.items() if now_s - since_s >= STANDS_STILL_S]
+        return [words for words, since_s in self._seen.items() if now_s - since_s >= SESSION_TIMEOUT_S]
 
 
 class WorkerSession:
@@ -163,7 +163,7 @@ def _end_process(connection: Connection, pid: int, since: str, last_word: str) -
     except ProgrammingError as error:  # another role's process, which our role may not end; our connection works
         log.error("worker_session_terminate_denied", backend=pid, error=str(error.orig))
         return
-    log.warning("worker_session_timed_out", backend=pid, silent_s=STANDS_STILL_S, connections_ended=ended)
+    log.warning("worker_session_timed_out", backend=pid, silent_s=SESSION_TIMEOUT_S, connections_ended=ended)
 
 
 @contextmanager

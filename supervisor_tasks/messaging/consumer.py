@@ -30,7 +30,7 @@ RETRY_S = 1.0  # between two tries to connect, without limit
 EVENTS_EVERY_S = 0.25
 MARK_EVERY_S = 1.0
 SAMPLES = 10  # checks of the queues with the same result before the worker counts as deaf
-LAST_WORDS_S = 15.0  # for a deaf worker to end its work
+SHUTDOWN_GRACE_S = 15.0  # for a deaf worker to end its work
 
 # Celery warns at each reconnection. The results of running tasks are in the ledger; a second delivery changes nothing.
 warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
@@ -133,5 +133,5 @@ def _watch_ear(app: Celery, queues: Sequence[str], threads: int, every_s: float)
 def _end() -> None:
     """End the process, at the latest after LAST_WORDS_S; its leases end with it."""
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(LAST_WORDS_S)  # a loop that is stuck does not react to SIGTERM either
+    time.sleep(SHUTDOWN_GRACE_S)  # a loop that is stuck does not react to SIGTERM either
     os._exit(1)

@@ -39,7 +39,7 @@ def recognise(context: WorkerContext, controller: Controller) -> None:
     """
     facts, found = context.ledger.facts, controller.identity
     known = facts.get(SLURM_CLUSTER)
-    if known is not None and not found.is_the_same_as(ClusterIdentity.told(known)):
+    if known is not None and not found.is_the_same_as(ClusterIdentity.parse(known)):
         facts.set(UNEXPECTED_CLUSTER, str(found))
         address = context.slurm.cluster.address
         advice = "look at SLURM_SSH_ADDRESS or SLURMRESTD_URL; if the cluster is what it should be, `supervisor cluster accept`"

@@ -16,7 +16,7 @@ ADVICE = {
 }
 
 
-def watch_tellers(ledger: Ledger) -> None:
+def check_heartbeats(ledger: Ledger) -> None:
     """Call the operator for each source that is missing, until its heartbeat is back."""
     missed = missing_sources(ledger.ticks.ages_s())
     Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(

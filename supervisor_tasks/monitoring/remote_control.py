@@ -13,7 +13,7 @@ from celery.worker.control import Panel
 
 # Questions of celery.worker.control that only read, and two commands that only have the worker send its events.
 # objgraph, memdump and memsample are left out: they cost memory and write files.
-ANSWERED = (
+LAST_ANSWER_KEY = (
     *("active", "active_queues", "clock", "conf", "ping", "query_task", "registered", "report", "reserved", "revoked"),
     *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
     *("enable_events", "heartbeat"),
@@ -21,7 +21,7 @@ ANSWERED = (
 # These loggers write a traceback, with the caller's own text, for each message that is refused.
 LOGGERS = ("kombu.pidbox", "celery.worker.pidbox")
 PERIOD_S = 10.0
-SHOWN = 200  # characters of a line
+MAX_LINE_CHARS = 200  # characters of a line
 
 
 class OneLine(logging.Filter):
@@ -43,7 +43,7 @@ class OneLine(logging.Filter):
             self._left_out += 1
             return False
         left_out, self._written_s, self._left_out = self._left_out, self._now_s(), 0
-        said = record.getMessage().partition("\n")[0][:SHOWN]
+        said = record.getMessage().partition("\n")[0][:MAX_LINE_CHARS]
         record.msg, record.args = "control message refused: %s; %d more were not logged", (said, left_out)
         record.exc_info = record.exc_text = record.stack_info = None
         return True
@@ -51,7 +51,7 @@ class OneLine(logging.Filter):
 
 def keep_questions_only() -> None:
     """Have the workers of this process refuse every other command, with one bounded line of the log in each period."""
-    for name in [name for name in Panel.data if name not in ANSWERED]:
+    for name in [name for name in Panel.data if name not in LAST_ANSWER_KEY]:
         del Panel.data[name]
     Panel.register(name="hello", type="inspect", visible=False)(_hello)
     one_line = OneLine()

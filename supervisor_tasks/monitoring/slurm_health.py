@@ -16,7 +16,14 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, recognise, record_controller_start
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, KNOWN_FOR_S, SEEN, TRIES, check_is_due
+from supervisor_tasks.monitoring.slurm_tries import (
+    FAILED_TRIES,
+    KNOWN_FOR_S,
+    LAST_ANSWER_KEY,
+    SEEN,
+    TRIES,
+    check_is_due,
+)
 
 log = structlog.get_logger()
 
@@ -28,7 +35,7 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
     """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed
     since. A worker checks this before it begins something new. Work that is under way goes on.
     """
-    answered_s = ledger.ticks.age_s(ANSWERED)
+    answered_s = ledger.ticks.age_s(LAST_ANSWER_KEY)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
@@ -56,7 +63,7 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
-    answered_s, seen = ledger.ticks.age_s(ANSWERED), ledger.facts.get(SEEN) or False
+    answered_s, seen = ledger.ticks.age_s(LAST_ANSWER_KEY), ledger.facts.get(SEEN) or False
     return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
 
 
@@ -72,10 +79,10 @@ def _check(context: WorkerContext) -> bool:
     try:
         recognise(context, controller)
     except AnotherSlurmError:
-        ledger.ticks.remove(ANSWERED)  # nothing is claimed
+        ledger.ticks.remove(LAST_ANSWER_KEY)  # nothing is claimed
         ledger.ticks.remove(NODES)
         raise
-    ledger.ticks.record(ANSWERED)
+    ledger.ticks.record(LAST_ANSWER_KEY)
     if ledger.ticks.age_s(NODES) is None:
         context.sweep.wake("refresh_inventory")  # it may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
@@ -106,7 +113,7 @@ def _learn_memory(context: WorkerContext, min_job_age_s: int) -> None:
 
 
 def _missed(ledger: Ledger, error: TransientError) -> None:
-    ledger.ticks.remove(ANSWERED)
+    ledger.ticks.remove(LAST_ANSWER_KEY)
     ledger.ticks.remove(NODES)
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)

@@ -4,7 +4,7 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import record_run, watch_effects
-from supervisor_tasks.monitoring.heartbeat_alarm import watch_tellers
+from supervisor_tasks.monitoring.heartbeat_alarm import check_heartbeats
 
 log = structlog.get_logger()
 
@@ -17,7 +17,7 @@ def check_alarms(context: WorkerContext) -> None:
     with record_run(ledger, "check_alarms"):
         watch_effects(ledger)
         ledger.counters.fold()
-        watch_tellers(ledger)
+        check_heartbeats(ledger)
         gone = ledger.inbox.purge_unknown()
         if gone:
             log.info("unknown_callbacks_purged", callbacks=gone)

@@ -36,7 +36,7 @@ from supervisor_tasks.notifications.rules import Policy
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
 COMMAND_TIMEOUT_S = 30.0
 MOST_BYTES = 2**20  # of an answer
-SHOWN = 300  # characters of an answer or of a command's output
+MAX_ANSWER_CHARS = 300  # characters of an answer or of a command's output
 MOST_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
 LATE_AFTER_S = 300.0  # messages that fail for longer raise an alarm
 GIVE_UP_AFTER_S = 86_400.0  # messages that fail for longer are parked
@@ -116,7 +116,7 @@ class Webhook:
         except (OSError, HTTPException, requests.RequestException) as error:
             raise DeliveryError(hide(str(error) or type(error).__name__)) from error
         if not answer.ok:
-            text = f"HTTP status {answer.status_code}: {answer.text[:SHOWN]}"
+            text = f"HTTP status {answer.status_code}: {answer.text[:MAX_ANSWER_CHARS]}"
             raise DeliveryError(hide(text), _retry_after_s(answer.headers.get("Retry-After", "")))
 
 
@@ -149,7 +149,7 @@ class Mail:
                 smtp.close()
         except (OSError, smtplib.SMTPException, ValueError) as error:
             hide = hiding([self.password], "(not shown)")
-            raise DeliveryError(hide(f"{type(error).__name__}: {error}"[:SHOWN])) from error
+            raise DeliveryError(hide(f"{type(error).__name__}: {error}"[:MAX_ANSWER_CHARS])) from error
 
     def _connect(self) -> smtplib.SMTP:
         host, _, port = self.server.rpartition(":")
@@ -210,8 +210,8 @@ class Command:
 
 def _end_of(said: IO[bytes]) -> str:
     said.seek(0, os.SEEK_END)
-    said.seek(max(0, said.tell() - SHOWN))
-    return said.read(SHOWN).decode(errors="replace").strip()
+    said.seek(max(0, said.tell() - MAX_ANSWER_CHARS))
+    return said.read(MAX_ANSWER_CHARS).decode(errors="replace").strip()
 
 
 def _retry_after_s(text: str) -> float:

@@ -17,7 +17,7 @@ from supervisor_tasks.provider.registration_rules import shows_nodes
 from supervisor_tasks.slurm.hardware import PartitionHardware
 
 MISSED_AFTER_S = 300.0  # a restart of slurmctld or a boot of the nodes is shorter
-SHOWN = 500  # characters of an error
+MAX_ERROR_CHARS = 500  # characters of an error
 
 
 def refresh_inventory(context: WorkerContext) -> None:
@@ -57,17 +57,17 @@ def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
     if not slurm_is_healthy(context.ledger):
         book.forget_missed()  # the time without a node starts when SLURM works again
         return
-    book.learn_why_not_seen(why[:SHOWN])
+    book.learn_why_not_seen(why[:MAX_ERROR_CHARS])
     advice = (
         "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
     )
     condition = Condition(context.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
-    condition.update(True, partition=context.slurm.nodes.partition, error=why[:SHOWN], advice=advice)
+    condition.update(True, partition=context.slurm.nodes.partition, error=why[:MAX_ERROR_CHARS], advice=advice)
 
 
 def _left_out(partition: str, specs: PartitionHardware) -> str:
     states = Counter(node.state for node in specs.left_out)
-    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     if specs.hidden_nodes:
-        told = ", ".join(filter(None, [told, f"{specs.hidden_nodes} that SLURM does not show"]))
-    return f"no node of the partition {partition!r} works: it has {told or 'none'}"
+        counted = ", ".join(filter(None, [counted, f"{specs.hidden_nodes} that SLURM does not show"]))
+    return f"no node of the partition {partition!r} works: it has {counted or 'none'}"

@@ -13,7 +13,7 @@ from benchmarks.label_format import normalised, number_text
 
 CREDIT_DIGITS = 18
 FAR_OFF = 100  # times the reference, or a hundredth of it: such a price is rarely meant
-SHOWN = 60  # characters of a label's value, in a line about a difference
+MAX_LABEL_CHARS = 60  # characters of a label's value, in a line about a difference
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -209,4 +209,4 @@ def label_differences(known: Mapping[str, str], offered: Mapping[str, str]) -> l
 
 
 def _shown(value: str | None) -> str:
-    return "absent" if value is None else repr(value[:SHOWN])
+    return "absent" if value is None else repr(value[:MAX_LABEL_CHARS])

@@ -192,7 +192,7 @@ def _tell(
     was = book.learn_standing(now)
     if was is not None:
         log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
-    book.tell(_document(context, situation, decision, refusal))
+    book.record_decision(_document(context, situation, decision, refusal))
     wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set()
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)

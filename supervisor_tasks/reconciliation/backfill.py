@@ -42,8 +42,8 @@ def read_next_range(context: WorkerContext) -> bool:
         found = claims.keys() | others.keys()
         unknown = found - ledger.sweeps.named(found, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
-        view = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
-        if any(claimed(job_id, view) for job_id in unknown):
+        snapshot = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
+        if any(claimed(job_id, snapshot) for job_id in unknown):
             ledger.sweeps.ask("a claim from before this ledger's first scan")
         elif first is not None:
             save_progress(ledger, first)

@@ -96,72 +96,76 @@ def collect_snapshot(context: WorkerContext, begun: Begun, report: Reconciliatio
     ledger, cluster, side = context.ledger, context.slurm.cluster, context.sweep
     boot, provider = ledger.facts.read(SLURM_BOOT_TIME), ledger.facts.get(PROVIDER)
     with report.timed("ledger"):
-        view = Snapshot(
+        snapshot = Snapshot(
             provider=Address(provider or ""),
             comment=comment(cluster.public_address),
             jobs=ledger.sweeps.hot(cluster.partition, compares_sizes=cluster.compares_sizes),
-            suspects=begun.suspects,
+            previous_doubts=begun.suspects,
             grace_s=side.grace_s,
-            steady_s=boot.age_s if boot else 0.0,
+            slurmctld_uptime_s=boot.age_s if boot else 0.0,
             continuous_uptime_s=float("inf") if cluster.has_accounting else continuous_uptime_s(ledger.ticks.ages_s()),
         )
     with report.asking("slurm"):
         require_expected_cluster(context)
-        view = replace(view, slurm=cluster.list_all())
-    view = replace(view, jobs=dict(view.jobs) | _pointed_to(ledger, view))
+        snapshot = replace(snapshot, slurm=cluster.list_all())
+    snapshot = replace(snapshot, jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot))
     read_since = None
     with report.asking("chain"):
-        view, read_since = _look_at_chain(context, view, report)
-    if view.slurm is not None:
-        view = replace(view, saved=_saved(ledger, view, begun), first_id=_start(ledger).first_id)
-    if view.slurm is not None and unlisted(view):
+        snapshot, read_since = _look_at_chain(context, snapshot, report)
+    if snapshot.slurm is not None:
+        snapshot = replace(
+            snapshot, persisted_by_slurm=_saved(ledger, snapshot, begun), first_job_id=_start(ledger).first_id
+        )
+    if snapshot.slurm is not None and unlisted(snapshot):
         report.more = True  # the next sweep asks for the missing jobs: each sweep runs few commands
-        view = replace(view, remembered=None)
+        snapshot = replace(snapshot, historical_matches=None)
         with report.asking("accounting"):
-            view = replace(view, remembered=_remembered(context, view))
-    elif view.slurm is not None:
+            snapshot = replace(snapshot, historical_matches=_remembered(context, snapshot))
+    elif snapshot.slurm is not None:
         with report.asking("lost jobs"):
-            view = replace(view, asked=_ask(context, view))
+            snapshot = replace(snapshot, confirmed_lookups=_ask(context, snapshot))
         with report.asking("traces"):
-            view = replace(view, traces=_traces(context, view, boot.value if boot else "", report))
-        view = replace(view, told=_told(ledger, view))
-    return view, read_since
+            snapshot = replace(snapshot, traces=_traces(context, snapshot, boot.value if boot else "", report))
+        snapshot = replace(snapshot, recently_reported=_recently_reported(ledger, snapshot))
+    return snapshot, read_since
 
 
-def _pointed_to(ledger: Ledger, view: Snapshot) -> dict[JobId, JobSummary]:
+def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
     """The ledger's jobs that SLURM's live jobs point to by id or name. These are the jobs that are not hot, and those
     that were not submitted yet when the ledger was read: they are read again.
     """
-    rows = [row for row in (view.slurm or {}).values() if is_active(row)]
-    in_slurm = {job.job_id: job.slurm_id for job in view.jobs.values() if job.slurm_id is not None}
+    rows = [row for row in (snapshot.slurm or {}).values() if is_active(row)]
+    in_slurm = {job.job_id: job.slurm_id for job in snapshot.jobs.values() if job.slurm_id is not None}
     strange = {row.slurm_id for row in rows} - set(in_slurm.values())
-    return ledger.sweeps.named(marked_names(rows, view.comment) - in_slurm.keys(), strange)
+    return ledger.sweeps.named(marked_names(rows, snapshot.comment) - in_slurm.keys(), strange)
 
 
-def _look_at_chain(context: WorkerContext, view: Snapshot, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
-    if not view.provider:
+def _look_at_chain(
+    context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
+) -> tuple[Snapshot, int | None]:
+    if not snapshot.provider:
         raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
-    contract = context.sweep.contract_of(view.provider)
+    contract = context.sweep.contract_of(snapshot.provider)
     claims, others, read_since = backfill.read(context, contract)
     report.more |= read_since is None
     others = context.ledger.others.all() | others
     taken = context.ledger.others.taken()
-    claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.mark in taken}
+    claims |= {job_id: entry.claim for job_id, entry in others.items() if entry.tag in taken}
     unknown = (claims.keys() | others.keys()) - context.ledger.sweeps.named(claims.keys() | others.keys(), ()).keys()
-    strange = marked_names((view.slurm or {}).values(), view.comment) - view.jobs.keys()
+    strange = marked_names((snapshot.slurm or {}).values(), snapshot.comment) - snapshot.jobs.keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
-    chain = contract.on_chain([*view.jobs, *((strange | unknown | others.keys()) - view.jobs.keys())], block)
-    view = replace(view, block=block, chain=chain, scanned=_scanned(context.ledger))
-    _remember(context.ledger, others, view)
+    chain = contract.on_chain([*snapshot.jobs, *((strange | unknown | others.keys()) - snapshot.jobs.keys())], block)
+    snapshot = replace(snapshot, block=block, chain=chain, scanned=_scanned(context.ledger))
+    _remember(context.ledger, others, snapshot)
     new = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
-    doubted = _doubted(context, contract, [job_id for job_id in new if claimed(job_id, view)], new)
+    doubted = _doubted(context, contract, [job_id for job_id in new if claimed(job_id, snapshot)], new)
     if doubted:
         report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
         read_since = None  # these blocks are read again
     return replace(
-        view,
+        snapshot,
         claims={job_id: claim for job_id, claim in new.items() if job_id not in doubted},
-        others={job_id: others[job_id].mark.hex() for job_id in unknown - claims.keys()},
+        others={job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()},
     ), read_since
 
 
@@ -184,19 +188,21 @@ def _scanned(ledger: Ledger) -> bool:
     return ago_s is not None and ago_s < SCANNED_WITHIN_S and not too_deep
 
 
-def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], view: Snapshot) -> None:
+def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], snapshot: Snapshot) -> None:
     """Keep other ledgers' claims as long as the contract has them hot and ours."""
-    hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, view)}
+    hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, snapshot)}
     ledger.others.keep(hot.values())
-    ledger.others.forget([job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= view.block])
+    ledger.others.forget(
+        [job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= snapshot.block]
+    )
 
 
-def _saved(ledger: Ledger, view: Snapshot, begun: Begun) -> frozenset[JobId]:
+def _saved(ledger: Ledger, snapshot: Snapshot, begun: Begun) -> frozenset[JobId]:
     """The missing jobs that slurmctld had on its disk when it was started, by the database's clock. They were submitted
     well before the last answer of the slurmctld that ran then. Jobs from before the operator last accepted a loss do
     not count.
     """
-    ids = {job.slurm_id for job in missing(view) if job.slurm_id is not None}
+    ids = {job.slurm_id for job in missing(snapshot) if job.slurm_id is not None}
     if not ids:
         return frozenset()
     boot, start = ledger.facts.read(SLURM_BOOT_TIME), _start(ledger)
@@ -206,7 +212,7 @@ def _saved(ledger: Ledger, view: Snapshot, begun: Begun) -> frozenset[JobId]:
     accepted = ledger.facts.read(SLURM_ACCEPTED)
     since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted.age_s
     given = ledger.journal.submissions(ids)
-    absent = {job.job_id for job in missing(view)} & given.keys()
+    absent = {job.job_id for job in missing(snapshot)} & given.keys()
     return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
 
 
@@ -214,28 +220,32 @@ def _start(ledger: Ledger) -> SlurmStart:
     return ledger.facts.get(SLURM_START) or SlurmStart()
 
 
-def _ask(context: WorkerContext, view: Snapshot) -> dict[JobId, JobRecord | None]:
+def _ask(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, JobRecord | None]:
     """Ask SLURM and accounting once more about jobs that SLURM does not list. None means that neither knows the job."""
-    absent = [job.job_id for job in missing(view)[:ASKED_AT_ONCE]]
-    sights = look_at(context, context.ledger.jobs(absent).values(), view.slurm) if absent else {}
+    absent = [job.job_id for job in missing(snapshot)[:ASKED_AT_ONCE]]
+    sights = look_at(context, context.ledger.jobs(absent).values(), snapshot.slurm) if absent else {}
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
 
-def _told(ledger: Ledger, view: Snapshot) -> frozenset[JobId]:
+def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
     """The missing jobs for which an end has come in since the ledger was read, or not long before. The POLL_SLURM
     effect decides whether that end can be true. The sender of a false callback may have slowed that effect down.
     """
     absent = {
-        job.job_id: job.slurm_id for job in missing(view) if job.slurm_id is not None and absence_confirmed(job, view)
+        job.job_id: job.slurm_id
+        for job in missing(snapshot)
+        if job.slurm_id is not None and absence_confirmed(job, snapshot)
     }
-    return frozenset(ledger.inbox.told_of(absent, ENDED, view.grace_s)) if absent else frozenset()
+    return frozenset(ledger.inbox.told_of(absent, ENDED, snapshot.grace_s)) if absent else frozenset()
 
 
-def _traces(context: WorkerContext, view: Snapshot, booted: str, report: ReconciliationReport) -> dict[JobId, Trace]:
+def _traces(
+    context: WorkerContext, snapshot: Snapshot, booted: str, report: ReconciliationReport
+) -> dict[JobId, Trace]:
     """Whether anything was ever seen of jobs that waited and that SLURM has lost. If they are too many for one sweep,
     it looks for a random choice of them.
     """
-    lost = [job.job_id for job in pending_and_missing(view)]
+    lost = [job.job_id for job in pending_and_missing(snapshot)]
     absent = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
     if not absent or not booted.isdecimal() or context.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just restarted: a later sweep looks
@@ -245,7 +255,7 @@ def _traces(context: WorkerContext, view: Snapshot, booted: str, report: Reconci
     times = context.ledger.journal.ages(absent, SubmissionLostBySlurm)
     traces = {
         job_id: Trace.UNSURE
-        if job_id in (view.saved or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
+        if job_id in (snapshot.persisted_by_slurm or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
         else None
         for job_id in jobs
     }
@@ -255,17 +265,17 @@ def _traces(context: WorkerContext, view: Snapshot, booted: str, report: Reconci
         for job_id, job in jobs.items()
         if job_id not in answered_ago_s or _taken_s(job, now_s - answered_ago_s[job_id]) > booted_s
     }
-    traces |= dict.fromkeys(kept - set(view.saved or ()), Trace.SOME)
+    traces |= dict.fromkeys(kept - set(snapshot.persisted_by_slurm or ()), Trace.SOME)
     rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
     return {
         job_id: trace
-        for job_id, trace in (traces | _looked_for(context, view, rest, report)).items()
+        for job_id, trace in (traces | _looked_for(context, snapshot, rest, report)).items()
         if trace is not None
     }
 
 
 def _looked_for(
-    context: WorkerContext, view: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
+    context: WorkerContext, snapshot: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
 ) -> dict[JobId, Trace | None]:
     """What is left of these jobs in SLURM's list, in accounting, in the inbox and in their customers' homes. None means
     that the sweep has not looked everywhere for the job.
@@ -276,7 +286,7 @@ def _looked_for(
     called = _called(context, jobs, ago_s)
     traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
     silent = {job_id: jobs[job_id] for job_id in ago_s if job_id not in called}
-    listed = view.slurm or {}
+    listed = snapshot.slurm or {}
     owners = context.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
     sought = [ScriptSearch(job_id, job.customer, ago_s[job_id], owners) for job_id, job in silent.items()]
     had = context.slurm.cluster.was_submitted(sought, listed)
@@ -324,26 +334,28 @@ def _taken_s(job: Job, answered_s: float) -> float:
     return answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
 
 
-def _claimed_ago_s(context: WorkerContext, view: Snapshot, job_ids: Collection[JobId]) -> float:
+def _claimed_ago_s(context: WorkerContext, snapshot: Snapshot, job_ids: Collection[JobId]) -> float:
     """How many seconds ago the first of these jobs was claimed; SLURM had none of them before. The blocks of the claims
     show that time. The ledger does not: one that was restored from a backup may have stored the claims just now.
     """
-    blocks = [view.claims[job_id].at[0] for job_id in job_ids if job_id in view.claims]
-    known = context.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in view.claims])
+    blocks = [snapshot.claims[job_id].at[0] for job_id in job_ids if job_id in snapshot.claims]
+    known = context.ledger.journal.first_claim([job_id for job_id in job_ids if job_id not in snapshot.claims])
     blocks += [] if known is None else [known]
-    return seconds_since(context.sweep.contract_of(view.provider).rpc, min(blocks)) if blocks else 0.0
+    return seconds_since(context.sweep.contract_of(snapshot.provider).rpc, min(blocks)) if blocks else 0.0
 
 
-def _remembered(context: WorkerContext, view: Snapshot) -> dict[JobId, SlurmId]:
+def _remembered(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, SlurmId]:
     """What batch scripts and accounting show of jobs that SLURM does not list by their names, and that may have run
     before the ledger knew of it.
     """
-    cluster, asked = context.slurm.cluster, unlisted(view)
-    rows = {row.slurm_id: row for row in unexplained(view)}
+    cluster, asked = context.slurm.cluster, unlisted(snapshot)
+    rows = {row.slurm_id: row for row in unexplained(snapshot)}
     scripts = cluster.scripts(list(rows.values()))
     renamed = {job_id: slurm_id for slurm_id, job_id in scripts.items() if asked.get(job_id) == rows[slurm_id].user}
     rest = {job_id: customer for job_id, customer in asked.items() if job_id not in renamed}
-    found = cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(context, view, rest))) if rest else {}
+    found = (
+        cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))) if rest else {}
+    )
     ran = {
         job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
     }

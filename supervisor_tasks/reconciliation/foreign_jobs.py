@@ -14,7 +14,7 @@ from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 
-SHOWN = 10
+LOG_SAMPLE_SIZE = 10
 FOREIGN = (
     "customers submit jobs themselves: install job_submit.lua (plugins/README.md); where the site allows it, or another ledger"
     " uses this SLURM, set FOREIGN_JOBS_ALLOWED"
@@ -32,7 +32,7 @@ def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> 
     if not jobs or context.sweep.foreign_jobs_allowed:
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
-    first = sorted(jobs, key=lambda job: job.slurm_id)[:SHOWN]
+    first = sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]
     some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_words(job.seen.size)}" for job in first}
     context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
 
@@ -42,10 +42,10 @@ def alarm_of_shown_tokens(context: WorkerContext, jobs: Collection[SqueueRow]) -
     checked that token.
     """
     cluster = context.slurm.cluster
-    shows = re.compile(re.escape(comment(cluster.public_address)) + submit_token.SHOWN)
+    shows = re.compile(re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN)
     found = [job.slurm_id for job in jobs if is_active(job) and shows.fullmatch(job.comment)]
     if found and cluster.submit_key:
-        shown = sorted(found)[:SHOWN]
+        shown = sorted(found)[:LOG_SAMPLE_SIZE]
         context.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=shown, advice=NOT_ASKED)
     else:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)

@@ -69,52 +69,66 @@ class Discrepancy:
     cancel: SlurmId | None = None
 
 
-def doubts(view: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
+def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
     """Return the doubts to remember until the next sweep, each with the seconds since it was first seen. A doubt stays
     as it was if the sweep could not check it.
     """
     kinds = dict.fromkeys(
-        (DiscrepancyKind.MISSING, DiscrepancyKind.LOST, DiscrepancyKind.HELD, DiscrepancyKind.CONTRADICTED),
+        (DiscrepancyKind.MISSING, DiscrepancyKind.LOST, DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED),
         DiscrepancyKind.MISSING,
     )
-    kinds[DiscrepancyKind.NOT_OURS] = DiscrepancyKind.NOT_OURS
+    kinds[DiscrepancyKind.REASSIGNED_ON_CHAIN] = DiscrepancyKind.REASSIGNED_ON_CHAIN
     now = [doubt_key(kinds[finding.kind], finding.job_id) for finding in findings if finding.kind in kinds]
     now += [
         doubt_key(found.kind, found.job_id, found.slurm_id)
         for found in findings
-        if found.kind is DiscrepancyKind.DOUBLE
+        if found.kind is DiscrepancyKind.DUPLICATE
     ]
-    kept = [name for name in view.suspects if name.startswith(DiscrepancyKind.NOT_OURS) and view.chain is None]
-    of_slurm = (DiscrepancyKind.MISSING, DiscrepancyKind.DOUBLE)
-    kept += [name for name in view.suspects if name.startswith(of_slurm) and view.slurm is None]
-    kept += [doubt_key(DiscrepancyKind.MISSING, job.job_id) for job in missing(view) if job.job_id not in view.asked]
-    return {name: view.suspects.get(name, 0.0) for name in now} | {
-        name: view.suspects[name] for name in kept if name in view.suspects
+    kept = [
+        name
+        for name in snapshot.previous_doubts
+        if name.startswith(DiscrepancyKind.REASSIGNED_ON_CHAIN) and snapshot.chain is None
+    ]
+    of_slurm = (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
+    kept += [name for name in snapshot.previous_doubts if name.startswith(of_slurm) and snapshot.slurm is None]
+    kept += [
+        doubt_key(DiscrepancyKind.MISSING, job.job_id)
+        for job in missing(snapshot)
+        if job.job_id not in snapshot.confirmed_lookups
+    ]
+    return {name: snapshot.previous_doubts.get(name, 0.0) for name in now} | {
+        name: snapshot.previous_doubts[name] for name in kept if name in snapshot.previous_doubts
     }
 
 
 def held_now(
-    view: Snapshot, findings: Sequence[Discrepancy], before: Mapping[JobId, SlurmId | None]
+    snapshot: Snapshot, findings: Sequence[Discrepancy], before: Mapping[JobId, SlurmId | None]
 ) -> dict[JobId, SlurmId | None]:
     """Return the jobs that the operator must decide on. A job that was held `before` stays held as long as it is in
     doubt.
     """
-    doubted = doubts(view, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
+    doubted = doubts(snapshot, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
     kept = {
         job_id: slurm_id for job_id, slurm_id in before.items() if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted
     }
-    held = (finding for finding in findings if finding.kind in (DiscrepancyKind.HELD, DiscrepancyKind.CONTRADICTED))
+    held = (
+        finding
+        for finding in findings
+        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
+    )
     return kept | {finding.job_id: finding.slurm_id for finding in held}
 
 
-def find_discrepancies(view: Snapshot) -> list[Discrepancy]:
+def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
-    chain = list(_on_chain(view))
+    chain = list(_on_chain(snapshot))
     settled = {
-        finding.job_id for finding in chain if finding.kind in (DiscrepancyKind.COLD_ON_CHAIN, DiscrepancyKind.NOT_OURS)
+        finding.job_id
+        for finding in chain
+        if finding.kind in (DiscrepancyKind.FINAL_ON_CHAIN, DiscrepancyKind.REASSIGNED_ON_CHAIN)
     }
-    hot = [job for job in view.jobs.values() if not job.is_final and job.job_id not in settled]
-    slurm = list(_in_slurm(view, hot)) if view.slurm is not None else []
+    hot = [job for job in snapshot.jobs.values() if not job.is_final and job.job_id not in settled]
+    slurm = list(_in_slurm(snapshot, hot)) if snapshot.slurm is not None else []
     busy = {finding.job_id for finding in chain + slurm if finding.events}
     return chain + slurm + [found for job in hot if job.job_id not in busy for found in _missing_effects(job)]
 
@@ -122,67 +136,69 @@ def find_discrepancies(view: Snapshot) -> list[Discrepancy]:
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def _on_chain(view: Snapshot) -> Iterator[Discrepancy]:
-    if view.chain is None:
+def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
+    if snapshot.chain is None:
         return
-    for job in view.jobs.values():
-        if not job.is_final and job.chain_block <= view.block:  # else the node that answered is behind
-            yield from _by_contract(job, view.chain.get(job.job_id), view)
-    for job_id in view.others:
-        if job_id not in view.jobs and claimed(job_id, view):
-            yield Discrepancy(DiscrepancyKind.ANOTHERS, job_id)
+    for job in snapshot.jobs.values():
+        if not job.is_final and job.chain_block <= snapshot.block:  # else the node that answered is behind
+            yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
+    for job_id in snapshot.others:
+        if job_id not in snapshot.jobs and claimed(job_id, snapshot):
+            yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
 
 
-def _by_contract(job: JobSummary, standing: OnChainJob | None, view: Snapshot) -> Iterator[Discrepancy]:
+def _by_contract(job: JobSummary, standing: OnChainJob | None, snapshot: Snapshot) -> Iterator[Discrepancy]:
     if standing is None:
         yield Discrepancy(DiscrepancyKind.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
-        given_back = ChainStatusObserved(ChainStatus.PENDING, at=(view.block, LAST_LOG))
-        again = view.again(DiscrepancyKind.NOT_OURS, job.job_id) and view.scanned
-        yield Discrepancy(DiscrepancyKind.NOT_OURS, job.job_id, events=(given_back,) if again else ())
+        given_back = ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG))
+        again = snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scanned
+        yield Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=(given_back,) if again else ())
     elif standing.status.cold:
         yield Discrepancy(
-            DiscrepancyKind.COLD_ON_CHAIN, job.job_id, job.slurm_id, (ChainStatusObserved(standing.status),)
+            DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, (ChainStatusObserved(standing.status),)
         )
-    elif standing.status > job.chain_status or is_behind(job, view):
-        yield Discrepancy(DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, view))
+    elif standing.status > job.chain_status or is_behind(job, snapshot):
+        yield Discrepancy(DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot))
 
 
-def _catch_up(job: JobSummary, view: Snapshot) -> tuple[Event, ...]:
+def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
     """The contract shows that the job ran. A ledger that has not submitted it yet was restored from a backup."""
     saw = ChainStatusObserved(ChainStatus.RUNNING)
     if job.state not in BEFORE_SLURM:
         return (saw,)
-    if view.slurm is None or view.remembered is None:
+    if snapshot.slurm is None or snapshot.historical_matches is None:
         return ()  # nothing is decided without SLURM: a later sweep decides
-    return saw, ExistingSlurmJobAdopted(listed_id(job.job_id, job.customer, view) or view.remembered.get(job.job_id))
+    return saw, ExistingSlurmJobAdopted(
+        listed_id(job.job_id, job.customer, snapshot) or snapshot.historical_matches.get(job.job_id)
+    )
 
 
 # --- SLURM ------------------------------------------------------------------------------------------------------------
 
 
-def _in_slurm(view: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
-    assert view.slurm is not None  # noqa: S101
+def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
+    assert snapshot.slurm is not None  # noqa: S101
     for job in hot:
-        row = row_of(job, view.slurm)
+        row = row_of(job, snapshot.slurm)
         if row is None or job.state not in IN_SLURM:
             continue
         if row.seen.phase is Phase.ENDED:  # also if parked: the operator waits for the end, and SLURM soon forgets it
             yield Discrepancy(
-                DiscrepancyKind.LOST_END, job.job_id, row.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
+                DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
             )
         elif _lost_a_top_up(job, row):
             yield Discrepancy(DiscrepancyKind.LIMIT_LOST, job.job_id, row.slurm_id, (EffectMissing(EffectKind.TOP_UP),))
         elif is_active(row) and not job.stopped and EffectKind.POLL_SLURM not in job.parked:
             yield from _not_as_paid(job, row)
-    adopted = list(_adoptions(view, hot))
+    adopted = list(_adoptions(snapshot, hot))
     yield from adopted
     here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
     yield from _escalate_mass_loss(
-        view, [found for job in missing(view) if job.job_id in here for found in _absent(job, view)]
+        snapshot, [found for job in missing(snapshot) if job.job_id in here for found in _absent(job, snapshot)]
     )
-    yield from _first_seen(view)
-    yield from _unexpected_jobs(view)
+    yield from _first_seen(snapshot)
+    yield from _unexpected_jobs(snapshot)
 
 
 def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
@@ -204,89 +220,93 @@ def _lost_a_top_up(job: JobSummary, row: SqueueRow) -> bool:
     return is_active(row) and row.limit_min in job.earlier_limits_min and EffectKind.TOP_UP not in job.open
 
 
-def _absent(job: JobSummary, view: Snapshot) -> Iterator[Discrepancy]:
+def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """SLURM does not list the job. That counts if accounting does not know the job either, or if the site has none."""
-    if job.heard or job.job_id not in view.asked:
+    if job.heard or job.job_id not in snapshot.confirmed_lookups:
         return
-    seen = view.asked[job.job_id]
+    seen = snapshot.confirmed_lookups[job.job_id]
     if seen is not None:
         if seen.phase is Phase.ENDED:
             yield Discrepancy(
-                DiscrepancyKind.LOST_END, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
+                DiscrepancyKind.END_NOT_RECORDED, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
             )
-        elif not _is_listed(seen, view):
-            again = view.again(DiscrepancyKind.MISSING, job.job_id)
+        elif not _is_listed(seen, snapshot):
+            again = snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
             yield Discrepancy(
                 DiscrepancyKind.CONTRADICTED if again else DiscrepancyKind.MISSING, job.job_id, job.slurm_id
             )
-    elif absence_confirmed(job, view) and job.job_id not in view.told:
-        yield _missing_job(job, view)
+    elif absence_confirmed(job, snapshot) and job.job_id not in snapshot.recently_reported:
+        yield _missing_job(job, snapshot)
     else:
         yield Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),))
 
 
-def _is_listed(seen: JobRecord, view: Snapshot) -> bool:
+def _is_listed(seen: JobRecord, snapshot: Snapshot) -> bool:
     """Whether SLURM's list has the job after all, renamed or with a user that cannot be named at the moment."""
-    row = (view.slurm or {}).get(seen.slurm_id)
+    row = (snapshot.slurm or {}).get(seen.slurm_id)
     return row is not None and row.seen == seen
 
 
-def _missing_job(job: JobSummary, view: Snapshot) -> Discrepancy:
+def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The job is lost for good, unless its end may be in a spool that no reporter delivers. A job that never ran is
     submitted again.
     """
-    if view.continuous_uptime_s is None:
-        return Discrepancy(DiscrepancyKind.HELD, job.job_id, job.slurm_id)
+    if snapshot.continuous_uptime_s is None:
+        return Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
     if never_ran(job) and job.slurm_id is not None:
-        trace = view.traces.get(job.job_id)
+        trace = snapshot.traces.get(job.job_id)
         if trace is None:
             return Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id)  # not looked for yet
-        if trace is Trace.NONE and not view.slurm_lost_state:
+        if trace is Trace.NONE and not snapshot.slurm_lost_state:
             return Discrepancy(
                 DiscrepancyKind.FORGOTTEN, job.job_id, job.slurm_id, (SubmissionLostBySlurm(job.slurm_id),)
             )
         if trace is not Trace.SOME:
-            return Discrepancy(DiscrepancyKind.HELD, job.job_id, job.slurm_id)
+            return Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
     return Discrepancy(DiscrepancyKind.LOST, job.job_id, job.slurm_id, (SlurmJobMissing(job.slurm_id, LOST_REASON),))
 
 
-def _escalate_mass_loss(view: Snapshot, found: Sequence[Discrepancy]) -> list[Discrepancy]:
+def _escalate_mass_loss(snapshot: Snapshot, found: Sequence[Discrepancy]) -> list[Discrepancy]:
     """Many missing jobs at once, or an empty list, mean that SLURM has lost its state, or that it is another SLURM. The
     jobs may still run, so the operator decides.
     """
-    explained = {finding.job_id for finding in found if finding.kind is DiscrepancyKind.LOST_END}
-    explained |= {job_id for job_id, seen in view.asked.items() if seen is not None and _is_listed(seen, view)}
-    absent = sum(job.job_id not in explained for job in missing(view))
-    if not view.too_many(absent):
+    explained = {finding.job_id for finding in found if finding.kind is DiscrepancyKind.END_NOT_RECORDED}
+    explained |= {
+        job_id for job_id, seen in snapshot.confirmed_lookups.items() if seen is not None and _is_listed(seen, snapshot)
+    }
+    absent = sum(job.job_id not in explained for job in missing(snapshot))
+    if not snapshot.too_many(absent):
         return list(found)
     return [
-        replace(finding, kind=DiscrepancyKind.HELD, events=()) if finding.kind is DiscrepancyKind.LOST else finding
+        replace(finding, kind=DiscrepancyKind.NEEDS_OPERATOR, events=())
+        if finding.kind is DiscrepancyKind.LOST
+        else finding
         for finding in found
     ]
 
 
-def _adoptions(view: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
+def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
     """Jobs that SLURM has, and that the ledger takes for not submitted. In SUBMITTING the submission itself looks for
     its job.
     """
     for job in hot:
         unknown = job.slurm_id is None and job.state in (State.CLAIMED, State.READY, *IN_SLURM)
-        rows = view.named.get((job.job_id, job.customer), []) if unknown else []
+        rows = snapshot.named.get((job.job_id, job.customer), []) if unknown else []
         if rows and is_active(rows[0]):
             yield Discrepancy(
                 DiscrepancyKind.ADOPTED, job.job_id, rows[0].slurm_id, (ExistingSlurmJobAdopted(rows[0].slurm_id),)
             )
 
 
-def _first_seen(view: Snapshot) -> Iterator[Discrepancy]:
+def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
     """Jobs that were claimed before this ledger existed. A job that SLURM has, or that ran, is adopted and not
     submitted again.
     """
-    if view.remembered is None:
+    if snapshot.historical_matches is None:
         return
-    for job_id in never_seen(view):
-        claim, running = view.claims[job_id], status_of(job_id, view) is ChainStatus.RUNNING
-        slurm_id = listed_id(job_id, claim.customer, view) or view.remembered.get(job_id)
+    for job_id in never_seen(snapshot):
+        claim, running = snapshot.claims[job_id], status_of(job_id, snapshot) is ChainStatus.RUNNING
+        slurm_id = listed_id(job_id, claim.customer, snapshot) or snapshot.historical_matches.get(job_id)
         events: tuple[Event, ...] = (claim,)
         if running:
             events += (ChainStatusObserved(ChainStatus.RUNNING),)
@@ -295,29 +315,29 @@ def _first_seen(view: Snapshot) -> Iterator[Discrepancy]:
         yield Discrepancy(DiscrepancyKind.NEVER_SEEN, job_id, slurm_id, events)
 
 
-def _unexpected_jobs(view: Snapshot) -> Iterator[Discrepancy]:
+def _unexpected_jobs(snapshot: Snapshot) -> Iterator[Discrepancy]:
     """Live SLURM jobs that should not exist. A sweep cancels only what is certainly ours."""
-    assert view.slurm is not None  # noqa: S101
+    assert snapshot.slurm is not None  # noqa: S101
     by_id = dict[SlurmId | None, list[JobSummary]]()  # several jobs if slurmctld has given an id again
-    for job in view.jobs.values():
+    for job in snapshot.jobs.values():
         by_id.setdefault(job.slurm_id, []).append(job)
-    for row in view.slurm.values():
+    for row in snapshot.slurm.values():
         if is_active(row):
-            yield from _unexpected_row(row, by_id.get(row.slurm_id, []), view)
+            yield from _unexpected_row(row, by_id.get(row.slurm_id, []), snapshot)
 
 
-def _unexpected_row(row: SqueueRow, of_id: Sequence[JobSummary], view: Snapshot) -> Iterator[Discrepancy]:
+def _unexpected_row(row: SqueueRow, of_id: Sequence[JobSummary], snapshot: Snapshot) -> Iterator[Discrepancy]:
     """A live SLURM job, and the ledger's jobs `of_id` that have its id."""
     ended = [job for job in of_id if _runs_after_its_end(row, job)]
     known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
     if known:  # SLURM may run it for any of these jobs: it ends only if all are finished
         if all(job.is_final for job in known):
-            yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, view)
+            yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, snapshot)
     elif ended:
         last = max(ended, key=lambda job: job.slurm_submit_s or 0)
         yield Discrepancy(DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
-    elif has_our_mark(row, view.comment):
-        yield from _jobs_with_our_comment(row, view)
+    elif has_our_mark(row, snapshot.comment):
+        yield from _jobs_with_our_comment(row, snapshot)
 
 
 def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
@@ -336,38 +356,41 @@ def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
     return is_row_of(row, job) or may_be
 
 
-def _runs_on(job: JobSummary, row: SqueueRow, view: Snapshot) -> Iterator[Discrepancy]:
+def _runs_on(job: JobSummary, row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """SLURM still has the job under the ledger's id, while the contract is cold."""
-    if job.is_final and _over(job, view) and EffectKind.CANCEL not in job.open:
-        yield Discrepancy(DiscrepancyKind.RUNS_ON, job.job_id, row.slurm_id, (EffectMissing(EffectKind.CANCEL),))
+    if job.is_final and _over(job, snapshot) and EffectKind.CANCEL not in job.open:
+        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, (EffectMissing(EffectKind.CANCEL),))
 
 
-def _jobs_with_our_comment(row: SqueueRow, view: Snapshot) -> Iterator[Discrepancy]:
+def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """A SLURM job with our mark that the ledger does not know by its id."""
     job_id = JobId(row.name)
-    job = view.jobs.get(job_id)
+    job = snapshot.jobs.get(job_id)
     if job is None:
-        standing = None if view.chain is None else view.chain.get(job_id)
-        if standing is None or job_id in view.claims:
+        standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
+        if standing is None or job_id in snapshot.claims:
             return
-        ours = standing.provider == view.provider and standing.customer == row.user
+        ours = standing.provider == snapshot.provider and standing.customer == row.user
         cancel = row.slurm_id if ours and standing.status.cold else None
         yield Discrepancy(
-            DiscrepancyKind.RUNS_ON if cancel else DiscrepancyKind.STRAY, job_id, row.slurm_id, cancel=cancel
+            DiscrepancyKind.ORPHAN_RUNNING if cancel else DiscrepancyKind.UNIDENTIFIED,
+            job_id,
+            row.slurm_id,
+            cancel=cancel,
         )
     elif row.user != job.customer:
-        yield Discrepancy(DiscrepancyKind.STRAY, job_id, row.slurm_id)
+        yield Discrepancy(DiscrepancyKind.UNIDENTIFIED, job_id, row.slurm_id)
     elif job.is_final:
-        if _over(job, view):
-            yield Discrepancy(DiscrepancyKind.RUNS_ON, job_id, row.slurm_id, cancel=row.slurm_id)
+        if _over(job, snapshot):
+            yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id)
     elif job.slurm_id not in (None, row.slurm_id):
-        again = view.again(DiscrepancyKind.DOUBLE, job_id, row.slurm_id)
-        yield Discrepancy(DiscrepancyKind.DOUBLE, job_id, row.slurm_id, cancel=row.slurm_id if again else None)
+        again = snapshot.confirmed_by_previous_run(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id)
+        yield Discrepancy(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=row.slurm_id if again else None)
 
 
-def _over(job: JobSummary, view: Snapshot) -> bool:
+def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
-    standing = None if view.chain is None else view.chain.get(job.job_id)
+    standing = None if snapshot.chain is None else snapshot.chain.get(job.job_id)
     return standing is not None and not is_claimed(standing, job.provider)
 
 
@@ -382,4 +405,4 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     if (job.cancel_requested or job.stopped) and job.state in IN_SLURM:
         wanted.add(EffectKind.CANCEL)
     for kind in sorted(wanted - job.open):
-        yield Discrepancy(DiscrepancyKind.NOBODY_AT_WORK, job.job_id, job.slurm_id, (EffectMissing(kind),))
+        yield Discrepancy(DiscrepancyKind.EFFECT_MISSING, job.job_id, job.slurm_id, (EffectMissing(kind),))

@@ -36,12 +36,12 @@ log = structlog.get_logger()
 
 IN_TIME = 3  # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
 SHORTEST_S = 20.0  # however soon slurmctld forgets
-SOON_S = 60.0  # when a side could not be seen
+RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
 RECORDED_AT_ONCE = 500
 CANCELLED_AT_ONCE = 50
 SHOWN_REFUSED = 5  # in a line of the log
-SHOWN = 200  # findings in a report
+MAX_FINDINGS = 200  # findings in a report
 SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
 FORGOT = "SLURM does not know"  # the reason of a sweep's hold begins like this
@@ -63,30 +63,30 @@ def sweep(context: WorkerContext, why: str = "") -> None:
 def _sweep(context: WorkerContext, why: str) -> bool:
     begun = context.ledger.sweeps.begin(why)
     report = ReconciliationReport(begun.why)
-    view, read_since = collect_snapshot(context, begun, report)
+    snapshot, read_since = collect_snapshot(context, begun, report)
     with report.timed("comparing"):
-        findings = find_discrepancies(view)
+        findings = find_discrepancies(snapshot)
     with report.timed("recording"):
         _record(context.ledger, findings)
-        _read_again(context.ledger, view, findings)
-        if read_since is not None and view.slurm is not None and view.remembered is not None:
+        _read_again(context.ledger, snapshot, findings)
+        if read_since is not None and snapshot.slurm is not None and snapshot.historical_matches is not None:
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
-        _cancel(context, view, findings, report)
-    held = held_now(view, findings, _last(context.ledger, "held"))
-    _alarm(context.ledger, view, findings, held)
-    if view.slurm is not None:
+        _cancel(context, snapshot, findings, report)
+    held = held_now(snapshot, findings, _last(context.ledger, "held"))
+    _alarm(context.ledger, snapshot, findings, held)
+    if snapshot.slurm is not None:
         ends = {finding.cancel for finding in findings}
-        alarm_of_foreign_jobs(context, [job for job in foreign(view) if job.slurm_id not in ends])
-        alarm_of_shown_tokens(context, view.slurm.values())
-    _hold(context.ledger, view)
+        alarm_of_foreign_jobs(context, [job for job in foreign(snapshot) if job.slurm_id not in ends])
+        alarm_of_shown_tokens(context, snapshot.slurm.values())
+    _hold(context.ledger, snapshot)
     _wake(context, report)
     now_s = begun.at.timestamp()
     since_s = unreachable_since(report.unseen, _last(context.ledger, "blind_since_s"), now_s)
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
-    told = _told(context, report, view, findings) | {"held": held, "blind_since_s": since_s}
-    context.ledger.sweeps.keep(begun, told, doubts(view, findings))
-    log.info("reconciliation_finished", **{name: told[name] for name in IN_THE_LOG})
+    document = _document(context, report, snapshot, findings) | {"held": held, "blind_since_s": since_s}
+    context.ledger.sweeps.keep(begun, document, doubts(snapshot, findings))
+    log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})
     return False
 
 
@@ -96,11 +96,11 @@ def _record(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
         ledger.record(*changes[start : start + RECORDED_AT_ONCE])
 
 
-def _read_again(ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy]) -> None:
+def _read_again(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]) -> None:
     """Set the scan back to the claims of the jobs that were taken in, so that it reads their cancellations and top-ups.
     Reading other jobs' events a second time changes nothing.
     """
-    blocks = [view.claims[found.job_id].at[0] for found in findings if found.kind is DiscrepancyKind.NEVER_SEEN]
+    blocks = [snapshot.claims[found.job_id].at[0] for found in findings if found.kind is DiscrepancyKind.NEVER_SEEN]
     if not blocks:
         return
     with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
@@ -111,7 +111,7 @@ def _read_again(ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy])
 
 
 def _cancel(
-    context: WorkerContext, view: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport
+    context: WorkerContext, snapshot: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport
 ) -> None:
     """Cancel each user's jobs with one command. A failure for one user does not stop the others. Jobs whose
     cancellation failed in the last sweep come last. If SLURM repeatedly does not answer, the sweep stops asking.
@@ -122,7 +122,7 @@ def _cancel(
     found = {slurm_id: finding for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]}
     of_users = dict[str, list[SlurmId]]()
     for slurm_id in found:
-        of_users.setdefault((view.slurm or {})[slurm_id].user, []).append(slurm_id)
+        of_users.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(slurm_id)
     silent = 0
     for user, slurm_ids in of_users.items():
         try:
@@ -151,12 +151,12 @@ def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
 
 
 def _alarm(
-    ledger: Ledger, view: Snapshot, findings: Sequence[Discrepancy], held: Mapping[JobId, SlurmId | None]
+    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy], held: Mapping[JobId, SlurmId | None]
 ) -> None:
     if held:
         first = (
             "look at slurmctld's state"
-            if view.continuous_uptime_s is not None
+            if snapshot.continuous_uptime_s is not None
             else "their ends may wait in the hooks' spool: see callback_heartbeat_missing"
         )
         ledger.alarms.on(
@@ -165,37 +165,41 @@ def _alarm(
             some=list(held)[:20],
             advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
         )
-    elif not any(doubt.startswith(DiscrepancyKind.MISSING) for doubt in doubts(view, findings)):
+    elif not any(doubt.startswith(DiscrepancyKind.MISSING) for doubt in doubts(snapshot, findings)):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
     again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is DiscrepancyKind.RUNS_AFTER_END}
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
         ledger.alarms.on(AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN)
-    others = [finding.job_id for finding in findings if finding.kind is DiscrepancyKind.ANOTHERS]
+    others = [finding.job_id for finding in findings if finding.kind is DiscrepancyKind.FOREIGN_CLAIM]
     if others:
         ledger.alarms.on(
             AlarmName.FOREIGN_CLAIMS,
-            marks=dict(Counter(view.others[job_id] for job_id in others)),
+            tags=dict(Counter(snapshot.others[job_id] for job_id in others)),
             some=others[:20],
             advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
-            " `supervisor job adopt MARK`",
+            " `supervisor job adopt TAG`",
         )
-    elif view.chain is not None:
+    elif snapshot.chain is not None:
         ledger.alarms.off(AlarmName.FOREIGN_CLAIMS)
 
 
-def _hold(ledger: Ledger, view: Snapshot) -> None:
+def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
     """Hold submissions to a SLURM that has lost its state, until the state is back or the operator accepts the loss."""
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    if view.slurm_lost_state:
-        reason = f"{FORGOT} {len(view.forgotten)} jobs that it had saved"
+    if snapshot.slurm_lost_state:
+        reason = f"{FORGOT} {len(snapshot.forgotten)} jobs that it had saved"
         if held_for is None:
             ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason)
         advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor cluster accept`"
         ledger.alarms.on(
-            AlarmName.SLURM_STATE_LOST, jobs=len(view.forgotten), some=view.forgotten[:20], reason=reason, advice=advice
+            AlarmName.SLURM_STATE_LOST,
+            jobs=len(snapshot.forgotten),
+            some=snapshot.forgotten[:20],
+            reason=reason,
+            advice=advice,
         )
-    elif view.knows_all_it_had_saved:
+    elif snapshot.knows_all_it_had_saved:
         if lifts(held_for):
             ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)  # a hold that the operator sets meanwhile stays
         ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
@@ -231,22 +235,22 @@ def _every_s(context: WorkerContext) -> float:
     return interval_s(context.sweep.every_s, remembers_s or 0.0)
 
 
-def _told(
-    context: WorkerContext, report: ReconciliationReport, view: Snapshot, findings: Sequence[Discrepancy]
+def _document(
+    context: WorkerContext, report: ReconciliationReport, snapshot: Snapshot, findings: Sequence[Discrepancy]
 ) -> dict[str, Any]:
-    again_s = min(_every_s(context), MORE_S if report.more else SOON_S if report.unseen else float("inf"))
-    if view.saved:
-        again_s = min(again_s, SOON_S)  # submissions may be held until then
-    if doubts(view, findings):
+    again_s = min(_every_s(context), MORE_S if report.more else RETRY_SOON_S if report.unseen else float("inf"))
+    if snapshot.persisted_by_slurm:
+        again_s = min(again_s, RETRY_SOON_S)  # submissions may be held until then
+    if doubts(snapshot, findings):
         again_s = min(again_s, context.sweep.grace_s)
     return {
         "why": report.why,
-        "jobs": len(view.jobs),
-        "slurm_jobs": None if view.slurm is None else len(view.slurm),
-        "on_chain": None if view.chain is None else len(view.chain),
-        "block": view.block,
+        "jobs": len(snapshot.jobs),
+        "slurm_jobs": None if snapshot.slurm is None else len(snapshot.slurm),
+        "on_chain": None if snapshot.chain is None else len(snapshot.chain),
+        "block": snapshot.block,
         "found": dict(Counter(finding.kind for finding in findings)),
-        "findings": [_shown(finding) for finding in findings[:SHOWN]],
+        "findings": [_shown(finding) for finding in findings[:MAX_FINDINGS]],
         "cancelled": report.cancelled,
         "not_cancelled": report.not_cancelled,
         "stale": report.stale,

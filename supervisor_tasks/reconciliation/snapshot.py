@@ -25,27 +25,27 @@ _NOT_ASKED = object()
 class DiscrepancyKind(StrEnum):
     """What a sweep can find."""
 
-    COLD_ON_CHAIN = "cold_on_chain"  # the contract has decided, and the ledger does not know that
-    NOT_OURS = "not_ours"  # the contract has it pending, or with another provider
+    FINAL_ON_CHAIN = "final_on_chain"  # the contract has decided, and the ledger does not know that
+    REASSIGNED_ON_CHAIN = "reassigned_on_chain"  # the contract has it pending, or with another provider
     AHEAD_ON_CHAIN = "ahead_on_chain"  # the contract has it running, the ledger does not know that
     NOT_ON_CHAIN = "not_on_chain"  # the contract has no such job: nothing is done
-    LOST_END = "lost_end"  # SLURM has ended it, and the ledger does not know that
+    END_NOT_RECORDED = "end_not_recorded"  # SLURM has ended it, and the ledger does not know that
     LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
     RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that yet
     MORE_THAN_PAID = "more_than_paid"  # SLURM gives it, or is about to give it, more than was paid for
     MISSING = "missing"  # SLURM does not know it; the sweep asks again after a while
     LOST = "lost"  # SLURM did not know it in an earlier sweep either: panicked
     FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
-    HELD = "held"  # too many are lost at once, SLURM knows nothing, or a source of ends is away: the operator decides
+    NEEDS_OPERATOR = "needs_operator"  # too many are lost at once, or a source of ends is away: the operator decides
     CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
     ADOPTED = "adopted"  # SLURM had it before the ledger knew
-    ANOTHERS = "anothers"  # another ledger claimed it with our key: the operator may take it over
+    FOREIGN_CLAIM = "foreign_claim"  # another ledger claimed it with our key: the operator may take it over
     NEVER_SEEN = "never_seen"  # claimed, and new to the ledger
-    NOBODY_AT_WORK = "nobody_at_work"  # an effect that should be open is not
+    EFFECT_MISSING = "effect_missing"  # an effect that should be open is not
     RUNS_AFTER_END = "runs_after_end"  # SLURM has requeued it after the end that the ledger knows
-    RUNS_ON = "runs_on"  # SLURM still has it, the contract is cold: cancelled
-    DOUBLE = "double"  # a second SLURM job: cancelled when it is seen again
-    STRAY = "stray"  # looks like ours, and is not known well enough to be cancelled
+    ORPHAN_RUNNING = "orphan_running"  # SLURM still has it, the contract is cold: cancelled
+    DUPLICATE = "duplicate"  # a second SLURM job: cancelled when it is seen again
+    UNIDENTIFIED = "unidentified"  # looks like ours, and is not known well enough to be cancelled
 
 
 class Trace(StrEnum):
@@ -61,19 +61,19 @@ class Snapshot:
     """What a sweep has seen. None stands for a side that did not answer.
 
     `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are old claims that were read from
-    the chain's logs, or taken over. `others` are other ledgers' claims, with the ledger's mark. `scanned` means that
-    the scan goes on, and would have found lost blocks.
+    the chain's logs, or taken over. `others` are other ledgers' claims, with that ledger's instance tag. `scanned`
+    means that the scan goes on, and would have found lost blocks.
 
-    `saved` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None if that was
-    not looked up. `asked` is the answer of SLURM and accounting about jobs that SLURM does not list. In it None means
-    that neither knows the job; a job with an unclear answer is left out. `traces` are those of jobs that
-    `pending_and_missing`, as far as the sweep looked for them. `told` are jobs for which an end came in meanwhile, or
-    not long ago: jobs/monitor.py decides on them. `remembered` is what scripts and accounting show of the jobs that are
-    `unlisted`; None if they did not answer.
+    `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None
+    if that was not looked up. `confirmed_lookups` is the answer of SLURM and accounting about jobs that SLURM does not
+    list. In it None means that neither knows the job; a job with an unclear answer is left out. `traces` are those of
+    jobs that `pending_and_missing`, as far as the sweep looked for them. `recently_reported` are jobs for which an end
+    came in meanwhile, or not long ago: jobs/monitor.py decides on them. `historical_matches` is what scripts and
+    accounting show of the jobs that are `unlisted`; None if they did not answer.
 
     `continuous_uptime_s` is for how long the sources of ends have reported without a gap. It is None while a source is
-    missing, and infinite if accounting can be asked. `suspects` are earlier doubts with the seconds since then.
-    `steady_s` is how long slurmctld has been up, and `first_id` the id with which it began, or 0.
+    missing, and infinite if accounting can be asked. `previous_doubts` are earlier doubts with the seconds since then.
+    `slurmctld_uptime_s` is how long slurmctld has been up, and `first_job_id` the id with which it began, or 0.
     """
 
     provider: Address
@@ -85,20 +85,20 @@ class Snapshot:
     block: int = 0
     scanned: bool = True
     slurm: Mapping[SlurmId, SqueueRow] | None = None
-    saved: Collection[JobId] | None = None
-    asked: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
+    persisted_by_slurm: Collection[JobId] | None = None
+    confirmed_lookups: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
-    told: Collection[JobId] = frozenset()
+    recently_reported: Collection[JobId] = frozenset()
     continuous_uptime_s: float | None = float("inf")
-    remembered: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
-    suspects: Mapping[str, float] = field(default_factory=dict)
+    historical_matches: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
+    previous_doubts: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
-    steady_s: float = float("inf")
-    first_id: int = 0
+    slurmctld_uptime_s: float = float("inf")
+    first_job_id: int = 0
 
-    def again(self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
+    def confirmed_by_previous_run(self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
         """Whether the same doubt was first seen at least `grace_s` ago."""
-        return self.suspects.get(doubt_key(kind, job_id, slurm_id), -1.0) >= self.grace_s
+        return self.previous_doubts.get(doubt_key(kind, job_id, slurm_id), -1.0) >= self.grace_s
 
     def too_many(self, absent: int) -> bool:
         """Whether SLURM lists no jobs, or lacks so many that it must have lost its state."""
@@ -111,8 +111,8 @@ class Snapshot:
     @cached_property
     def forgotten(self) -> list[JobId]:
         """The jobs that slurmctld had saved, and that neither SLURM nor accounting knows any more."""
-        absent = (job for job in missing(self) if job.job_id in (self.saved or ()) and not job.heard)
-        return [job.job_id for job in absent if self.asked.get(job.job_id, _NOT_ASKED) is None]
+        absent = (job for job in missing(self) if job.job_id in (self.persisted_by_slurm or ()) and not job.heard)
+        return [job.job_id for job in absent if self.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None]
 
     @cached_property
     def slurm_lost_state(self) -> bool:
@@ -124,12 +124,12 @@ class Snapshot:
         if not self.forgotten:
             return False
         last = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
-        return self._many(len(self.forgotten)) or (not self.slurm and self.first_id <= last)
+        return self._many(len(self.forgotten)) or (not self.slurm and self.first_job_id <= last)
 
     @property
     def knows_all_it_had_saved(self) -> bool:
         """Whether SLURM answered, and lacks no job that slurmctld had on its disk."""
-        return self.slurm is not None and self.saved is not None and not self.saved
+        return self.slurm is not None and self.persisted_by_slurm is not None and not self.persisted_by_slurm
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[SqueueRow]]:
@@ -149,23 +149,23 @@ def doubt_key(kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = N
     return f"{kind} {job_id}" if slurm_id is None else f"{kind} {job_id} {slurm_id}"
 
 
-def missing(view: Snapshot) -> list[JobSummary]:
+def missing(snapshot: Snapshot) -> list[JobSummary]:
     """Return the jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
-    if view.slurm is None:
+    if snapshot.slurm is None:
         return []
     return [
         job
-        for job in view.jobs.values()
-        if job.state in IN_SLURM and row_of(job, view.slurm) is None and EffectKind.POLL_SLURM not in job.parked
+        for job in snapshot.jobs.values()
+        if job.state in IN_SLURM and row_of(job, snapshot.slurm) is None and EffectKind.POLL_SLURM not in job.parked
     ]
 
 
-def pending_and_missing(view: Snapshot) -> list[JobSummary]:
+def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     """Return the jobs that would be lost now, and that were never seen running. The sweep looks for what is left of
     them.
     """
-    absent = (job for job in missing(view) if view.asked.get(job.job_id, _NOT_ASKED) is None)
-    return [job for job in absent if never_ran(job) and not job.heard and absence_confirmed(job, view)]
+    absent = (job for job in missing(snapshot) if snapshot.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None)
+    return [job for job in absent if never_ran(job) and not job.heard and absence_confirmed(job, snapshot)]
 
 
 def never_ran(job: JobSummary) -> bool:
@@ -173,57 +173,61 @@ def never_ran(job: JobSummary) -> bool:
     return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED and job.slurm_id is not None
 
 
-def absence_confirmed(job: JobSummary, view: Snapshot) -> bool:
+def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the job was missing long enough. slurmctld and its nodes must have had the time to reach each other. Each
     reporter that may have the job's end in its spool must have had the time to deliver it, if it is there.
     """
-    heard_out = view.continuous_uptime_s is None or view.continuous_uptime_s >= view.grace_s
-    return view.again(DiscrepancyKind.MISSING, job.job_id) and view.steady_s >= view.grace_s and heard_out
+    heard_out = snapshot.continuous_uptime_s is None or snapshot.continuous_uptime_s >= snapshot.grace_s
+    return (
+        snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
+        and snapshot.slurmctld_uptime_s >= snapshot.grace_s
+        and heard_out
+    )
 
 
-def never_seen(view: Snapshot) -> list[JobId]:
+def never_seen(snapshot: Snapshot) -> list[JobId]:
     """Return our jobs that are hot on chain and unknown to the ledger."""
-    return [job_id for job_id in view.claims if job_id not in view.jobs and claimed(job_id, view)]
+    return [job_id for job_id in snapshot.claims if job_id not in snapshot.jobs and claimed(job_id, snapshot)]
 
 
-def claimed(job_id: JobId, view: Snapshot) -> bool:
+def claimed(job_id: JobId, snapshot: Snapshot) -> bool:
     """Whether the contract has the job hot and ours."""
-    return view.chain is not None and is_claimed(view.chain.get(job_id), view.provider)
+    return snapshot.chain is not None and is_claimed(snapshot.chain.get(job_id), snapshot.provider)
 
 
-def unlisted(view: Snapshot) -> dict[JobId, Address]:
+def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
     """Return the jobs, with their customers, that SLURM does not list by name, and that may have been in SLURM before
     the ledger knew of it.
     """
-    if view.slurm is None:
+    if snapshot.slurm is None:
         return {}
-    new = {job_id: view.claims[job_id].customer for job_id in never_seen(view)}
-    restored = {job.job_id: job.customer for job in view.jobs.values() if is_behind(job, view)}
-    return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, view) is None}
+    new = {job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)}
+    restored = {job.job_id: job.customer for job in snapshot.jobs.values() if is_behind(job, snapshot)}
+    return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, snapshot) is None}
 
 
-def unexplained(view: Snapshot) -> list[SqueueRow]:
+def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
     """Return the SLURM jobs of customers of `unlisted` jobs that may be one of these under another name. Their scripts
     show whether they are.
     """
-    customers = set(unlisted(view).values())
-    known = {job.slurm_id for job in view.jobs.values()}
-    rows = (row for row in (view.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
+    customers = set(unlisted(snapshot).values())
+    known = {job.slurm_id for job in snapshot.jobs.values()}
+    rows = (row for row in (snapshot.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
     return [row for row in rows if row.batch and (is_active(row) or _ran(row))]
 
 
-def foreign(view: Snapshot) -> list[SqueueRow]:
+def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     """Return the live SLURM jobs of customers that no job of the ledger or of the chain explains: they are not paid
     for. A job that is just being submitted has no id in the ledger yet, and is known by its name.
     """
-    known = {job.slurm_id for job in view.jobs.values()}
-    expected = {(job.job_id, job.customer) for job in view.jobs.values() if job.slurm_id is None}
-    expected |= {(job_id, claim.customer) for job_id, claim in view.claims.items()}
-    rows = (row for row in (view.slurm or {}).values() if is_active(row) and CUSTOMER.fullmatch(row.user))
+    known = {job.slurm_id for job in snapshot.jobs.values()}
+    expected = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
+    expected |= {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
+    rows = (row for row in (snapshot.slurm or {}).values() if is_active(row) and CUSTOMER.fullmatch(row.user))
     return [
         row
         for row in rows
-        if row.slurm_id not in known and (row.name, row.user) not in expected and row.name not in view.others
+        if row.slurm_id not in known and (row.name, row.user) not in expected and row.name not in snapshot.others
     ]
 
 
@@ -237,20 +241,20 @@ def is_active(row: SqueueRow) -> bool:
     return row.seen.phase in (Phase.WAITING, Phase.RUNNING)
 
 
-def is_behind(job: JobSummary, view: Snapshot) -> bool:
+def is_behind(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the ledger has not submitted the job yet, though the contract shows that it runs."""
-    return job.state in BEFORE_SLURM and status_of(job.job_id, view) is ChainStatus.RUNNING
+    return job.state in BEFORE_SLURM and status_of(job.job_id, snapshot) is ChainStatus.RUNNING
 
 
-def listed_id(job_id: JobId, customer: Address, view: Snapshot) -> SlurmId | None:
+def listed_id(job_id: JobId, customer: Address, snapshot: Snapshot) -> SlurmId | None:
     """Return the id of the SLURM job with that name and user: one that is live, or one that ran."""
-    rows = view.named.get((job_id, customer), [])
+    rows = snapshot.named.get((job_id, customer), [])
     return next((row.slurm_id for row in rows if is_active(row) or _ran(row)), None)
 
 
-def status_of(job_id: JobId, view: Snapshot) -> ChainStatus | None:
+def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
     """Return the job's status on the contract; None if the contract does not know it, or was not asked."""
-    standing = None if view.chain is None else view.chain.get(job_id)
+    standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
     return None if standing is None else standing.status
 
 
@@ -263,7 +267,7 @@ def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | N
 def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
     """Whether the row is this job. SLURM uses ids again after a wrap, and after it lost its state. An owner can change
     the name, and a requeue changes the time, so one of the two must agree. Jobs that this check leaves out are looked
-    at more closely: see `asked`.
+    at more closely: see `confirmed_lookups`.
     """
     return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s == row.submit_s)
 

@@ -14,7 +14,7 @@ from supervisor_tasks.ledger.database import PROCESS
 from supervisor_tasks.ledger.tables import InstanceTagRow, PeriodicRunRow
 from supervisor_tasks.wallet.raw_transaction import extract_tag
 
-MARKS = InstanceTagRow.metadata.tables["instance_tags"]
+INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]
 TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
 
 WROTE_WITHIN_S = 600  # by the chain's own clock
@@ -28,16 +28,16 @@ _CONNECTED = text(
 ).bindparams(prefix=f"{PROCESS} ")
 
 
-def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, mark: bytes) -> list[str]:
-    """The signs that a fleet lives: the one whose ledger made the mark and that writes from the address. Each sign is a
+def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes) -> list[str]:
+    """The signs that a fleet lives: the one whose ledger made the tag and that writes from the address. Each sign is a
     sentence. A chain that cannot be read counts as a sign, too.
     """
-    return [*_on_chain(rpc, address, mark), *_in_this_database(engine, cluster, mark), *_beside_it(engine)]
+    return [*_on_chain(rpc, address, tag), *_in_this_database(engine, cluster, tag), *_beside_it(engine)]
 
 
-def _on_chain(rpc: Rpc, address: str, mark: bytes) -> Iterator[str]:
+def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
     try:
-        found = _last_written(rpc, address, mark)
+        found = _last_written(rpc, address, tag)
     except (RpcUnavailableError, RpcError) as error:
         yield f"the chain cannot be looked at: {error}"
         return
@@ -45,7 +45,7 @@ def _on_chain(rpc: Rpc, address: str, mark: bytes) -> Iterator[str]:
         yield f"it wrote on chain {found} s before the last block"
 
 
-def _last_written(rpc: Rpc, address: str, mark: bytes) -> int | None:
+def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
     """How many seconds before the chain's last block the ledger's last transaction was mined. None if the last
     WROTE_WITHIN_S seconds, or the last MOST_BLOCKS blocks, have none.
     """
@@ -62,7 +62,7 @@ def _last_written(rpc: Rpc, address: str, mark: bytes) -> int | None:
             if newest_s - mined_s > WROTE_WITHIN_S:
                 return None
             for sent in block["transactions"]:
-                if sent["from"].lower() == address.lower() and extract_tag(bytes.fromhex(sent["input"][2:])) == mark:
+                if sent["from"].lower() == address.lower() and extract_tag(bytes.fromhex(sent["input"][2:])) == tag:
                     return newest_s - mined_s
     return None
 
@@ -71,13 +71,13 @@ def _whole(number: int) -> Call:
     return "eth_getBlockByNumber", (hex(number), True)
 
 
-def _in_this_database(engine: Engine, cluster: str, mark: bytes) -> Iterator[str]:
+def _in_this_database(engine: Engine, cluster: str, tag: bytes) -> Iterator[str]:
     age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at))
     query = (
-        select(MARKS.c.cluster, age)
-        .join(TICKS, TICKS.c.cluster == MARKS.c.cluster)
-        .where(MARKS.c.tag == mark, MARKS.c.cluster != cluster)
-        .group_by(MARKS.c.cluster)
+        select(INSTANCE_TAGS.c.cluster, age)
+        .join(TICKS, TICKS.c.cluster == INSTANCE_TAGS.c.cluster)
+        .where(INSTANCE_TAGS.c.tag == tag, INSTANCE_TAGS.c.cluster != cluster)
+        .group_by(INSTANCE_TAGS.c.cluster)
     )
     with engine.connect() as connection:
         for other, age_s in connection.execute(query):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from supervisor_tasks.benchmarking.model import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.cluster import Cluster, new_mark
+from supervisor_tasks.slurm.cluster import Cluster, new_delimiter
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.interface import CLOCKS_DIFFER_S
 from supervisor_tasks.slurm.job_states import Phase
@@ -60,18 +60,18 @@ class BenchmarkJobs:
         sacct = self.cluster.paths.sacct
         if sacct is None:
             return None
-        mark = new_mark()
-        argv = sacct_named(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago), mark)
-        records = [record.seen for record in accounted_jobs(self._ask(one, argv), mark)]
+        delimiter = new_delimiter()
+        argv = sacct_named(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago), delimiter)
+        records = [record.seen for record in accounted_jobs(self._ask(one, argv), delimiter)]
         return next((seen for seen in reversed(records) if seen.phase is Phase.ENDED), None)
 
     def output(self, one: Measurement) -> bytes | None:
         """Return the end of the job's output, 10 MB at most; None when the file is missing. Raises
         SlurmUnavailableError.
         """
-        mark = new_mark()
+        delimiter = new_delimiter()
         argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
-        return read_output(self._ask(one, argv, mark.encode() + b"\n", READ_TIMEOUT_S), mark)
+        return read_output(self._ask(one, argv, delimiter.encode() + b"\n", READ_TIMEOUT_S), delimiter)
 
     def remove_output(self, one: Measurement) -> None:
         """Remove the job's output; a second call changes nothing. Raises SlurmUnavailableError."""
@@ -98,12 +98,12 @@ def minutes_back(called_s_ago: float) -> int:
     return int(min(called_s_ago, LONGEST_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
 
 
-def read_output(answer: CommandAnswer, mark: str) -> bytes | None:
-    """Return the bytes between the marks; None when the file is missing. Raises SlurmUnavailableError."""
-    _, found, rest = answer.stdout.partition(f"{mark} ")
+def read_output(answer: CommandAnswer, delimiter: str) -> bytes | None:
+    """Return the bytes between the delimiters; None when the file is missing. Raises SlurmUnavailableError."""
+    _, found, rest = answer.stdout.partition(f"{delimiter} ")
     if found and rest.startswith("absent\n"):
         return None
-    encoded, whole, _ = rest.removeprefix("there\n").partition(f"{mark} whole\n")
+    encoded, whole, _ = rest.removeprefix("there\n").partition(f"{delimiter} whole\n")
     if not (found and rest.startswith("there\n") and whole):
         raise SlurmUnavailableError(f"an output could not be read (status {answer.status}): {answer.stderr[:200]!r}")
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from supervisor_tasks.crash_points import CrashPoint, after, around, before
+from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
@@ -46,9 +46,9 @@ from supervisor_tasks.slurm.parsers import (
 )
 from supervisor_tasks.slurm.sacct import (
     accounted_jobs,
-    histories,
     sacct_by_id,
     sacct_histories,
+    submissions_by_user,
     submitted_as,
 )
 from supervisor_tasks.slurm.script_matching import (
@@ -156,10 +156,10 @@ class Cluster:
         another customer may decide what the session runs, and other TransientErrors when the login node gives no
         answer.
         """
-        mark = new_mark()
+        delimiter = new_delimiter()
         self.homes.require_own(
             user,
-            see=lambda: home_seen(self._ask(look(mark, user)), mark, user),
+            see=lambda: home_seen(self._ask(look(delimiter, user)), delimiter, user),
             log_in=lambda: self.ssh.clock(user),
         )
 
@@ -224,19 +224,19 @@ class Cluster:
         begun_s: float,
         answered: Callable[[int, SlurmId | Exception], None],
     ) -> None:
-        mark = new_mark()
+        delimiter = new_delimiter()
 
         def heard(number: int, answer: CommandAnswer) -> None:
             after(CrashPoint.SBATCH)
             answered(number, self._outcome(answer))
 
-        answers = guarded_command.Answers(mark, len(orders), heard, our_clock_s)
+        answers = guarded_command.Answers(delimiter, len(orders), heard, our_clock_s)
         unanswered = self._run_guarded(
             user, orders, clock.slurm_conf, clock.at(begun_s + SUBMIT_TIMEOUT_S), begun_s, answers
         )
         if answers.came_late:
             self.ssh.forget_clock(user)  # the clock may be wrong by now
-        for number in range(answers.told, len(orders)):
+        for number in range(answers.answered, len(orders)):
             answered(number, unanswered)
 
     def _run_guarded(
@@ -252,7 +252,7 @@ class Cluster:
         if our_clock_s() >= begun_s + SUBMIT_TIMEOUT_S:
             return guarded_command.TooLateError("this worker stood still; nothing was sent")
         argv = guarded_command.guard_command(len(orders), until_login_s, slurm_conf, self.environment_file)
-        stdin = guarded_command.framed(answers.mark, orders)
+        stdin = guarded_command.framed(answers.delimiter, orders)
         before(CrashPoint.SBATCH)
         try:
             status = self.ssh.stream_in_turn(
@@ -281,8 +281,8 @@ class Cluster:
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
         named = {one.job_id: one.named(listed.values()) for one in searches}
-        marks = self._marks_of(named.values())
-        found = {one.job_id: found_by_name(one.job_id, named[one.job_id], marks) for one in searches}
+        headers = self._headers_of(named.values())
+        found = {one.job_id: found_by_name(one.job_id, named[one.job_id], headers) for one in searches}
         rest = [one for one in searches if found[one.job_id] == []]
         return found | (self._find_renamed(user, rest, listed.values()) if rest else {})
 
@@ -291,22 +291,24 @@ class Cluster:
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         since_s = self.now_s() - CLOCKS_DIFFER_S
         young = {one.job_id: one.young(listed, since_s) for one in searches}
-        marks = self._marks_of(young.values())
-        unread = {row.slurm_id for some in young.values() for row in some} - marks.keys()
+        headers = self._headers_of(young.values())
+        unread = {row.slurm_id for some in young.values() for row in some} - headers.keys()
         unread &= self.list_all(user).keys() if unread else set()  # those that slurmctld still has
-        return {one.job_id: found_by_script(one, young[one.job_id], marks, unread) for one in searches}
+        return {one.job_id: found_by_script(one, young[one.job_id], headers, unread) for one in searches}
 
-    def _marks_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
+    def _headers_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
         """Return the scripts' second lines for the suspects of each job, but for jobs that have too many."""
         ids = {row.slurm_id for some in suspects if len(some) <= MAX_SCRIPTS for row in some}
-        return self._script_marks(sorted(ids))
+        return self._script_headers(sorted(ids))
 
-    def _script_marks(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
-        marks = dict[SlurmId, str]()
+    def _script_headers(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
+        headers = dict[SlurmId, str]()
         for first in range(0, len(slurm_ids), MAX_SCRIPTS):
-            mark, some = new_mark(), slurm_ids[first : first + MAX_SCRIPTS]
-            marks |= script_heads(self._ask(read_scripts(self.paths.scontrol, some), mark.encode() + b"\n"), mark)
-        return marks
+            delimiter, some = new_delimiter(), slurm_ids[first : first + MAX_SCRIPTS]
+            headers |= script_heads(
+                self._ask(read_scripts(self.paths.scontrol, some), delimiter.encode() + b"\n"), delimiter
+            )
+        return headers
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
@@ -317,20 +319,22 @@ class Cluster:
         """
         if not (users and self.paths.sacct):
             return {}
-        mark, user_mark = new_mark(), new_mark()
+        delimiter, user_delimiter = new_delimiter(), new_delimiter()
         minutes = {user: _minutes(begun_s_ago[job_id]) for job_id, user in users.items()}
         for job_id, user in users.items():
             minutes[user] = max(minutes[user], _minutes(begun_s_ago[job_id]))
-        answer = self._ask(sacct_histories(self.paths.sacct, minutes, mark), user_mark.encode() + b"\n")
-        told = histories(answer, user_mark)
-        return {job_id: submitted_as(told[user], mark, job_id) for job_id, user in users.items() if user in told}
+        answer = self._ask(sacct_histories(self.paths.sacct, minutes, delimiter), user_delimiter.encode() + b"\n")
+        told = submissions_by_user(answer, user_delimiter)
+        return {job_id: submitted_as(told[user], delimiter, job_id) for job_id, user in users.items() if user in told}
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
         """Return the job of ours that each SLURM job's batch script names; the others are left out. One command reads
         up to 500 scripts.
         """
-        marks = self._script_marks([job.slurm_id for job in jobs])
-        return {slurm_id: job_id for slurm_id, line in marks.items() if (job_id := job_id_in_header(line)) is not None}
+        headers = self._script_headers([job.slurm_id for job in jobs])
+        return {
+            slurm_id: job_id for slurm_id, line in headers.items() if (job_id := job_id_in_header(line)) is not None
+        }
 
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
@@ -345,10 +349,10 @@ class Cluster:
             of_users.setdefault(row.user, []).append(row)
         suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
         rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MAX_SCRIPTS for row in some}
-        marks = self._script_marks(list(rows))
-        unread = rows.keys() - marks.keys()
+        headers = self._script_headers(list(rows))
+        unread = rows.keys() - headers.keys()
         unread &= self.list_all().keys() if unread else set()  # those that slurmctld still has
-        ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], marks, unread) for one in wanted}
+        ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], headers, unread) for one in wanted}
         rest = {one.job_id: one for one in wanted if ours[one.job_id] is False}
         users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
         return ours | {job_id: bool(told) for job_id, told in self.sacct_submissions_of(users, ago_s).items()}
@@ -376,8 +380,8 @@ class Cluster:
         return self._list(squeue_all(self.paths.squeue, user))
 
     def _list(self, squeue: Sequence[str]) -> dict[SlurmId, SqueueRow]:
-        mark = new_mark()
-        return listed_jobs(self._ask(squeue, squeue_format(mark)), mark)
+        delimiter = new_delimiter()
+        return listed_jobs(self._ask(squeue, squeue_format(delimiter)), delimiter)
 
     def look(
         self,
@@ -420,22 +424,22 @@ class Cluster:
         return [job for listed in some for job in listed.values()]
 
     def _ask_sacct(self, sacct: str, ids: Sequence[str]) -> tuple[list[Record], dict[str, str]]:
-        mark = new_mark()
+        delimiter = new_delimiter()
 
         def ask(part: Sequence[str]) -> list[Record]:
-            answers = (self._ask(sacct_by_id(sacct, batch, mark)) for batch in commands.batches(part))
-            return [accounted_record(job) for answer in answers for job in accounted_jobs(answer, mark)]
+            answers = (self._ask(sacct_by_id(sacct, batch, delimiter)) for batch in commands.batches(part))
+            return [accounted_record(job) for answer in answers for job in accounted_jobs(answer, delimiter)]
 
         return ask_in_parts(ids, ask)
 
     def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
-        marks = dict[SlurmId, str]()
+        headers = dict[SlurmId, str]()
         try:
             for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
-                marks |= self._script_marks(slurm_ids[first : first + SCRIPTS_A_LOOK])
+                headers |= self._script_headers(slurm_ids[first : first + SCRIPTS_A_LOOK])
         except TransientError as error:  # the other jobs must not wait for these scripts
-            log.warning("scripts_not_read", jobs=len(slurm_ids) - len(marks), error=str(error))
-        return {slurm_id: job_id_in_header(line) for slurm_id, line in marks.items()}
+            log.warning("scripts_not_read", jobs=len(slurm_ids) - len(headers), error=str(error))
+        return {slurm_id: job_id_in_header(line) for slurm_id, line in headers.items()}
 
     def _accounted(self, sacct: str, wanted: Sequence[MatchRequest]) -> dict[JobId, MatchResult]:
         records, refused = self._ask_sacct(sacct, _ids(wanted))
@@ -443,19 +447,19 @@ class Cluster:
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job, only if it is this user's. A job that has ended is no error."""
-        with around(CrashPoint.SCANCEL):
+        with crash_point(CrashPoint.SCANCEL):
             require_success(self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)), "scancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user, in one command. Returns the jobs that SLURM refused to end, and
         why.
         """
-        with around(CrashPoint.SCANCEL):
+        with crash_point(CrashPoint.SCANCEL):
             return not_cancelled(self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error."""
-        with around(CrashPoint.TIME_LIMIT):
+        with crash_point(CrashPoint.TIME_LIMIT):
             require_success(
                 self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update"
             )
@@ -542,6 +546,6 @@ def _ids(wanted: Iterable[MatchRequest]) -> list[str]:
     return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]
 
 
-def new_mark() -> str:
-    """Return a random mark, which cannot be guessed, to separate the parts of one answer."""
+def new_delimiter() -> str:
+    """Return a random delimiter, which cannot be guessed, to separate the parts of one answer."""
     return secrets.token_hex(16)

@@ -31,7 +31,7 @@ class ClusterIdentity:
         return f"{known}{', '.join(self.hosts)}"
 
     @classmethod
-    def told(cls, text: str) -> "ClusterIdentity":
+    def parse(cls, text: str) -> "ClusterIdentity":
         """Read the cluster from such a text."""
         if text.startswith(_CONTROLLERS):
             return cls("", "", tuple(text.removeprefix(_CONTROLLERS).split(", ")))

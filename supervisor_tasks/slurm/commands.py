@@ -74,10 +74,10 @@ def batch_script(job_id: JobId, script: str) -> bytes:
     line, _, body = script.partition("\n") if script.startswith("#!") else ("#!/bin/bash", "", script)
     interpreter = line.removeprefix("#!").strip().split(None, 1)  # like the kernel: the rest of the line is one word
     if _program(line) in _SHELLS:
-        return f"{line}\n{script_mark(job_id)}\ntrue\n{body}".encode()
+        return f"{line}\n{script_header(job_id)}\ntrue\n{body}".encode()
     text = script.encode()
     become = _BECOME.format(size=len(text), interpreter=shlex.join(interpreter))
-    return f"#!/bin/sh\n{script_mark(job_id)}\n{become}".encode() + text
+    return f"#!/bin/sh\n{script_header(job_id)}\n{become}".encode() + text
 
 
 def _program(line: str) -> str:
@@ -86,7 +86,7 @@ def _program(line: str) -> str:
     return next((name for name in names if name != "env"), "")
 
 
-def script_mark(job_id: JobId) -> str:
+def script_header(job_id: JobId) -> str:
     """Return the line that identifies a job in our batch scripts."""
     return f"# supervisor job {job_id}"
 

@@ -3,11 +3,11 @@
 A worker's data may arrive in part: when the connection is cut, standard input ends early. It may also arrive late: the
 worker, sshd or the network stood still, and another worker holds the effect by now. So a guard runs in front of sbatch.
 It reads one submission after the other from standard input: the number of words and bytes, the words of sbatch's
-command line, the script, and the mark. The mark shows the guard that the submission is complete. The guard runs this
-sbatch before it reads the next submission, and never after the deadline: `timeout` ends an sbatch that takes longer,
-and the guard does not start an sbatch after the deadline. The guard prints each answer as soon as its sbatch has ended,
-with the mark, on standard output and on standard error. The mark cannot be guessed, so the supervisor does not take the
-output of the customer's start-up files for an answer.
+command line, the script, and the delimiter. The delimiter shows the guard that the submission is complete. The guard
+runs this sbatch before it reads the next submission, and never after the deadline: `timeout` ends an sbatch that takes
+longer, and the guard does not start an sbatch after the deadline. The guard prints each answer as soon as its sbatch
+has ended, with the delimiter, on standard output and on standard error. The delimiter cannot be guessed, so the
+supervisor does not take the output of the customer's start-up files for an answer.
 
 The deadline is a time on the login node's clock. The guard reads that clock once, when it begins. From then on it
 counts the seconds of /proc/uptime: no process sets that counter, and a shell reads it without another process.
@@ -121,21 +121,21 @@ def guard_command(jobs: int, until_login_s: int, slurm_conf: str = "", environme
     return ["/bin/sh", "-c", _GUARD, "guard", str(jobs), str(until_login_s), slurm_conf, environment_file]
 
 
-def framed(mark: str, orders: Sequence[Order]) -> bytes:
-    """Build the guard's standard input: first the mark, then each command with its script and the mark again. The
-    second mark shows that the submission is complete. The mark is not in the command line, because a start-up file
-    could read it there.
+def framed(delimiter: str, orders: Sequence[Order]) -> bytes:
+    """Build the guard's standard input: first the delimiter, then each command with its script and the delimiter again.
+    The second delimiter shows that the submission is complete. The delimiter is not in the command line, because a
+    start-up file could read it there.
     """
-    return b"".join([_line(mark), *(part for order in orders for part in _frame(mark, order))])
+    return b"".join([_line(delimiter), *(part for order in orders for part in _frame(delimiter, order))])
 
 
-def _frame(mark: str, order: Order) -> Iterator[bytes]:
+def _frame(delimiter: str, order: Order) -> Iterator[bytes]:
     if b"\0" in order.script:
         raise ValueError("a shell cannot hold a script with NUL bytes")
     yield _line(f"{len(order.argv)} {len(order.script)}")
     yield from map(_line, order.argv)
     yield order.script
-    yield _line(mark)
+    yield _line(delimiter)
 
 
 def _line(word: str) -> bytes:
@@ -144,16 +144,16 @@ def _line(word: str) -> bytes:
     return word.encode() + b"\n"
 
 
-def ask_clock(mark: str) -> list[str]:
+def ask_clock(delimiter: str) -> list[str]:
     """Build the command that prints the login node's time and the user's SLURM_CONF."""
-    return ["/bin/sh", "-c", _CLOCK, "clock", mark]
+    return ["/bin/sh", "-c", _CLOCK, "clock", delimiter]
 
 
-def parse_clock(answer: CommandAnswer, mark: str, our_s: float) -> LoginClock:
+def parse_clock(answer: CommandAnswer, delimiter: str, our_s: float) -> LoginClock:
     """Read the login node's clock from the answer, which arrived at `our_s`. Raises TransientError when it shows no
     time.
     """
-    found = re.search(rf"{mark} (\d{{1,12}}) (.*)\n", answer.stdout)
+    found = re.search(rf"{delimiter} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:
         raise TransientError(f"the login node does not tell the time (status {answer.status}): {answer.stderr[:200]!r}")
     return LoginClock(int(found[1]), our_s, found[2])
@@ -165,17 +165,17 @@ class AnswerTooLongError(OutcomeUnknownError):
 
 @dataclass(slots=True)
 class Answers:
-    """The guard's output, received piece by piece. `heard` is called with a command's number and its answer as soon as
-    both streams have it; its exceptions are passed on. `now_s` is the clock for `first_s`, the time of the first
+    """The guard's output, received piece by piece. `on_answer` is called with a command's number and its answer as soon
+    as both streams have it; its exceptions are passed on. `now_s` is the clock for `first_s`, the time of the first
     answer.
     """
 
-    mark: str
+    delimiter: str
     jobs: int
-    heard: Callable[[int, CommandAnswer], None]
+    on_answer: Callable[[int, CommandAnswer], None]
     now_s: Callable[[], float]
     first_s: float | None = None
-    told: int = 0  # number of commands whose answer `heard` got; the answers come in the commands' order
+    answered: int = 0  # number of commands whose answer `on_answer` got; the answers come in the commands' order
     _end: str = ""
     _begun: bool = False
     _ended: list[tuple[int, bytes]] = field(default_factory=list)  # status and output that wait for standard error
@@ -192,7 +192,7 @@ class Answers:
     @property
     def came_late(self) -> bool:
         """Whether the guard began after the deadline."""
-        return self._end == "late" and not self.told
+        return self._end == "late" and not self.answered
 
     def stdout(self, piece: bytes) -> None:
         """Add a piece of standard output. Raises AnswerTooLongError."""
@@ -204,29 +204,29 @@ class Answers:
             self._searched = 0
             if end:
                 self._end = end.decode()
-            elif int(job) == self.told + len(self._ended) < self.jobs:
+            elif int(job) == self.answered + len(self._ended) < self.jobs:
                 self._ended.append((int(status), printed))
-        self._searched = max(len(self._stdout) - len(self.mark) - 2 * MOST_DIGITS, 0)
+        self._searched = max(len(self._stdout) - len(self.delimiter) - 2 * MOST_DIGITS, 0)
         self._require_short(self._stdout)
-        self._tell()
+        self._pass_on()
 
     def stderr(self, piece: bytes) -> None:
         """Add a piece of standard error. Raises AnswerTooLongError."""
         self._stderr += piece
-        *parts, rest = bytes(self._stderr).split(self.mark.encode() + b"\n")
+        *parts, rest = bytes(self._stderr).split(self.delimiter.encode() + b"\n")
         self._complaints += parts
         self._stderr = bytearray(rest)
         self._require_short(self._stderr)
-        self._tell()
+        self._pass_on()
 
     def ended(self, status: int) -> SupervisorError:
         """Record that the guard has ended with this status; call it after all output was added. Returns the reason why
-        the commands from `told` on have no answer: TooLateError or another TransientError when they certainly did not
-        run, OutcomeUnknownError when they may have run.
+        the commands from `answered` on have no answer: TooLateError or another TransientError when they certainly did
+        not run, OutcomeUnknownError when they may have run.
         """
-        missing = self.told + 1 + len(self._ended) - len(self._complaints)  # all, if a start-up file closed it
+        missing = self.answered + 1 + len(self._ended) - len(self._complaints)  # all, if a start-up file closed it
         self._complaints += [bytes(self._stderr)] * missing
-        self._tell()
+        self._pass_on()
         complaint = f"(status {status}): {self._shown()!r}"
         if self._end == "cut":
             return TransientError("the script did not arrive whole; nothing was run")
@@ -238,22 +238,22 @@ class Answers:
 
     def _begin(self) -> None:
         if not self._begun:
-            _, begun, rest = self._stdout.partition(self.mark.encode() + b"\n")
+            _, begun, rest = self._stdout.partition(self.delimiter.encode() + b"\n")
             self._begun = bool(begun)
             self._stdout = rest if begun else self._stdout
 
     def _answer_pattern(self) -> re.Pattern[bytes]:
         digits = rf"\d{{1,{MOST_DIGITS}}}"
-        return re.compile(rf"{self.mark} (?:(?P<job>{digits}) (?P<status>{digits})|(?P<end>cut|late))\n".encode())
+        return re.compile(rf"{self.delimiter} (?:(?P<job>{digits}) (?P<status>{digits})|(?P<end>cut|late))\n".encode())
 
-    def _tell(self) -> None:
-        while self._ended and len(self._complaints) > self.told + 1:
+    def _pass_on(self) -> None:
+        while self._ended and len(self._complaints) > self.answered + 1:
             status, printed = self._ended.pop(0)
-            complaint = self._complaints[self.told + 1]
+            complaint = self._complaints[self.answered + 1]
             if self.first_s is None:
                 self.first_s = self.now_s()
-            number, self.told = self.told, self.told + 1
-            self.heard(number, CommandAnswer(status, _text(printed), _text(complaint)))
+            number, self.answered = self.answered, self.answered + 1
+            self.on_answer(number, CommandAnswer(status, _text(printed), _text(complaint)))
 
     def _shown(self) -> str:
         return _text(b"".join([*self._complaints[:1], self._stderr]))[:200]

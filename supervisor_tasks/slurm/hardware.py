@@ -3,8 +3,8 @@
 One command asks three questions, so that the answers are of one moment: `scontrol show partition` (does the partition
 exist?), `scontrol show nodes` (the hardware), `sinfo` (the partition's nodes again). The second list is needed because
 free text in a node's line, such as the reason why it is drained, may look like another node. If the two lists disagree,
-neither is used. Each answer ends with a mark that cannot be guessed. docs/explanation/registration.md lists the node
-states that count; tests/data/slurm has samples, by version.
+neither is used. Each answer ends with a delimiter that cannot be guessed. docs/explanation/registration.md lists the
+node states that count; tests/data/slurm has samples, by version.
 """
 
 import re
@@ -90,16 +90,18 @@ class PartitionHardware:
 
 
 def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
-    """Build the one command that asks for everything. It reads a mark and a line feed from standard input."""
+    """Build the one command that asks for everything. It reads a delimiter and a line feed from standard input."""
     return ["/bin/sh", "-c", _ASK, "specs", scontrol, sinfo, partition]
 
 
-def read_specs(answer: CommandAnswer, mark: str, partition: str, *, unresponsive: bool = False) -> PartitionHardware:
+def read_specs(
+    answer: CommandAnswer, delimiter: str, partition: str, *, unresponsive: bool = False
+) -> PartitionHardware:
     """Read the partition's hardware; with `unresponsive`, nodes that do not work count too. Raises
     SlurmUnavailableError, with what was found and what was expected, for an answer that is incomplete or contradicts
     itself: the supervisor must not register hardware that does not exist.
     """
-    shown_partition, shown_nodes, shown_members = _parts(answer, mark)
+    shown_partition, shown_nodes, shown_members = _parts(answer, delimiter)
     total = _total_nodes(shown_partition, partition)
     nodes = _nodes(shown_nodes, partition)
     _require_same({node.name for node in nodes}, _members(shown_members, partition), partition)
@@ -121,9 +123,9 @@ def hardware_of(
     return PartitionHardware(counted, left_out, max(total - len(nodes), 0), max_time_min)
 
 
-def _parts(answer: CommandAnswer, mark: str) -> list[str]:
+def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
     """Return the answer to each question. For a partition that does not exist, SLURM's command fails."""
-    _, *pieces = answer.stdout.split(mark)
+    _, *pieces = answer.stdout.split(delimiter)
     ended = [piece.partition("\n") for piece in pieces]
     for command, (status, _, _), (_, _, printed) in zip(_COMMANDS, ended[1:], ended, strict=False):
         if status != " 0":
@@ -131,7 +133,7 @@ def _parts(answer: CommandAnswer, mark: str) -> list[str]:
             raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {said}")
     if len(ended) != len(_COMMANDS) + 1:
         raise SlurmUnavailableError(
-            f"found {len(ended)} marks, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
+            f"found {len(ended)} delimiters, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
         )
     return [printed for _, _, printed in ended[:-1]]
 

@@ -81,16 +81,18 @@ class Home:
         return self.real_path in self.missing
 
 
-def look(mark: str, user: str) -> list[str]:
+def look(delimiter: str, user: str) -> list[str]:
     """Build the command that the admin user runs to see a user's home."""
-    return ["timeout", "-k", "1", str(LOOK_TIMEOUT_S), "/bin/sh", "-c", _LOOK, "home", mark, user]
+    return ["timeout", "-k", "1", str(LOOK_TIMEOUT_S), "/bin/sh", "-c", _LOOK, "home", delimiter, user]
 
 
-def home_seen(answer: CommandAnswer, mark: str, user: str) -> Home:
+def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
     """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user."""
     if answer.status in TIMED_OUT:
         raise TransientError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
-    said = [line.removeprefix(f"{mark} ") for line in answer.stdout.splitlines() if line.startswith(f"{mark} ")]
+    said = [
+        line.removeprefix(f"{delimiter} ") for line in answer.stdout.splitlines() if line.startswith(f"{delimiter} ")
+    ]
     if "unknown" in said:
         raise TransientError(f"the login node knows no user {user}")
     account = next(filter(None, (re.fullmatch(r"account (\d+) (\S*) (.*)", line) for line in said)), None)

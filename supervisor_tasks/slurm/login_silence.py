@@ -9,7 +9,7 @@ from dataclasses import dataclass
 FIRST_S = 30.0
 SLOW_S = 5.0  # a command that took so long means a slow login or a slow SLURM
 SLOW_FOR_S = 300.0  # after the last such command
-LONGEST_S = 300.0  # a home folder that is back must not wait longer
+MAX_SILENCE_S = 300.0  # a home folder that is back must not wait longer
 NEVER_S = float("-inf")
 
 
@@ -33,7 +33,7 @@ class LoginSilence:
         if begun_s < self.since_s:
             return
         self.since_s = now_s
-        self.until_s = now_s + min(FIRST_S * 2**self.times, LONGEST_S)
+        self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_SILENCE_S)
         self.times += 1
 
     def took(self, seconds: float, now_s: float) -> None:

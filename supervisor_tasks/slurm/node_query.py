@@ -26,10 +26,10 @@ class Nodes:
         """Return the hardware that counts, in one command. Raises SlurmUnavailableError or SshUnavailableError; retry
         later.
         """
-        mark = secrets.token_hex(16)
+        delimiter = secrets.token_hex(16)
         argv = ask_specs(self.scontrol, self.sinfo, self.partition)
         try:
-            answer = self.ssh.run(self.admin, argv, mark.encode() + b"\n")
+            answer = self.ssh.run(self.admin, argv, delimiter.encode() + b"\n")
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
-        return read_specs(answer, mark, self.partition, unresponsive=self.unresponsive)
+        return read_specs(answer, delimiter, self.partition, unresponsive=self.unresponsive)

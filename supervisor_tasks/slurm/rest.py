@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.crash_points import CrashPoint, after, around, before
+from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
@@ -208,7 +208,7 @@ class RestCluster:
         try:
             row = self._rows([slurm_id]).get(slurm_id)
             if row is not None and row.user != user:
-                rest_answers.require_done(self.access.order("DELETE", f"job/{slurm_id}"), "cancel")
+                rest_answers.require_success(self.access.order("DELETE", f"job/{slurm_id}"), "cancel")
         except TransientError as error:
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and it is not known whose it is: {error}"
@@ -365,10 +365,10 @@ class RestCluster:
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """End a job, with the user's own token: SLURM refuses to end another user's job, which is no error here."""
-        with around(CrashPoint.SCANCEL):
+        with crash_point(CrashPoint.SCANCEL):
             answer = self.access.order("DELETE", f"job/{slurm_id}", user=user)
             if rest_answers.ACCESS_DENIED not in answer.numbers:
-                rest_answers.require_done(answer, "cancel")
+                rest_answers.require_success(answer, "cancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """End several jobs of this user, one request each."""
@@ -382,7 +382,7 @@ class RestCluster:
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit."""
-        with around(CrashPoint.TIME_LIMIT):
+        with crash_point(CrashPoint.TIME_LIMIT):
             self._change(slurm_id, {"time_limit": limit_min})
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
@@ -404,7 +404,7 @@ class RestCluster:
         )
 
     def _change(self, slurm_id: SlurmId, body: Mapping[str, Any]) -> None:
-        rest_answers.require_done(self.access.order("POST", f"job/{slurm_id}", body), "update")
+        rest_answers.require_success(self.access.order("POST", f"job/{slurm_id}", body), "update")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

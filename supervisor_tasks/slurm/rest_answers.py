@@ -103,7 +103,7 @@ def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
 
 
-def require_done(answer: RestAnswer, what: str) -> bool:
+def require_success(answer: RestAnswer, what: str) -> bool:
     """Return True when SLURM carried out a change, False when it knows no such job or the job has ended. Raises
     SlurmUnavailableError or SlurmRejectedError.
     """

@@ -2,7 +2,7 @@
 Pure.
 
 Only the submitter decides that command line. A job's owner can change its name, in accounting too. He may also write
-any text into a command line of his own, so every field ends with a mark that is made for this one call. Samples:
+any text into a command line of his own, so every field ends with a delimiter that is made for this one call. Samples:
 tests/data/slurm/sacct-*.
 """
 
@@ -36,56 +36,58 @@ class SacctRow:
         return next((JobId(name) for name in names if f"--output={name}.log" in words), None)
 
 
-def sacct_by_id(path: str, slurm_ids: str, mark: str) -> list[str]:
+def sacct_by_id(path: str, slurm_ids: str, delimiter: str) -> list[str]:
     """Ask for a batch of jobs that slurmctld has forgotten: all jobs that ever had these ids, and each run of a job
     that was requeued.
     """
-    return [*_sacct(path, mark), f"--jobs={slurm_ids}"]
+    return [*_sacct(path, delimiter), f"--jobs={slurm_ids}"]
 
 
-def sacct_named(path: str, name: str, user: str, minutes: int, mark: str) -> list[str]:
+def sacct_named(path: str, name: str, user: str, minutes: int, delimiter: str) -> list[str]:
     """Ask for the jobs of a user with this name, of the last `minutes`."""
-    return [*_sacct(path, mark), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
+    return [*_sacct(path, delimiter), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
 
 
-def sacct_histories(path: str, minutes: Mapping[Address, int], mark: str) -> list[str]:
+def sacct_histories(path: str, minutes: Mapping[Address, int], delimiter: str) -> list[str]:
     """Ask for the histories of several users in one command, each for its own last minutes. The command prints each
-    user's name after a mark that it reads from standard input, because other users can read a command line and submit a
-    job meanwhile.
+    user's name after a delimiter that it reads from standard input, because other users can read a command line and
+    submit a job meanwhile.
     """
     users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
-    return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, mark)]
+    return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, delimiter)]
 
 
-def histories(answer: CommandAnswer, user_mark: str) -> dict[str, CommandAnswer]:
+def submissions_by_user(answer: CommandAnswer, user_delimiter: str) -> dict[str, CommandAnswer]:
     """Return each user's history. Raises SlurmUnavailableError."""
-    *parts, end = answer.stdout.split(user_mark)
+    *parts, end = answer.stdout.split(user_delimiter)
     if answer.status != 0 or end != " end\n":
         raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
     named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
     return {user: CommandAnswer(0, printed, "") for user, _, printed in named}
 
 
-def accounted_jobs(answer: CommandAnswer, mark: str) -> list[SacctRow]:
+def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     """Return sacct's records, by id and submission time: a requeue begins a new record, and so does another job with
     the same id. Raises SlurmUnavailableError when sacct could not ask, or when its output is incomplete.
     """
     if answer.status != 0 and answer.stderr.strip():
         raise refusal(answer.stderr)(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
-    *fields, rest = answer.stdout.split(f"|{mark}")
+    *fields, rest = answer.stdout.split(f"|{delimiter}")
     if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
         raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
     records = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
     return sorted(records, key=lambda record: (record.seen.slurm_id, record.seen.submit_s))
 
 
-def submitted_as(answer: CommandAnswer, mark: str, job_id: JobId) -> list[JobRecord]:
+def submitted_as(answer: CommandAnswer, delimiter: str, job_id: JobId) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run. Raises SlurmUnavailableError."""
-    return list({one.seen.slurm_id: one.seen for one in accounted_jobs(answer, mark) if one.job_id == job_id}.values())
+    return list(
+        {one.seen.slurm_id: one.seen for one in accounted_jobs(answer, delimiter) if one.job_id == job_id}.values()
+    )
 
 
-def _sacct(path: str, mark: str) -> list[str]:
-    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{mark}"]
+def _sacct(path: str, delimiter: str) -> list[str]:
+    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{delimiter}"]
     return [*UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
-from supervisor_tasks.slurm.commands import script_mark
+from supervisor_tasks.slurm.commands import script_header
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.squeue import SqueueRow
 
@@ -59,13 +59,13 @@ def has_job_name(job: SqueueRow, job_id: JobId) -> bool:
 
 
 def read_scripts(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
-    """Build the one command that prints the first lines of batch scripts. It reads a mark from standard input."""
+    """Build the one command that prints the first lines of batch scripts. It reads a delimiter from standard input."""
     return ["/bin/sh", "-c", _HEADS, "scripts", path, *map(str, slurm_ids)]
 
 
-def script_heads(answer: CommandAnswer, mark: str) -> dict[SlurmId, str]:
+def script_heads(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, str]:
     """Return each script's second line; scripts that SLURM does not have are left out. Raises SlurmUnavailableError."""
-    *scripts, end = answer.stdout.split(mark)
+    *scripts, end = answer.stdout.split(delimiter)
     if answer.status != 0 or end != " end\n":
         raise SlurmUnavailableError(f"scripts could not be read (status {answer.status}): {answer.stderr[:200]!r}")
     heads = {}
@@ -80,7 +80,7 @@ def script_heads(answer: CommandAnswer, mark: str) -> dict[SlurmId, str]:
 def job_id_in_header(line: str) -> JobId | None:
     """Return the job that the second line of our batch script names."""
     job_id = JobId(line.rpartition(" ")[2])
-    return job_id if line == script_mark(job_id) else None
+    return job_id if line == script_header(job_id) else None
 
 
 def candidates(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
@@ -103,36 +103,38 @@ def written_at(answer: CommandAnswer, file: str) -> int | None:
 
 
 def recognised(
-    job_id: JobId, suspects: Sequence[SqueueRow], marks: Mapping[SlurmId, str], unread: Collection[SlurmId]
+    job_id: JobId, suspects: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
 ) -> bool | None:
-    """Whether one of the suspects is our job, by the marks of their scripts; None when one may be. `unread` are the
+    """Whether one of the suspects is our job, by the headers of their scripts; None when one may be. `unread` are the
     jobs whose scripts SLURM does not show. A rejected job has no script. A job whose script cannot be read counts as
     ours by its name.
     """
-    words = {job.slurm_id: marks.get(job.slurm_id) for job in suspects}
+    words = {job.slurm_id: headers.get(job.slurm_id) for job in suspects}
     hinted = {job.slurm_id for job in suspects if has_job_name(job, job_id)}
-    if any(mark == script_mark(job_id) or (mark is None and slurm_id in hinted) for slurm_id, mark in words.items()):
+    if any(
+        header == script_header(job_id) or (header is None and slurm_id in hinted) for slurm_id, header in words.items()
+    ):
         return True
     return None if len(suspects) > MAX_SCRIPTS or words.keys() & unread else False
 
 
 def found_by_name(
-    job_id: JobId, named: Sequence[SqueueRow], marks: Mapping[SlurmId, str]
+    job_id: JobId, named: Sequence[SqueueRow], headers: Mapping[SlurmId, str]
 ) -> list[JobRecord] | UndecidedError:
     """Return the records of our job out of those with its name or output. A rejected job has no script. A job whose
     script cannot be read counts as ours by its name.
     """
-    mark = script_mark(job_id)
-    return _too_many(named) or [job.seen for job in named if marks.get(job.slurm_id, mark) == mark]
+    header = script_header(job_id)
+    return _too_many(named) or [job.seen for job in named if headers.get(job.slurm_id, header) == header]
 
 
 def found_by_script(
-    search: ScriptSearch, young: Sequence[SqueueRow], marks: Mapping[SlurmId, str], unread: Collection[SlurmId]
+    search: ScriptSearch, young: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
 ) -> list[JobRecord] | UndecidedError:
     """Return the records of our job, which has another name, out of those that SLURM got since then. `unread` are the
     jobs whose scripts SLURM does not show.
     """
-    ours = [job.seen for job in young if marks.get(job.slurm_id) == script_mark(search.job_id)]
+    ours = [job.seen for job in young if headers.get(job.slurm_id) == script_header(search.job_id)]
     unclear = [job.slurm_id for job in young if job.slurm_id in unread and not has_job_name(job, search.job_id)]
     if unclear and not ours:
         return UndecidedError(

@@ -1,8 +1,8 @@
 """Questions to squeue, which also prints the texts that a job's owner can write: name, comment, output path. Pure.
 
-An owner may put line feeds into a name, and lines that look like other jobs. So every field ends with a random mark
-that cannot be guessed, made for this one call. squeue reads the mark from standard input, because the process list
-shows command lines. squeue prints a field of width 0 whole and without padding. Samples:
+An owner may put line feeds into a name, and lines that look like other jobs. So every field ends with a random
+delimiter that cannot be guessed, made for this one call. squeue reads the delimiter from standard input, because the
+process list shows command lines. squeue prints a field of width 0 whole and without padding. Samples:
 tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
 """
 
@@ -70,9 +70,9 @@ def squeue_json(path: str, slurm_ids: str) -> list[str]:
     return [path, "--all", "--json", f"--jobs={slurm_ids}"]
 
 
-def squeue_format(mark: str) -> bytes:
-    """Return the fields in the language of `squeue --Format`; `mark`, of letters and digits, ends each field."""
-    return ",".join(f"{field}:0|{mark}" for field in FIELDS).encode() + b"\n"
+def squeue_format(delimiter: str) -> bytes:
+    """Return the fields in the language of `squeue --Format`; `delimiter`, of letters and digits, ends each field."""
+    return ",".join(f"{field}:0|{delimiter}" for field in FIELDS).encode() + b"\n"
 
 
 def requests(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
@@ -90,7 +90,7 @@ def requests(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[Slur
     return found
 
 
-def listed_jobs(answer: CommandAnswer, mark: str) -> dict[SlurmId, SqueueRow]:
+def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRow]:
     """Return the jobs that squeue printed. squeue fails when the only job of the question is unknown; then this is
     empty. Raises SlurmUnavailableError when squeue could not ask (QuestionRefusedError where SLURM refused), and for a
     record that is incomplete or has other fields: the worker must not conclude that a job is missing.
@@ -100,11 +100,11 @@ def listed_jobs(answer: CommandAnswer, mark: str) -> dict[SlurmId, SqueueRow]:
         return {}
     if answer.status != 0 or (said and not answer.stdout.strip()):
         raise refusal(said)(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
-    return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, mark))}
+    return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, delimiter))}
 
 
-def _records(printed: str, mark: str) -> Iterator[list[str]]:
-    *fields, rest = printed.split(f"|{mark}")
+def _records(printed: str, delimiter: str) -> Iterator[list[str]]:
+    *fields, rest = printed.split(f"|{delimiter}")
     if rest.strip() or len(fields) % len(FIELDS):
         raise SlurmUnavailableError(f"squeue's list is not whole; it ends with {printed[-_SHOWN:]!r}")
     for first in range(0, len(fields), len(FIELDS)):

@@ -28,7 +28,7 @@ import paramiko
 from fabric import Config, Connection
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, MARGIN_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S, KILL_GRACE_S, SUBMIT_TIMEOUT_S
 from supervisor_tasks.monitoring.instruments import SSH_COMMANDS, SSH_LOGINS, program_of, timed
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
@@ -57,7 +57,7 @@ COMMANDS_OF_A_CUSTOMER = 2  # at once
 SLOW_COMMANDS = 8  # at once, of all customers whose logins are slow: half of a worker's 16 threads
 # The guard ends a submission that began in time before LATE_S, even if SLURM hangs. A start-up file may forge the
 # guard's output, so the time counts too.
-LATE_S = SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S
+LATE_S = SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
 
 Keys = Callable[[str], paramiko.PKey]  # returns a user's login key; called once for each connection
 
@@ -239,10 +239,10 @@ class Ssh:
             return known
         with self._asking(user, sites_own=sites_own):
             if (known := self._known_clock(user)) is None:  # no other thread has asked meanwhile
-                line, mark = self._line(user), secrets.token_hex(16)
+                line, delimiter = self._line(user), secrets.token_hex(16)
                 with nullcontext() if sites_own else self._a_turn(user):
-                    answer = self.run(user, ask_clock(mark), timeout_s=CLOCK_TIMEOUT_S)
-                line.clock = known = parse_clock(answer, mark, our_clock_s())
+                    answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
+                line.clock = known = parse_clock(answer, delimiter, our_clock_s())
         return known
 
     def ask(self, user: str, argv: Sequence[str]) -> CommandAnswer:

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.model import Definition, JobId
 
 CLOCKS_APART_S = 60  # seconds between the login node's and slurmctld's clock
 VERSION = "supervisor-submit-1"
-SHOWN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # follows a comment, if slurmctld has not removed it
+TOKEN_PATTERN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # noqa: S105  follows a comment, if slurmctld has not removed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

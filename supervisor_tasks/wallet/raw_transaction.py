@@ -1,6 +1,6 @@
-"""What is in a signed transaction, and the mark by which a ledger knows its own. Pure.
+"""What is in a signed transaction, and the instance tag by which a ledger knows its own. Pure.
 
-The mark is a few bytes behind the data of each call, which contracts do not read. Without it, two ledgers that share a
+The tag is a few bytes behind the data of each call, which contracts do not read. Without it, two ledgers that share a
 wallet by mistake would sign the same bytes for the same nonce, and both would count the result as their own.
 """
 
@@ -11,8 +11,8 @@ from rlp.sedes import big_endian_int
 
 from supervisor_tasks.wallet.fees import Fees
 
-MARK_BYTES = 8
-MARKED = b"sv"  # before a mark: no ledger wrote data without it
+TAG_BYTES = 8
+TAG_PREFIX = b"sv"  # before a tag: no ledger wrote data without it
 
 DYNAMIC_FEE = 2
 
@@ -42,16 +42,16 @@ def decode(signed: bytes) -> DecodedTransaction:
     return DecodedTransaction(_number(nonce), _number(gas), "0x" + to.hex(), _number(value), bytes(data), prices)
 
 
-def append_tag(data: str, mark: bytes) -> str:
-    """The data of a call (0x-hex), followed by a ledger's mark."""
-    return data + (MARKED + mark).hex()
+def append_tag(data: str, tag: bytes) -> str:
+    """The data of a call (0x-hex), followed by a ledger's tag."""
+    return data + (TAG_PREFIX + tag).hex()
 
 
 def extract_tag(data: bytes) -> bytes | None:
-    """The mark of the ledger that wrote a call; None when the data carry no mark."""
-    tail = data[-(len(MARKED) + MARK_BYTES) :]
-    has_room = len(data) >= 4 + len(MARKED) + MARK_BYTES  # the call's selector comes first
-    return tail[len(MARKED) :] if has_room and tail.startswith(MARKED) else None
+    """The tag of the ledger that wrote a call; None when the data carry no tag."""
+    tail = data[-(len(TAG_PREFIX) + TAG_BYTES) :]
+    has_room = len(data) >= 4 + len(TAG_PREFIX) + TAG_BYTES  # the call's selector comes first
+    return tail[len(TAG_PREFIX) :] if has_room and tail.startswith(TAG_PREFIX) else None
 
 
 def _number(value: bytes) -> int:

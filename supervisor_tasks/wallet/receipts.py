@@ -8,7 +8,7 @@ import structlog
 
 from supervisor_tasks.chain.rpc.client import RpcError
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs import claim_backoff
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 POLL_S = 0.05  # between two questions for a new block while transactions are open and no subscription announces blocks
 TEND_EVERY_S = 1.0  # open transactions are looked at this often, also when no block comes
-LONGEST_S = 20.0  # of one pass; then the worker's thread is free again, and the tick is written
+MAX_PASS_S = 20.0  # of one pass; then the worker's thread is free again, and the tick is written
 
 
 def collect_receipts(context: WorkerContext) -> None:
@@ -33,7 +33,7 @@ def collect_receipts(context: WorkerContext) -> None:
 
 
 def _follow(context: WorkerContext) -> bool:
-    deadline, tended_s, seen_block, heads = time.monotonic() + LONGEST_S, 0.0, "", context.chain.heads
+    deadline, tended_s, seen_block, heads = time.monotonic() + MAX_PASS_S, 0.0, "", context.chain.heads
     while time.monotonic() < deadline:
         announced = heads.count()
         block = context.chain.contract.rpc.call("eth_blockNumber")
@@ -55,7 +55,7 @@ def follow_once(context: WorkerContext) -> bool:
     transactions = wallet.open_transactions()
     if not transactions:
         return False
-    state = wallet.look()
+    state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
     sure = _confirmed(context, receipts)
     mined = [Mined.from_receipt(entry, sure[entry.id]) for entry in transactions if entry.id in sure]
@@ -68,7 +68,7 @@ def follow_once(context: WorkerContext) -> bool:
 def _receipts(context: WorkerContext, transactions: Sequence[Sent]) -> dict[int, dict[str, Any]]:
     """The receipts, by the transaction's id; any of its signatures may be the mined one."""
     asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
-    with around(CrashPoint.RECEIPT_READ):
+    with crash_point(CrashPoint.RECEIPT_READ):
         answers = context.chain.contract.rpc.batch([("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked])
     pairs = zip(asked, answers, strict=True)
     return {row_id: answer for (row_id, _), answer in pairs if answer is not None and not isinstance(answer, RpcError)}

@@ -30,7 +30,7 @@ from supervisor_tasks.wallet.wallet import AccountState
 log = structlog.get_logger()
 
 MOST_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
-SHOWN = 5
+LOG_SAMPLE_SIZE = 5
 UNCLASSIFIED_ERROR = (
     "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
 )
@@ -113,7 +113,7 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
         sent_age_s=entry.sent_age_s,
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
-        contested_age_s=entry.contested_age_s,
+        contested_age_s=entry.nonce_conflict_age_s,
         nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
         odd_age_s=odd_s,
     )
@@ -140,13 +140,13 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     mined = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
     ids = {entry.id for entry in mined}
     free = [entry for entries in plan.values() for entry in entries if entry.id not in ids]
-    wallet.book.contest([entry.id for entry in mined if entry.contested_age_s is None])
-    wallet.book.uncontest([entry.id for entry in free if entry.contested_age_s is not None])
+    wallet.book.contest([entry.id for entry in mined if entry.nonce_conflict_age_s is None])
+    wallet.book.uncontest([entry.id for entry in free if entry.nonce_conflict_age_s is not None])
     lost = [entry for entry in plan[PendingAction.FOREIGN][:MOST_CERTAIN] if wallet.is_confirmed_unmined(entry, state)]
     if not lost:
         return
     wallet.book.foreign([entry.id for entry in lost])
-    shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:SHOWN]]
+    shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
     ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB))

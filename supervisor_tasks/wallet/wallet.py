@@ -21,13 +21,13 @@ from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.chain.abi_codec import Revert, decode_revert
 from supervisor_tasks.chain.rpc.client import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
-from supervisor_tasks.chain.rpc.response_schema import GREATEST
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.alarms import AlarmName, Alarms
 from supervisor_tasks.ledger.lock_names import wallet_lock
-from supervisor_tasks.ledger.transactions import FILL, Mined, Outstanding, Sent, TransactionStore
+from supervisor_tasks.ledger.transactions import NONCE_FILLER, Mined, Outstanding, Sent, TransactionStore
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Fees, Market, fees, replacement
 from supervisor_tasks.wallet.gas import Estimate, GivenUpError, RevertedError, estimated
@@ -123,7 +123,7 @@ class Wallet:
         """
         calls: list[Call] = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
         head, *answers = self._rpc.batch([("eth_getBlockByNumber", ("latest", False)), *calls])
-        limit = min(int(_seen(head)["gasLimit"], 16), GREATEST)  # a private chain may have no real limit
+        limit = min(int(_seen(head)["gasLimit"], 16), MAX_NUMBER)  # a private chain may have no real limit
         return [estimated(answer, limit) for answer in answers]
 
     def send(self, writes: Sequence[Write]) -> int:
@@ -132,12 +132,12 @@ class Wallet:
         not pay for all writes, and TooDearError when a write costs more than the bound (the others are sent). Nothing
         that was signed is lost: the tracker sends it again.
         """
-        with self.alone():
+        with self.exclusive():
             wanted = self.missing([write.intent for write in writes])
             asked = [write for write in writes if write.intent in wanted]
             if not asked:
                 return 0
-            state = self.look()
+            state = self.fetch_account_state()
             new = [write for write in asked if not self._too_dear(write, state.market)]
             known = self.book.next_nonce(self.address)
             if known is not None and state.mined_nonces > known:
@@ -170,16 +170,16 @@ class Wallet:
         """Use up a nonce for which the ledger has no transaction, so that later ones can be mined. Raises
         RpcUnavailableError before anything is signed.
         """
-        with self.alone():
-            state = self.look()
-            write = Write(f"fill {nonce} at block {state.head}", FILL, "0x", gas=FILLER_GAS, to=self.address)
+        with self.exclusive():
+            state = self.fetch_account_state()
+            write = Write(f"fill {nonce} at block {state.head}", NONCE_FILLER, "0x", gas=FILLER_GAS, to=self.address)
             self._commit_and_send([self._row(write, nonce, self._fees(write, state.market))], state)
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """A lock. While a process holds it, no other process that shares the ledger signs for this address."""
         return advisory_lock(self._engine, wallet_lock(self._chain_id, self.address))
 
-    def look(self) -> AccountState:
+    def fetch_account_state(self) -> AccountState:
         """What a node reports about the account and the market, in one request. Raises RpcUnavailableError."""
         nonce, balance, block, tip, price = self._rpc.batch(
             [
@@ -217,7 +217,7 @@ class Wallet:
         return self.book.outstanding(self.address)
 
     def _commit_and_send(self, rows: Sequence[dict[str, Any]], state: AccountState) -> None:
-        with around(CrashPoint.TRANSACTION_COMMIT):
+        with crash_point(CrashPoint.TRANSACTION_COMMIT):
             self.book.add(rows, state.head)
         self._try_to_broadcast([(row["hash"], row["raw"]) for row in rows])
 
@@ -286,8 +286,8 @@ class Wallet:
         """Commit new signatures of open transactions, and broadcast them."""
         if not signed:
             return
-        with self.alone():
-            with around(CrashPoint.TRANSACTION_COMMIT):
+        with self.exclusive():
+            with crash_point(CrashPoint.TRANSACTION_COMMIT):
                 self.book.replace(signed, head)
             self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
 
@@ -314,10 +314,10 @@ class Wallet:
     # --- signing and sending ----------------------------------------------------------------------------------------
 
     def _call(self, write: Write) -> dict[str, str]:
-        return {"from": self.address, "to": write.to or self._contract, "data": self._marked(write)}
+        return {"from": self.address, "to": write.to or self._contract, "data": self._tagged(write)}
 
-    def _marked(self, write: Write) -> str:
-        return write.data if write.to == self.address else append_tag(write.data, self.book.mark())
+    def _tagged(self, write: Write) -> str:
+        return write.data if write.to == self.address else append_tag(write.data, self.book.instance_tag())
 
     def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
@@ -327,14 +327,14 @@ class Wallet:
             "gas": write.gas,
             "to": to_checksum_address(write.to or self._contract),
             "value": 0,
-            "data": self._marked(write),
+            "data": self._tagged(write),
         }
         about = {"address": self.address, "nonce": nonce, "gas": write.gas}
         intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}
         return {**about, **intent, **self._signed(fields, price)}
 
     def _signed(self, fields: dict[str, Any], price: Fees) -> dict[str, Any]:
-        with around(CrashPoint.SIGN):
+        with crash_point(CrashPoint.SIGN):
             signed = self._account.sign_transaction(fields | price.fields() | {"chainId": self._chain_id})
         return {
             "max_fee_wei": price.max_fee_wei,
@@ -350,7 +350,7 @@ class Wallet:
             log.warning("broadcast_failed", transactions=len(transactions), error=str(error))
 
     def _broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
-        with around(CrashPoint.BROADCAST):
+        with crash_point(CrashPoint.BROADCAST):
             answers = self._rpc.batch([_raw_call(raw) for _, raw in transactions])
         said = [answer.message if isinstance(answer, RpcError) else None for answer in answers]
         hashes = [tx_hash for tx_hash, _ in transactions]

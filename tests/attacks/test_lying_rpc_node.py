@@ -174,7 +174,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
         fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
         assert 0 < max(costs_wei(fleet)) <= MOST_WEI
         for _ in range(5):  # and so do its replacements
-            state = fleet.wallet.look()
+            state = fleet.wallet.fetch_account_state()
             (entry,) = fleet.wallet.open_transactions()
             more = fleet.wallet.dearer(entry, state.market)
             fleet.wallet.replace([(entry, more or entry.fees)], state.head)

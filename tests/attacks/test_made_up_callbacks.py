@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from grpc_callbacks.room import MOST, CallbackOrigin
+from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
@@ -60,12 +60,12 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     site.know(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda _: (any_name(), 7))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MOST[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, any_name())  # of a job that a ledger knew before it was restored
-    assert site.rows() == MOST[CallbackOrigin.STRANGE] + 2
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE] + 2
 
 
 def test_made_up_ids_of_a_known_job__are_strangers_too(site: WorkerContext, port: Port) -> None:
@@ -73,7 +73,7 @@ def test_made_up_ids_of_a_known_job__are_strangers_too(site: WorkerContext, port
     site.know(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MOST[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours, 7)
 
@@ -83,9 +83,9 @@ def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
 ) -> None:
     ours = any_name()
     site.know(ours, state="SUBMITTING")
-    answers = flood(port, 3 * MOST[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn))
+    answers = flood(port, 3 * MAX_CALLBACKS[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert site.rows() == MOST[CallbackOrigin.EARLY]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.EARLY]
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, ours, 7)
 
@@ -102,7 +102,8 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     site.do("UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)", ago_s=STRANGE_KEPT_S + 1)
     engine = open_engine(load(environment=site.environment))
     assert (
-        CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown() == MOST[CallbackOrigin.STRANGE] - 1
+        CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown()
+        == MAX_CALLBACKS[CallbackOrigin.STRANGE] - 1
     )
     engine.dispose()
     assert site.number_of("SELECT count(*) FROM callbacks WHERE unknown_job") == 0
@@ -116,6 +117,6 @@ def test_20000_made_up_callbacks__have_no_more_room(site: WorkerContext, port: P
     site.know(ours, slurm_id=7)
     names = itertools.cycle([any_name() for _ in range(20_000)])
     flood(port, 20_000, lambda _: (next(names), 7))
-    assert site.rows() == MOST[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)

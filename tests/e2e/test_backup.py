@@ -152,7 +152,7 @@ def all_in_slurm(slurm: Slurm) -> list[int]:
 
 def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Site) -> None:
     grid, customer = site.grid, site.grid.new_customer()
-    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has a mark
+    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has an instance tag
     site.follow(KEEP_THE_LOG)
     site.follow(EACH_NIGHT)
     before = grid.submit_script(customer, LONG)

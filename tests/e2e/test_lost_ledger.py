@@ -130,10 +130,10 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     hot = {what: job_id for what, job_id in jobs.items() if what != "over"}
     old_rows = {row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")}
     before, statuses = all_in_slurm(grid), {job_id: grid.chain.job(job_id).status for job_id in hot.values()}
-    mark = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
+    tag = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
     old_ledger = lose_ledger(grid)
     grid.fleet.start(flower=False)
-    wait_until(lambda: alarm(grid).get("marks") == {mark: len(hot)}, "the alarm", PATIENCE_S, 0.2)
+    wait_until(lambda: alarm(grid).get("tags") == {tag: len(hot)}, "the alarm", PATIENCE_S, 0.2)
     assert "supervisor job adopt" in alarm(grid)["advice"]
     assert set(alarm(grid)["some"]) == set(hot.values())
     other = grid.submit_script(customer, SHORT)  # nonces come from the chain
@@ -143,10 +143,10 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     assert [row.job_id for row in rows(grid, "SELECT job_id FROM jobs")] == [other]
 
     refused = supervisor(grid, "job", "adopt", "00" * 8, "--yes")
-    assert (refused.returncode, mark in refused.stderr) == (1, True)
-    early = supervisor(grid, "job", "adopt", mark, "--yes")
+    assert (refused.returncode, tag in refused.stderr) == (1, True)
+    early = supervisor(grid, "job", "adopt", tag, "--yes")
     assert (early.returncode, "it wrote on chain" in early.stderr) == (1, True), early.stderr
-    taken = supervisor(grid, "job", "adopt", mark, "--yes", "--yes-it-is-dead")
+    taken = supervisor(grid, "job", "adopt", tag, "--yes", "--yes-it-is-dead")
     assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (0, True), taken.stderr
     ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
     assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)
@@ -178,7 +178,7 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
 
 def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again(grid: Grid, customer: Account) -> None:
     """One that runs, one that waits, and one that waits under a name of its owner's."""
-    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has a mark
+    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has an instance tag
     stop_fleet(grid)
     with_databases(grid, 'CREATE DATABASE backup TEMPLATE "{name}"')
     grid.fleet.start(flower=False)

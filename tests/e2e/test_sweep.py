@@ -218,7 +218,7 @@ def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid
         wait_until(lambda: bool(slurm_of(grid).run(*failed).stdout), "SLURM to end it", 60.0, 0.2)
         grid.fleet.start_worker()
         job = wait_for_end(grid, job_id)
-    assert ever_found(grid, job_id) == {"lost_end"}
+    assert ever_found(grid, job_id) == {"end_not_recorded"}
     assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
     shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%M").stdout
     minutes, seconds = (int(part) for part in shown.strip().split(":"))
@@ -237,7 +237,7 @@ def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Ac
         grid.processes.kill(services, signal.SIGCONT, wait=False)
     grid.fleet.start_worker()
     assert wait_for_end(grid, job_id, 120).status is ChainStatus.FINISHED
-    assert ever_found(grid, job_id) == {"nobody_at_work"}
+    assert ever_found(grid, job_id) == {"effect_missing"}
 
 
 def limit_of(grid: Grid, slurm_id: int) -> str:
@@ -301,7 +301,7 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid:
     assert found(sweep(grid), job_id) == []  # the contract says that it is hot
     assert live(grid, job_id)
     panic(grid, job_id)
-    assert found(sweep(grid), job_id) == ["runs_on"]
+    assert found(sweep(grid), job_id) == ["orphan_running"]
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
 
 
@@ -351,7 +351,7 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
     report = sweep(grid)
     assert (report["cancelled"], found(report, job_id)) == (
         0,
-        ["double"],
+        ["duplicate"],
     )  # seen again, by any sweep, it is cancelled
     wait_until(lambda: bool(sweep(grid)) and cancelled() > 0, "the second to be cancelled", 60.0, GRACE_S)
     assert cancelled() == 1
@@ -528,7 +528,7 @@ def alarms(grid: Grid) -> set[str]:
 def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(grid: Grid, customer: Account) -> None:
     first, second = running_job(grid, customer), running_job(grid, customer)
     lose_state(grid)
-    until_found(grid, first, "held")  # SLURM lists nothing at all
+    until_found(grid, first, "needs_operator")  # SLURM lists nothing at all
     assert "sweep_contradiction" in alarms(grid)
     assert {grid.chain.job(job_id).status for job_id in (first, second)} == {ChainStatus.RUNNING}
     with ledger(grid) as engine:  # the operator's word for one of them
@@ -543,7 +543,7 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     )
     try:
         for _ in range(2):
-            assert found(sweep_that_sees_all(grid), second) == ["held"]
+            assert found(sweep_that_sees_all(grid), second) == ["needs_operator"]
         assert grid.chain.job(second).status is ChainStatus.RUNNING
     finally:
         grid.fleet.start_callbacks()
@@ -567,9 +567,9 @@ def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Gr
         lose_state(grid)
         others = ids_until(grid, customer, id_of(grid, job_id))
         grid.fleet.start_worker()
-        until_found(grid, job_id, "lost_end")
+        until_found(grid, job_id, "end_not_recorded")
         job = wait_for_end(grid, job_id)
-    assert ever_found(grid, job_id) == {"lost_end"}
+    assert ever_found(grid, job_id) == {"end_not_recorded"}
     state, elapsed_s = accounted(grid, job_id)
     assert (state, job.status) == ("CANCELLED", ChainStatus.CANCELLED)
     assert row_of(grid, job_id).elapsed_s == int(elapsed_s)

@@ -27,7 +27,7 @@ from supervisor_tasks.context import BenchmarkServices, WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED
+from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -102,7 +102,7 @@ def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user:
 
 def tick(site: WorkerContext) -> str:
     """As the clock has it done; what did not answer."""
-    site.ledger.ticks.record(ANSWERED)  # SLURM is asked elsewhere whether it works
+    site.ledger.ticks.record(LAST_ANSWER_KEY)  # SLURM is asked elsewhere whether it works
     try:
         benchmark(site)
     except TransientError as error:

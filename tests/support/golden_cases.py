@@ -25,7 +25,7 @@ from supervisor_tasks.cli.effect import EFFECTS
 from supervisor_tasks.cli.job import JOBS
 from supervisor_tasks.cli.log import LOG
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.provider import Standing, show_provider
+from supervisor_tasks.cli.provider import ProviderStanding, show_provider
 from supervisor_tasks.cli.status import Findings, Purse, show_status
 from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS, show_sweep
@@ -448,9 +448,15 @@ def a_cluster(shown: Output) -> None:
 
 def a_sweep(shown: Output) -> None:
     findings = [
-        {"found": "runs_on", "job_id": FIRST, "slurm_id": 104217, "done": [], "cancelled": 104217},
-        {"found": "lost_end", "job_id": SECOND, "slurm_id": 104218, "done": ["SlurmCompleted"], "cancelled": None},
-        {"found": "held", "job_id": THIRD, "slurm_id": 104190, "done": [], "cancelled": None},
+        {"found": "orphan_running", "job_id": FIRST, "slurm_id": 104217, "done": [], "cancelled": 104217},
+        {
+            "found": "end_not_recorded",
+            "job_id": SECOND,
+            "slurm_id": 104218,
+            "done": ["SlurmCompleted"],
+            "cancelled": None,
+        },
+        {"found": "needs_operator", "job_id": THIRD, "slurm_id": 104190, "done": [], "cancelled": None},
     ]
     report = {
         "why": "the clock",
@@ -458,7 +464,7 @@ def a_sweep(shown: Output) -> None:
         "slurm_jobs": 15,
         "on_chain": None,
         "block": None,
-        "found": {"runs_on": 1, "lost_end": 1, "held": 1},
+        "found": {"orphan_running": 1, "end_not_recorded": 1, "needs_operator": 1},
         "findings": findings,
         "cancelled": 1,
         "not_cancelled": {"104219": "scancel: error: Kill job error on job id 104219: Access denied"},
@@ -500,7 +506,7 @@ def a_provider(shown: Output) -> None:
         "odd": ["the price of a CPU is 1/100 of what other providers ask: CPU_PRICE_PER_MIN"],
         **{"registered": registered, "waiting": None, "offered": offered},
     }
-    stands = Standing(RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"})
+    stands = ProviderStanding(RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"})
     show_provider(shown, told, stands, NOW, wide=False)
 
 

@@ -16,7 +16,7 @@ from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.squeue import FIELDS
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
-MARK = "4f1d0c9ab3"
+DELIMITER = "4f1d0c9ab3"
 BODIES = ("true", "exit 3", "kill -9 $$", "sleep 600", "sleep 600")
 RUNS_WITH_A_GPU, HELD = 4, 5
 ENDED = ("COMPLETED", "FAILED", "FAILED")
@@ -44,7 +44,7 @@ def states(slurm: Slurm) -> list[str]:
 
 def record(slurm: Slurm, folder: Path) -> None:
     """Write what each command prints."""
-    fields = ",".join(f"{field}:0|{MARK}" for field in FIELDS)
+    fields = ",".join(f"{field}:0|{DELIMITER}" for field in FIELDS)
     asked = {
         "squeue-listing": ("squeue", "--noheader", "--all", "--states=all", "--sort=i", f"--Format={fields}"),
         "squeue-json": ("squeue", "--all", "--json", f"--jobs={RUNS_WITH_A_GPU}"),

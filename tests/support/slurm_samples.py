@@ -5,7 +5,7 @@ from pathlib import Path
 from supervisor_tasks.slurm.squeue import FIELDS
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
-MARK = "4f1d0c9ab3"  # with which the samples were recorded
+DELIMITER = "4f1d0c9ab3"  # with which the samples were recorded
 # The fields of the samples: what is asked for besides was not then.
 ASKED = {"squeue-sizes": FIELDS.index("Requeue")}
 ASKED_BEFORE = FIELDS.index("StartTime")
@@ -15,7 +15,7 @@ def squeue_sample(name: str) -> str:
     """A list that squeue printed. Older samples lack the last fields: they stay empty."""
     printed = (DATA / f"{name}-slurm-22.05.8.txt").read_text()
     asked = ASKED.get(name, ASKED_BEFORE)
-    *fields, rest = printed.split(f"|{MARK}")
+    *fields, rest = printed.split(f"|{DELIMITER}")
     records = [fields[first : first + asked] for first in range(0, len(fields), asked)]
     missing = [""] * (len(FIELDS) - asked)
-    return "".join(f"{field}|{MARK}" for record in records for field in [*record, *missing]) + rest
+    return "".join(f"{field}|{DELIMITER}" for record in records for field in [*record, *missing]) + rest

@@ -146,7 +146,7 @@ class Fleet:
 
 def sign_again(wallet: Wallet) -> None:
     """Each open transaction is signed again for a higher fee."""
-    state = wallet.look()
+    state = wallet.fetch_account_state()
     dearer = [(entry, wallet.dearer(entry, state.market) or entry.fees) for entry in wallet.open_transactions()]
     wallet.replace(dearer, state.head)
 

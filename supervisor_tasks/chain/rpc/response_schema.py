@@ -13,7 +13,9 @@ Shape = Callable[[Any], bool]
 NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
 ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
-GREATEST = 2**62  # greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it
+MAX_NUMBER = (
+    2**62
+)  # greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it
 
 
 def _number(value: Any) -> bool:
@@ -21,7 +23,7 @@ def _number(value: Any) -> bool:
 
 
 def _count(value: Any) -> bool:
-    return _number(value) and int(value, 16) <= GREATEST
+    return _number(value) and int(value, 16) <= MAX_NUMBER
 
 
 def is_block_number(value: Any) -> bool:
@@ -101,7 +103,7 @@ def matches_schema(method: str, params: Sequence[Any], result: Any) -> bool:
 
 def _of_these_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all logs are of the blocks that were asked for; an end that is not a number ("latest") is no limit."""
-    first, last = _end(query.get("fromBlock"), 0), _end(query.get("toBlock"), GREATEST)
+    first, last = _end(query.get("fromBlock"), 0), _end(query.get("toBlock"), MAX_NUMBER)
     return all(first <= int(log["blockNumber"], 16) <= last for log in logs)
 
 

@@ -26,7 +26,7 @@ from tests.unit.cli.test_commands import ALL
 
 JOB = job_id(1)
 WALLET = "0x" + "a" * 40
-MARK = b"\x0a" * 8
+TAG = b"\x0a" * 8
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def held_job(ledger: Ledger) -> tuple[str, ...]:
 
 
 def foreign_claim(ledger: Ledger) -> tuple[str, ...]:
-    ledger.others.keep([OthersClaim(MARK, claim(1))])
+    ledger.others.keep([OthersClaim(TAG, claim(1))])
     return ()
 
 
@@ -167,7 +167,7 @@ CHANGES = [
     Change("job cancel", (JOB,), queued),
     Change("job settle", (JOB, "--status", "FAILED", "--minutes", "3"), queued),
     Change("job resubmit", (JOB,), parked_submission),
-    Change("job adopt", (MARK.hex(), "--yes-it-is-dead"), foreign_claim),
+    Change("job adopt", (TAG.hex(), "--yes-it-is-dead"), foreign_claim),
     Change("job mark-lost", (), held_job),
     Change("provider register", (), offered),
     Change("provider measure"),

@@ -651,17 +651,17 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
 
 
 def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(run: Run, ledger: Ledger) -> None:
-    mark = b"\x0a" * 8
-    ledger.others.keep([OthersClaim(mark, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
+    tag = b"\x0a" * 8
+    ledger.others.keep([OthersClaim(tag, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
     assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("job", "adopt", "00", "--yes", status=1).stderr
-    refused = run("job", "adopt", mark.hex(), "--yes", status=1)  # the chain of these settings is nowhere
+    refused = run("job", "adopt", tag.hex(), "--yes", status=1)  # the chain of these settings is nowhere
     assert "the chain cannot be looked at" in refused.stderr
     assert "expected no sign of life" in refused.stderr
-    run("job", "adopt", mark.hex(), "--yes-it-is-dead", status=4)
+    run("job", "adopt", tag.hex(), "--yes-it-is-dead", status=4)
     assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (set(), None)
-    run("job", "adopt", f"0x{mark.hex().upper()}", "--yes", "--yes-it-is-dead")
-    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({mark}, True)
-    run("job", "adopt", mark.hex(), "--yes", status=1)
+    run("job", "adopt", f"0x{tag.hex().upper()}", "--yes", "--yes-it-is-dead")
+    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({tag}, True)
+    run("job", "adopt", tag.hex(), "--yes", status=1)
 
 
 # --- which ledger, and who changed it ----------------------------------------------------------------------------------
@@ -715,11 +715,11 @@ def test_change__is_in_the_log_with_operator_reason_and_outcome(run: Run, ledger
 def test_change__that_fails__is_in_the_log_with_the_error(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
-    desk = CliContext()
-    desk.__dict__["settings"] = load(environment=servers[1])
-    with pytest.raises(RuntimeError), desk.change("claims pause", "claims", "nothing", yes=True):
+    cli = CliContext()
+    cli.__dict__["settings"] = load(environment=servers[1])
+    with pytest.raises(RuntimeError), cli.change("claims pause", "claims", "nothing", yes=True):
         raise RuntimeError("a reason")
-    desk.close()
+    cli.close()
     (entry,) = OperatorLog(ledger.engine, "here").last(10)
     assert entry["outcome"] == "RuntimeError: a reason"
 

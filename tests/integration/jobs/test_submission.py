@@ -33,7 +33,7 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, STRANGE_ANSWERS, find
+from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, MAX_UNPARSED_ANSWERS, find
 from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.alarms import Switch
@@ -319,7 +319,7 @@ def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
     wait_until(lambda: state() is State.REFUSED, "the job to be refused", PATIENCE_S)
     wrapped.ledger.holder.close()
     assert "Something new" in site.ledger.jobs([job])[job].status_message
-    assert world.journal(job).count("SubmitStarted") == STRANGE_ANSWERS
+    assert world.journal(job).count("SubmitStarted") == MAX_UNPARSED_ANSWERS
     assert world.in_slurm(job) == []
 
 

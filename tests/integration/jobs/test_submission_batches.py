@@ -15,7 +15,7 @@ import pytest
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, MARGIN_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S, KILL_GRACE_S, SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.guarded_command import TooLateError
@@ -103,7 +103,7 @@ def guard_runs(world: SubmissionEnv) -> bool:
 def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told) -> None:
     """Once nothing can come any more."""
     wait_until(
-        lambda: not guard_runs(world), "the guard to end", SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S + PATIENCE_S
+        lambda: not guard_runs(world), "the guard to end", SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S + PATIENCE_S
     )
     there = in_slurm(world)
     for job, _ in batch:
@@ -222,7 +222,7 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
     outcomes = [told.outcomes[job] for job, _ in batch]
     assert [type(outcome) for outcome in outcomes] == [int, int, OutcomeUnknownError, TooLateError]
     assert told.at_s[1] - begun_s < SUBMIT_TIMEOUT_S / 2
-    assert told.at_s[3] - begun_s < SUBMIT_TIMEOUT_S + KILL_GRACE_S + MARGIN_S
+    assert told.at_s[3] - begun_s < SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
     assert_each_outcome_is_true(world, batch, told)
 
 

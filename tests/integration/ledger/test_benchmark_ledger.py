@@ -113,7 +113,7 @@ def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchma
     benchmarks.start_submission(waiting, "root")
     (submitting,) = benchmarks.measurements(run)
     submitted = MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", look_in_s=30
+        stage=BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", poll_delay_s=30
     )
     assert benchmarks.changed(submitting, submitted)
     (job,) = benchmarks.measurements(run)

@@ -336,13 +336,13 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Led
             text(said), [ours, ours | {"slurm_id": 4711}, strange, strange | {"slurm_id": 8, "age_s": 60}]
         )
     about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
-    assert ledger.inbox.heard(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
+    assert ledger.inbox.counts(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
     assert ledger.inbox.purge_unknown() == 6
     assert ledger.inbox.purge_unknown() == 0  # not again within ten minutes
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM periodic_runs; UPDATE callbacks SET read_at = now() - interval '2 days'"))
     assert ledger.inbox.purge_unknown() == 3  # those that were too young, behind those that were looked at
-    assert ledger.inbox.heard(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
+    assert ledger.inbox.counts(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("settled", "forgotten"), [(False, 0), (True, 3)])

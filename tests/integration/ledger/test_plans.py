@@ -211,7 +211,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
     "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
     "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).named(RUNNING),
-    "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).story(RUNNING),
+    "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).timeline(RUNNING),
     "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
     "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
     "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
@@ -221,7 +221,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "looks": lambda ledger, _: ledger.journal.looks([f"0x{n:064x}" for n in range(1, BATCH)], 7200.0),
     "last_heard": lambda ledger, _: ledger.inbox.last_heard_s([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "heard": lambda ledger, _: ledger.inbox.heard([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
+    "heard": lambda ledger, _: ledger.inbox.counts([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
     "callbacks that tell an end": lambda ledger, _: ledger.inbox.told_of(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),

@@ -133,7 +133,7 @@ KEPT = {
     "an alarm names it": "INSERT INTO alarms (cluster, name, details) VALUES"
     " ('here', 'runs_after_end', jsonb_build_object('jobs', CAST(:job AS text)))",
     "the last sweep suspects it": "INSERT INTO sweeps (cluster, begun_at, report, suspects) VALUES"
-    " ('here', now(), '{}', jsonb_build_object('runs_on ' || :job, 1))",
+    " ('here', now(), '{}', jsonb_build_object('orphan_running ' || :job, 1))",
     "another cluster's": "UPDATE jobs SET cluster = 'there'",
 }
 

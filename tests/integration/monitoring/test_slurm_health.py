@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.registrations import NODES, Registrations
 from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count, slurm_is_healthy
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED, FAILED_TRIES, TRIES
+from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, LAST_ANSWER_KEY, TRIES
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
@@ -227,7 +227,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
     book = Registrations(site.ledger.facts)
     book.learn_standing(RegistrationStatus.UNREGISTERED)
-    book.tell({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
+    book.record_decision({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
     check_slurm(site)
     assert isinstance(site.slurm.nodes, Nodes)
     misspelt = replace(site.slurm.nodes, partition="mian")
@@ -258,7 +258,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
         refresh_inventory(site)
         assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
         site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
-        site.ledger.ticks.remove(ANSWERED)
+        site.ledger.ticks.remove(LAST_ANSWER_KEY)
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
         check_slurm(site)

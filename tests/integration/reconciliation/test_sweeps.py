@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_upti
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
-from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, watch_tellers
+from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 from supervisor_tasks.reconciliation.source_outages import BLIND_S, update_unreachable_alarm
@@ -268,21 +268,21 @@ def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledg
     time_passes(ledger, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
     for _ in range(2):
-        watch_tellers(ledger)
+        check_heartbeats(ledger)
         assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, MISSED_S + 1)
     heard(ledger, CALLBACKS)
-    watch_tellers(ledger)
+    check_heartbeats(ledger)
     called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
     assert called is not None
     assert set(called.details["silent_s"]) == {REPORTER}
     assert "reporter disable" in called.details["advice"]
     heard(ledger, REPORTER)
-    watch_tellers(ledger)
+    check_heartbeats(ledger)
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, AWAY_S + 1)
     heard(ledger, REPORTER)
-    watch_tellers(ledger)
+    check_heartbeats(ledger)
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed restarts
 
 

@@ -45,8 +45,8 @@ def provider(chain: Chain) -> Account:
     return account
 
 
-def signs(chain: Chain, engine: Engine, address: str, mark: bytes) -> list[str]:
-    return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, mark)
+def signs(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:
+    return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, tag)
 
 
 def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
@@ -56,15 +56,15 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     scheduled_jobs(chain, provider, 1)
     other = Fleet.of(chain, provider, one)
     other.wallet.send(claims(1))
-    mark, address = TransactionStore(one, "here", chain.chain_id).mark(), other.wallet.address
-    (sign,) = signs(chain, two, address, mark)
+    tag, address = TransactionStore(one, "here", chain.chain_id).instance_tag(), other.wallet.address
+    (sign,) = signs(chain, two, address, tag)
     assert sign.startswith("it wrote on chain ")
     assert signs(chain, two, address, UNKNOWN) == []
-    assert signs(chain, two, chain.new_account().address, mark) == []
+    assert signs(chain, two, chain.new_account().address, tag) == []
     block = chain.block_number()
     chain.rpc.call("evm_increaseTime", WROTE_WITHIN_S + 5)
     chain.mine()
-    assert signs(chain, two, address, mark) == []
+    assert signs(chain, two, address, tag) == []
     assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S  # which is how far back accounting is asked
 
 
@@ -76,14 +76,14 @@ def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> 
 
 def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(chain: Chain, engines: list[Engine]) -> None:
     two = engines[1]
-    mark = TransactionStore(two, "there", chain.chain_id).mark()
-    assert signs(chain, two, "0x1", mark) == []
+    tag = TransactionStore(two, "there", chain.chain_id).instance_tag()
+    assert signs(chain, two, "0x1", tag) == []
     Ledger(two, "there", lambda _: None).ticks.record(finished_key("dispatch_due_effects"))
-    (sign,) = signs(chain, two, "0x1", mark)
+    (sign,) = signs(chain, two, "0x1", tag)
     assert "the cluster 'there' of this database" in sign
     with two.begin() as connection:
         connection.execute(text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"))
-    assert signs(chain, two, "0x1", mark) == []
+    assert signs(chain, two, "0x1", tag) == []
 
 
 def test_signs_of_life__fleet_at_another_database_of_the_server__is_seen_connected(

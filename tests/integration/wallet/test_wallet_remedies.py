@@ -366,7 +366,7 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
 
 def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider, 3)
-    cost_wei = GAS * (2 * fleet.wallet.look().market.least_wei + 2 * GWEI)
+    cost_wei = GAS * (2 * fleet.wallet.fetch_account_state().market.least_wei + 2 * GWEI)
     chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
     with pytest.raises(WalletEmptyError):
         fleet.wallet.send(claims(10))
@@ -448,7 +448,7 @@ def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet
 
 def test_nonce__without_a_signed_transaction__is_filled(chain: Chain, provider: Account, fleet: Fleet) -> None:
     scheduled_jobs(chain, provider, 1)
-    nonce = fleet.wallet.look().mined_nonces
+    nonce = fleet.wallet.fetch_account_state().mined_nonces
     chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
     with held(chain):
         fleet.wallet.send(claims(1))

@@ -205,7 +205,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[2:].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
         with pytest.raises(RpcUnavailableError, match="gives no estimate"):
             claim(fleet.site)
@@ -223,7 +223,7 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.mark())[2:].ljust(64, "0")
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[2:].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
         claim(fleet.site)
         settled(fleet)
@@ -271,7 +271,7 @@ def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, flee
     with held(chain):
         fleet.wallet.send(claims(1))
         ((raw, first_hash),) = fleet.rows("raw, hash")
-        state = fleet.wallet.look()
+        state = fleet.wallet.fetch_account_state()
         fleet.wallet.cancel_with_replacement(fleet.wallet.open_transactions(), state.market, state.head)
         chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
         chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
@@ -333,7 +333,7 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: 
     (sent,) = fleet.wallet.open_transactions()
     assert len(sent.hashes) == 151
     assert sent.hashes[0] == sent.hash
-    assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.look())
+    assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.fetch_account_state())
 
 
 def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain: Chain, fleet: Fleet) -> None:

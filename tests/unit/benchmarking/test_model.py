@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.benchmarking.model import (
     CLEAN_GIVEN_UP_S,
-    STANDS_STILL_S,
+    STALLED_AFTER_S,
     BenchmarkRun,
     BenchmarkState,
     Measurement,
@@ -38,7 +38,7 @@ from supervisor_tasks.benchmarking.outcome import (
     blocked_reason,
     counts_nodes,
     cut_short,
-    end_told,
+    end_reported,
     too_few_nodes,
     unsound,
     waits_long,
@@ -120,7 +120,7 @@ def test_run_step__each_step__says_whether_it_asks_slurm_and_begins_a_job() -> N
 
 
 def test_patience__run_without_a_step__is_zero_when_it_cannot_be_planned() -> None:
-    assert patience_s(impossible=False) == STANDS_STILL_S
+    assert patience_s(impossible=False) == STALLED_AFTER_S
     assert patience_s(impossible=True) == 0.0
 
 
@@ -153,7 +153,7 @@ def test_batch_script__tells_how_it_ended(body: str, status: int) -> None:
     script = batch_script(one(BenchmarkState.WAITING, script=f"#!/bin/bash\n#SBATCH --nice=0\n{body}\n"))
     assert script.index(b"(") < script.index(b"#SBATCH")  # so that sbatch does not read it
     done = subprocess.run(["bash"], input=script, capture_output=True)
-    told = end_told(NAME, done.stdout)
+    told = end_reported(NAME, done.stdout)
     assert told is not None
     assert told == (status, b"5\n" if body == "echo 5" else b"")
 
@@ -161,9 +161,9 @@ def test_batch_script__tells_how_it_ended(body: str, status: int) -> None:
 @pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "NEVER_HEARD_OF"])
 def test_look__at_what_has_not_ended__looks_again(state: str) -> None:
     change = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=10), record(state), SETTLED_S)
-    assert (change.stage, change.slurm_id, change.look_in_s) == (BenchmarkState.SUBMITTED, 7, 5.0)
+    assert (change.stage, change.slurm_id, change.poll_delay_s) == (BenchmarkState.SUBMITTED, 7, 5.0)
     change = after_look(one(BenchmarkState.SUBMITTED, called_s_ago=math.inf), record(state), SETTLED_S)
-    assert change.look_in_s == LONGEST_LOOK_S
+    assert change.poll_delay_s == LONGEST_LOOK_S
 
 
 def test_look__at_a_job_that_waits__says_for_what() -> None:
@@ -206,7 +206,7 @@ def test_look__at_what_slurm_rejected__has_failed() -> None:
 
 def test_look__at_nothing__is_no_submission_only_when_nothing_can_arrive_any_more() -> None:
     early = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=3.0), None, SETTLED_S)
-    assert (early.stage, early.look_in_s, early.lost) == (BenchmarkState.SUBMITTING, 20.0, False)
+    assert (early.stage, early.poll_delay_s, early.lost) == (BenchmarkState.SUBMITTING, 20.0, False)
     late = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=23.0), None, SETTLED_S)
     assert (late.stage, late.lost) == (BenchmarkState.WAITING, True)
     last = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=23.0, lost=SUBMISSIONS - 1), None, SETTLED_S)
@@ -221,9 +221,9 @@ def test_look__at_nothing__is_an_end_when_the_output_says_so(stage: BenchmarkSta
 
 def test_look__at_a_job_that_vanished__waits_before_it_is_an_end() -> None:
     first = after_look(one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7)), None, SETTLED_S)
-    assert (first.stage, first.missing, first.look_in_s <= SETTLED_S) == (BenchmarkState.SUBMITTED, True, True)
+    assert (first.stage, first.missing, first.poll_delay_s <= SETTLED_S) == (BenchmarkState.SUBMITTED, True, True)
     second = after_look(one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=22.0), None, SETTLED_S)
-    assert (second.stage, second.look_in_s) == (BenchmarkState.SUBMITTED, 1.0)
+    assert (second.stage, second.poll_delay_s) == (BenchmarkState.SUBMITTED, 1.0)
     third = after_look(one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=23.0), None, SETTLED_S)
     assert third.stage is BenchmarkState.ENDED
 
@@ -260,8 +260,8 @@ def test_output__is_a_measurement_only_when_the_job_ended_well(
 
 @given(st.binary())
 def test_end_told__of_any_bytes__is_none_or_an_exit_status(output: bytes) -> None:
-    assert end_told(NAME, output) is None
-    assert end_told(NAME, output + TOLD) == (0, output)
+    assert end_reported(NAME, output) is None
+    assert end_reported(NAME, output + TOLD) == (0, output)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0, "", " "])
@@ -349,7 +349,7 @@ def test_cancel__that_slurm_refuses__leaves_what_waits_and_awaits_what_runs(
     state: str, cancel_reason: str | None, refused: str, stage: BenchmarkState, reason: str
 ) -> None:
     change = after_look(one(BenchmarkState.SUBMITTED, called_s_ago=9.0), record(state), SETTLED_S)
-    found = after_cancel(change, record(state), in_vain="held", cancel_reason=cancel_reason, refused=refused)
+    found = after_cancel(change, record(state), cannot_start="held", cancel_reason=cancel_reason, refused=refused)
     assert (found.stage, found.reason) == (stage, reason)
 
 

@@ -7,7 +7,7 @@ from eth_abi.abi import encode
 
 from supervisor_tasks.chain.contract import TOPPED_UP, Addresses, Contract
 from supervisor_tasks.chain.rpc.client import Rpc
-from supervisor_tasks.chain.rpc.response_schema import GREATEST, matches_schema
+from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER, matches_schema
 from supervisor_tasks.jobs.events import ToppedUp
 from supervisor_tasks.jobs.model import Address
 
@@ -59,15 +59,15 @@ def test_receipt__to_what_is_no_address__does_not_fit(to: object) -> None:
     assert not is_receipt(receipt(to=to))
 
 
-@pytest.mark.parametrize("number", [GREATEST + 1, 2**63, 2**64, 2**256 - 1])
+@pytest.mark.parametrize("number", [MAX_NUMBER + 1, 2**63, 2**64, 2**256 - 1])
 def test_place_that_the_ledger_cannot_keep__does_not_fit(number: int) -> None:
     assert not is_receipt(receipt(logs=[log(block=number)]))
     assert not is_receipt(receipt(logs=[log(index=number)]))
     assert not is_receipt(receipt(blockNumber=hex(number)))
     for method in ("eth_blockNumber", "eth_getTransactionCount"):
         assert not matches_schema(method, [], hex(number))
-        assert matches_schema(method, [], hex(GREATEST))
-    block = {"hash": SENT, "parentHash": SENT, "timestamp": "0x1", "gasLimit": "0x1", "number": hex(GREATEST)}
+        assert matches_schema(method, [], hex(MAX_NUMBER))
+    block = {"hash": SENT, "parentHash": SENT, "timestamp": "0x1", "gasLimit": "0x1", "number": hex(MAX_NUMBER)}
     assert matches_schema("eth_getBlockByNumber", ["latest", False], block)
     assert not matches_schema("eth_getBlockByNumber", ["latest", False], {**block, "number": hex(number)})
     assert matches_schema(

@@ -10,7 +10,7 @@ from supervisor_tasks.jobs.size_rules import as_asked, excesses, may_be_rounded,
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.size import Size, gpu_count, is_whole_memory, memory_per_cpu_limit, request_of, tres_amounts
 from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.support.slurm_samples import MARK, squeue_sample
+from tests.support.slurm_samples import DELIMITER, squeue_sample
 
 DEFINITION = Definition(gpus=1, mem_per_cpu_mb=100, cpus_per_task=3, ntasks=1, batch_location_hash="x")
 PAID = Paid(DEFINITION, limit_min=2, partition="main")
@@ -22,7 +22,7 @@ def of(size: Size, paid: Paid = PAID) -> list[str]:
 
 
 def test_recorded__each_change_of_a_waiting_job__is_told() -> None:
-    jobs = listed_jobs(CommandAnswer(0, squeue_sample("squeue-sizes"), ""), MARK)
+    jobs = listed_jobs(CommandAnswer(0, squeue_sample("squeue-sizes"), ""), DELIMITER)
     found = {slurm_id: of(job.seen.size, PAID) for slurm_id, job in jobs.items() if job.seen.size is not None}
     assert found == {
         SlurmId(9): [],  # runs, as it was submitted

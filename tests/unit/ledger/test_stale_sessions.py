@@ -1,6 +1,6 @@
 """A worker that stands still loses its lease; a watcher that stood still itself counts no silence."""
 
-from supervisor_tasks.ledger.worker_sessions import STANDS_STILL_S, WATCH_GAP_S, StaleSessionDetector
+from supervisor_tasks.ledger.worker_sessions import SESSION_TIMEOUT_S, WATCH_GAP_S, StaleSessionDetector
 
 SILENT, OTHER = (7, "began", "word"), (8, "began", "word")
 
@@ -12,8 +12,8 @@ def watch(
 
 
 def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
-    found = watch(StaleSessionDetector(), range(int(STANDS_STILL_S) + 1), SILENT)
-    assert found == [[]] * int(STANDS_STILL_S) + [[SILENT]]
+    found = watch(StaleSessionDetector(), range(int(SESSION_TIMEOUT_S) + 1), SILENT)
+    assert found == [[]] * int(SESSION_TIMEOUT_S) + [[SILENT]]
 
 
 def test_stale_session__gives_a_sign__restarts_its_time() -> None:

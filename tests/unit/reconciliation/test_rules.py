@@ -107,7 +107,7 @@ def only(view: Snapshot) -> Discrepancy:
 def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
     """SLURM lists none of these jobs, and no callback names them."""
     suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
-    return seeing(*jobs, asked={job.job_id: None for job in jobs}, suspects=suspects, **changes)
+    return seeing(*jobs, confirmed_lookups={job.job_id: None for job in jobs}, previous_doubts=suspects, **changes)
 
 
 def test_compare__all_as_it_should_be__nothing_is_found() -> None:
@@ -152,15 +152,17 @@ def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight()
     for elsewhere in (standing(ChainStatus.PENDING), standing(provider=OTHERS)):
         view = seeing(known(), rows=[row()], chain={name(1): elsewhere})
         first = only(view)
-        assert (first.kind, first.events) == (DiscrepancyKind.NOT_OURS, ())
-        again = replace(view, suspects=dict.fromkeys(doubts(view, [first]), GRACE_S))
+        assert (first.kind, first.events) == (DiscrepancyKind.REASSIGNED_ON_CHAIN, ())
+        again = replace(view, previous_doubts=dict.fromkeys(doubts(view, [first]), GRACE_S))
         assert only(replace(again, scanned=False)).events == ()  # its claim may be in a lost block
         assert only(again).events == (ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),)
 
 
 def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
     view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
-    (event,) = only(replace(view, suspects=dict.fromkeys(doubts(view, find_discrepancies(view)), GRACE_S))).events
+    (event,) = only(
+        replace(view, previous_doubts=dict.fromkeys(doubts(view, find_discrepancies(view)), GRACE_S))
+    ).events
     job, _ = advance(None, CLAIM)
     for before in (ScriptFetched("true", ""), SubmitStarted(10), Submitted(SlurmId(1)), SlurmRunningObserved()):
         job, _ = advance(job, before)
@@ -201,14 +203,14 @@ def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_ag
         ([], {}, None),
     ):
         slurm = {listed.slurm_id: listed for listed in rows}
-        findings = find_discrepancies(replace(view, slurm=slurm, remembered=remembered))
+        findings = find_discrepancies(replace(view, slurm=slurm, historical_matches=remembered))
         adopted = ExistingSlurmJobAdopted(slurm_id)  # type: ignore[arg-type]
         assert (ChainStatusObserved(ChainStatus.RUNNING), adopted) in [finding.events for finding in findings]
     read_again = replace(view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={})  # by the scan
     both = ChainStatusObserved(ChainStatus.RUNNING), ExistingSlurmJobAdopted(SlurmId(8))
-    assert only(replace(read_again, remembered={name(1): SlurmId(8)})).events == both
-    assert only(replace(read_again, remembered=None)).events == ()
-    assert only(replace(view, remembered=None)).events == ()  # accounting is away: nothing is decided
+    assert only(replace(read_again, historical_matches={name(1): SlurmId(8)})).events == both
+    assert only(replace(read_again, historical_matches=None)).events == ()
+    assert only(replace(view, historical_matches=None)).events == ()  # accounting is away: nothing is decided
     assert only(replace(view, slurm=None)).events == ()
 
 
@@ -245,16 +247,16 @@ def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() 
 
 def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     job, sure = known(), GRACE_S * 2
-    assert found(gone(job, age_s=sure, steady_s=GRACE_S - 1)) == [
+    assert found(gone(job, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)) == [
         (DiscrepancyKind.MISSING, name(1))
     ]  # slurmctld has just started
     assert find_discrepancies(gone(known(heard=True), age_s=sure)) == []  # a callback is not read yet
     assert find_discrepancies(gone(known(parked=POLLED), age_s=sure)) == []  # it is the operator's
-    assert find_discrepancies(replace(gone(job, age_s=sure), asked={})) == []  # accounting does not answer
+    assert find_discrepancies(replace(gone(job, age_s=sure), confirmed_lookups={})) == []  # accounting does not answer
     assert find_discrepancies(replace(gone(job, age_s=sure), slurm=None)) == []  # nor does SLURM
-    ended = replace(gone(job, age_s=sure), asked={name(1): JobRecord(SlurmId(1), "FAILED", 61, 256)})
+    ended = replace(gone(job, age_s=sure), confirmed_lookups={name(1): JobRecord(SlurmId(1), "FAILED", 61, 256)})
     assert only(ended).events == (EffectMissing(EffectKind.POLL_SLURM),)
-    runs = replace(gone(job, age_s=sure), asked={name(1): JobRecord(SlurmId(1), "RUNNING", 61, 0)})
+    runs = replace(gone(job, age_s=sure), confirmed_lookups={name(1): JobRecord(SlurmId(1), "RUNNING", 61, 0)})
     assert (only(runs).kind, only(runs).events) == (DiscrepancyKind.CONTRADICTED, ())
 
 
@@ -262,7 +264,7 @@ def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deli
     ran, waits = known(), known(**WAITS)
     for job, trace in ((ran, Trace.SOME), (waits, Trace.SOME), (waits, Trace.NONE)):
         away = gone(job, age_s=GRACE_S, traces={name(1): trace}, continuous_uptime_s=None)
-        assert (only(away).kind, only(away).events) == (DiscrepancyKind.HELD, ())
+        assert (only(away).kind, only(away).events) == (DiscrepancyKind.NEEDS_OPERATOR, ())
         assert held_now(away, find_discrepancies(away), {}) == {name(1): SlurmId(1)}
         back = replace(away, continuous_uptime_s=GRACE_S - 1)  # the spool is being delivered
         assert only(back).kind is DiscrepancyKind.MISSING
@@ -274,7 +276,7 @@ def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deli
 
 
 def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
-    view = gone(known(), age_s=GRACE_S, told={name(1)})
+    view = gone(known(), age_s=GRACE_S, recently_reported={name(1)})
     assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
 
 
@@ -296,43 +298,45 @@ def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None
     """By its script, or by its time where the login node cannot name its user."""
     unnamed = row(user="nobody", comment="none")
     for job, listed in ((known(), row(name="mine")), (known(slurm_submit_s=1000), unnamed)):
-        view = seeing(job, rows=[listed], suspects={f"missing {name(1)}": GRACE_S})
-        assert find_discrepancies(replace(view, asked={name(1): listed.seen})) == []
+        view = seeing(job, rows=[listed], previous_doubts={f"missing {name(1)}": GRACE_S})
+        assert find_discrepancies(replace(view, confirmed_lookups={name(1): listed.seen})) == []
         other = replace(listed.seen, elapsed_s=99)
-        assert [found.kind for found in find_discrepancies(replace(view, asked={name(1): other}))] == [
+        assert [found.kind for found in find_discrepancies(replace(view, confirmed_lookups={name(1): other}))] == [
             DiscrepancyKind.CONTRADICTED
         ]
     ended = row(name="mine", state="COMPLETED")
-    view = replace(seeing(known(), rows=[ended]), asked={name(1): ended.seen})
-    assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.LOST_END]
+    view = replace(seeing(known(), rows=[ended]), confirmed_lookups={name(1): ended.seen})
+    assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.END_NOT_RECORDED]
 
 
 def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> None:
     jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
     asked = {name(number): listed.seen for number, listed in enumerate(rows, start=1)}
-    view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), asked={**asked, name(8): None})
+    view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), confirmed_lookups={**asked, name(8): None})
     assert found(view) == [(DiscrepancyKind.LOST, name(8))]
 
 
 def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
     many = [known(number) for number in range(1, MIN_LOST_JOBS + 2)]
-    assert {finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))} == {DiscrepancyKind.HELD}
+    assert {finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))} == {
+        DiscrepancyKind.NEEDS_OPERATOR
+    }
     few = many[:MIN_LOST_JOBS]
     assert {finding.kind for finding in find_discrepancies(gone(*few, age_s=GRACE_S))} == {DiscrepancyKind.LOST}
     empty = gone(known(), age_s=GRACE_S, slurm={})
-    assert (only(empty).kind, only(empty).events) == (DiscrepancyKind.HELD, ())
+    assert (only(empty).kind, only(empty).events) == (DiscrepancyKind.NEEDS_OPERATOR, ())
     assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
 
 
 def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
     job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
-    away = replace(gone(job, age_s=GRACE_S, slurm={}), asked={})  # accounting does not answer
+    away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})  # accounting does not answer
     assert held_now(away, find_discrepancies(away), before) == {name(1): SlurmId(1)}
     blind = replace(away, slurm=None)
     assert held_now(blind, find_discrepancies(blind), before) == {name(1): SlurmId(1)}
     lost = gone(job, age_s=GRACE_S)
     assert held_now(lost, find_discrepancies(lost), before) == {}
-    back = seeing(job, rows=[row()], suspects=away.suspects)
+    back = seeing(job, rows=[row()], previous_doubts=away.previous_doubts)
     assert held_now(back, find_discrepancies(back), before) == {}
 
 
@@ -342,16 +346,16 @@ def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() ->
     assert [job.job_id for job in pending_and_missing(view)] == [name(1)]
     forgotten = only(replace(view, traces={name(1): Trace.NONE}))
     assert (forgotten.kind, forgotten.events) == (DiscrepancyKind.FORGOTTEN, (SubmissionLostBySlurm(SlurmId(1)),))
-    assert only(replace(view, traces={name(1): Trace.UNSURE})).kind is DiscrepancyKind.HELD
+    assert only(replace(view, traces={name(1): Trace.UNSURE})).kind is DiscrepancyKind.NEEDS_OPERATOR
     assert only(gone(waits, age_s=sure, traces={name(1): Trace.SOME})).kind is DiscrepancyKind.LOST
     assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, ())  # not looked for yet
     ran = gone(known(), age_s=sure, traces={name(1): Trace.NONE})
     assert (pending_and_missing(ran), only(ran).kind) == ([], DiscrepancyKind.LOST)
-    for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, steady_s=GRACE_S - 1)):
+    for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)):
         assert pending_and_missing(too_early) == []
         assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is DiscrepancyKind.MISSING
     assert pending_and_missing(gone(known(heard=True, **WAITS), age_s=sure)) == []
-    assert pending_and_missing(replace(view, asked={})) == []
+    assert pending_and_missing(replace(view, confirmed_lookups={})) == []
 
 
 def forgetful(number: int, saved: int, **changes: Any) -> Snapshot:
@@ -359,15 +363,15 @@ def forgetful(number: int, saved: int, **changes: Any) -> Snapshot:
     jobs = [known(place, **WAITS) for place in range(1, number + 1)]
     traces = {job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE for job in jobs if job.slurm_id}
     some = frozenset(name(place) for place in range(1, saved + 1))
-    return replace(gone(*jobs, age_s=GRACE_S * 2, traces=traces, saved=some), **changes)
+    return replace(gone(*jobs, age_s=GRACE_S * 2, traces=traces, persisted_by_slurm=some), **changes)
 
 
 def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> None:
     lost = forgetful(8, saved=MIN_LOST_JOBS + 1)
     assert lost.slurm_lost_state
-    assert {kind for kind, _ in found(lost)} == {DiscrepancyKind.HELD}
+    assert {kind for kind, _ in found(lost)} == {DiscrepancyKind.NEEDS_OPERATOR}
     assert not any(finding.events for finding in find_discrepancies(lost))
-    assert replace(lost, suspects={}).slurm_lost_state  # at the first sight
+    assert replace(lost, previous_doubts={}).slurm_lost_state  # at the first sight
     killed = forgetful(8, saved=0)  # they were all submitted in the last seconds of a slurmctld that was killed
     assert not killed.slurm_lost_state
     assert {kind for kind, _ in found(killed)} == {DiscrepancyKind.FORGOTTEN}
@@ -377,15 +381,15 @@ def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_foll
     few = forgetful(8, saved=MIN_LOST_JOBS)
     assert not few.slurm_lost_state
     kinds = [kind for kind, _ in found(few)]
-    assert (kinds.count(DiscrepancyKind.HELD), kinds.count(DiscrepancyKind.FORGOTTEN)) == (MIN_LOST_JOBS, 5)
+    assert (kinds.count(DiscrepancyKind.NEEDS_OPERATOR), kinds.count(DiscrepancyKind.FORGOTTEN)) == (MIN_LOST_JOBS, 5)
 
 
 def test_lost_its_memory__what_speaks_against_it() -> None:
     lost = forgetful(8, saved=8)
     assert replace(lost, slurm={}).slurm_lost_state
-    assert not replace(lost, asked={}).slurm_lost_state  # accounting has not answered
+    assert not replace(lost, confirmed_lookups={}).slurm_lost_state  # accounting has not answered
     ended = JobRecord(SlurmId(1), "COMPLETED", 60, 0)
-    assert not replace(lost, asked=dict.fromkeys(lost.asked, ended)).slurm_lost_state
+    assert not replace(lost, confirmed_lookups=dict.fromkeys(lost.confirmed_lookups, ended)).slurm_lost_state
     heard = {job_id: replace(job, heard=True) for job_id, job in lost.jobs.items()}
     assert not replace(lost, jobs=heard).slurm_lost_state
     many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
@@ -396,28 +400,28 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
 def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs() -> None:
     last = forgetful(2, saved=2, slurm={})
     assert last.slurm_lost_state
-    assert replace(last, first_id=2).slurm_lost_state  # the second job had that id
-    gone_on = replace(last, first_id=3)
+    assert replace(last, first_job_id=2).slurm_lost_state  # the second job had that id
+    gone_on = replace(last, first_job_id=3)
     assert not gone_on.slurm_lost_state
-    assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.HELD}
-    assert forgetful(MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_id=100).slurm_lost_state
+    assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.NEEDS_OPERATOR}
+    assert forgetful(MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_job_id=100).slurm_lost_state
 
 
 def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
     view = forgetful(8, saved=0)
     assert view.knows_all_it_had_saved
-    assert not replace(view, saved=None).knows_all_it_had_saved  # others were asked for first
+    assert not replace(view, persisted_by_slurm=None).knows_all_it_had_saved  # others were asked for first
     assert not forgetful(8, saved=1).knows_all_it_had_saved
     assert not replace(view, slurm=None).knows_all_it_had_saved
 
 
 def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
-    suspects = {f"missing {name(1)}": 500.0, f"not_ours {name(2)}": 400.0}
-    blind = seeing(known(1), known(2), suspects=suspects, slurm=None, chain=None)
+    suspects = {f"missing {name(1)}": 500.0, f"reassigned_on_chain {name(2)}": 400.0}
+    blind = seeing(known(1), known(2), previous_doubts=suspects, slurm=None, chain=None)
     assert doubts(blind, find_discrepancies(blind)) == suspects
-    unanswered = seeing(known(1), rows=[row(99)], suspects=suspects)
+    unanswered = seeing(known(1), rows=[row(99)], previous_doubts=suspects)
     assert doubts(unanswered, find_discrepancies(unanswered)) == {f"missing {name(1)}": 500.0}
-    seen = seeing(known(1), known(2), rows=[row(1), row(2)], suspects=suspects)
+    seen = seeing(known(1), known(2), rows=[row(1), row(2)], previous_doubts=suspects)
     assert doubts(seen, find_discrepancies(seen)) == {}
 
 
@@ -434,13 +438,13 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
     another = row(name="other", comment="")
     assert find_discrepancies(seeing(known(state=State.SETTLED, **SETTLED), rows=[another])) == []
     renamed = known(state=State.SETTLED, slurm_submit_s=1000, **SETTLED)
-    assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.RUNS_ON
+    assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.ORPHAN_RUNNING
 
 
 def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> None:
     orphan, cold = row(5), standing(ChainStatus.CANCELLED)
     view = seeing(rows=[orphan], chain={name(5): cold})
-    assert (only(view).kind, only(view).cancel) == (DiscrepancyKind.RUNS_ON, SlurmId(5))
+    assert (only(view).kind, only(view).cancel) == (DiscrepancyKind.ORPHAN_RUNNING, SlurmId(5))
     for chain in (
         {name(5): standing()},
         {name(5): replace(cold, provider=OTHERS)},
@@ -457,13 +461,15 @@ def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> N
     view = seeing(known(1), rows=[row(1), row(2, number=1)])
     first = only(view)
     assert (first.kind, first.cancel, doubts(view, [first])) == (
-        DiscrepancyKind.DOUBLE,
+        DiscrepancyKind.DUPLICATE,
         None,
-        {f"double {name(1)} 2": 0.0},
+        {f"duplicate {name(1)} 2": 0.0},
     )
-    assert doubts(replace(view, suspects={f"double {name(1)} 2": 9.0}, slurm=None), []) == {f"double {name(1)} 2": 9.0}
-    again = replace(view, suspects={f"double {name(1)} 2": GRACE_S})
-    assert (only(again).kind, only(again).cancel) == (DiscrepancyKind.DOUBLE, SlurmId(2))
+    assert doubts(replace(view, previous_doubts={f"duplicate {name(1)} 2": 9.0}, slurm=None), []) == {
+        f"duplicate {name(1)} 2": 9.0
+    }
+    again = replace(view, previous_doubts={f"duplicate {name(1)} 2": GRACE_S})
+    assert (only(again).kind, only(again).cancel) == (DiscrepancyKind.DUPLICATE, SlurmId(2))
     strangers = row(2, number=1, user=STRANGER)
     assert [finding.cancel for finding in find_discrepancies(seeing(known(1), rows=[row(1), strangers]))] == [None]
 
@@ -475,7 +481,7 @@ def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -
 def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> None:
     lost, new = known(1, slurm_id=SlurmId(7), slurm_submit_s=500), known(2, slurm_id=SlurmId(7), slurm_submit_s=1000)
     for jobs in ((lost, new), (new, lost)):  # one of them is the last with that id
-        view = seeing(*jobs, rows=[row(7, number=2)], suspects={f"double {name(2)} 7": GRACE_S})
+        view = seeing(*jobs, rows=[row(7, number=2)], previous_doubts={f"duplicate {name(2)} 7": GRACE_S})
         assert find_discrepancies(view) == []
         assert [job.job_id for job in missing(view)] == [name(1)]
 
@@ -505,7 +511,7 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
         assert only(view).events == events
         assert find_discrepancies(replace(view, slurm=None)) == []
         assert DiscrepancyKind.NEVER_SEEN not in {
-            finding.kind for finding in find_discrepancies(replace(view, remembered=None))
+            finding.kind for finding in find_discrepancies(replace(view, historical_matches=None))
         }
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
         assert never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold})) == []
@@ -513,10 +519,10 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
 
 def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> None:
     view = seeing(rows=[row(7, number=1)], others={name(1): "ab" * 8}, chain={name(1): standing()})
-    assert found(view) == [(DiscrepancyKind.ANOTHERS, name(1)), (DiscrepancyKind.STRAY, name(1))]
+    assert found(view) == [(DiscrepancyKind.FOREIGN_CLAIM, name(1)), (DiscrepancyKind.UNIDENTIFIED, name(1))]
     assert not [finding for finding in find_discrepancies(view) if finding.events or finding.cancel]
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
-        assert DiscrepancyKind.ANOTHERS not in dict(found(replace(view, chain={name(1): cold})))
+        assert DiscrepancyKind.FOREIGN_CLAIM not in dict(found(replace(view, chain={name(1): cold})))
     assert find_discrepancies(replace(view, chain=None)) == []
 
 
@@ -532,7 +538,7 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
     view = seeing(known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()})
     assert [job.slurm_id for job in unexplained(view)] == [7, 11]
     assert unexplained(replace(view, claims={})) == []
-    renamed = replace(view, remembered={name(1): SlurmId(7)})
+    renamed = replace(view, historical_matches={name(1): SlurmId(7)})
     assert [
         finding.slurm_id for finding in find_discrepancies(renamed) if finding.kind is DiscrepancyKind.NEVER_SEEN
     ] == [7]
@@ -584,12 +590,12 @@ VIEWS = st.builds(
         *jobs,
         rows=rows,
         chain=chain,
-        asked={job.job_id: None for job in jobs},
+        confirmed_lookups={job.job_id: None for job in jobs},
         traces=traces,
-        suspects={
+        previous_doubts={
             doubt: GRACE_S
             for job in jobs
-            for doubt in (f"missing {job.job_id}", *(f"double {job.job_id} {listed.slurm_id}" for listed in rows))
+            for doubt in (f"missing {job.job_id}", *(f"duplicate {job.job_id} {listed.slurm_id}" for listed in rows))
         }
         if old
         else {},
@@ -626,8 +632,8 @@ def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothi
     assert all(found.cancel is None for found in blind_to_slurm)
     blind_to_chain = find_discrepancies(replace(view, chain=None))
     assert not any(isinstance(event, ChainStatusObserved) for found in blind_to_chain for event in found.events)
-    assert all(found.cancel is None or found.kind is DiscrepancyKind.DOUBLE for found in blind_to_chain)
-    unsure = find_discrepancies(replace(view, asked={}))
+    assert all(found.cancel is None or found.kind is DiscrepancyKind.DUPLICATE for found in blind_to_chain)
+    unsure = find_discrepancies(replace(view, confirmed_lookups={}))
     assert not any(isinstance(event, SlurmJobMissing) for found in unsure for event in found.events)
 
 
@@ -645,7 +651,7 @@ def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snap
             job = view.jobs[finding.job_id]
             assert (job.state, job.chain_status, job.heard) == (State.QUEUED, ChainStatus.SCHEDULED, False)
             assert view.traces[job.job_id] is Trace.NONE
-            assert view.again(DiscrepancyKind.MISSING, job.job_id)
+            assert view.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
             assert job in missing(view)
 
 

@@ -19,7 +19,7 @@ def test_which__recorded_configuration__name_port_and_hosts() -> None:
 
 @pytest.mark.parametrize("one", [HERE, ClusterIdentity("devgrid", "15540-15544", ("login1",))])
 def test_told__what_was_shown__is_read_again(one: ClusterIdentity) -> None:
-    assert ClusterIdentity.told(str(one)) == one
+    assert ClusterIdentity.parse(str(one)) == one
 
 
 def test_which__no_answer_or_no_name__is_no_other_cluster() -> None:
@@ -50,6 +50,6 @@ def test_is_the_same_as__another_address_or_more_ports__is_the_same_cluster() ->
         assert moved.is_the_same_as(found)
         assert found.is_the_same_as(moved)
     assert found.is_the_same_as(
-        ClusterIdentity.told("devgrid on port 15540 of login1(10.0.0.5)")
+        ClusterIdentity.parse("devgrid on port 15540 of login1(10.0.0.5)")
     )  # as it was kept earlier
     assert not found.is_the_same_as(replace(found, port="15541-15543"))

@@ -27,7 +27,7 @@ from supervisor_tasks.slurm.guarded_command import (
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
-MARK = "4f1d0c9ab3"
+DELIMITER = "4f1d0c9ab3"
 SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
 ANY_BYTES = bytes(range(1, 256)) * 40 + b"\xff\xfe\xc3"  # not UTF-8, and no line feed at the end
 SHELLS = ["sh", "bash", "dash"]
@@ -68,11 +68,11 @@ def verdicts(printed: CommandAnswer, number: int = 1) -> Verdicts:
         assert index == len(heard)
         heard.append(answer)
 
-    answers = Answers(MARK, number, take, time.monotonic)
+    answers = Answers(DELIMITER, number, take, time.monotonic)
     answers.stdout(printed.stdout.encode())
     answers.stderr(printed.stderr.encode())
     rest = answers.ended(printed.status)
-    assert answers.told == len(heard)
+    assert answers.answered == len(heard)
     return Verdicts(heard, rest, answers.came_late)
 
 
@@ -93,7 +93,7 @@ def guarded_run(
     seconds: int = 60,
 ) -> CommandAnswer:
     """One command behind the guard."""
-    return run(shell, guard_command(1, in_s(seconds)), framed(MARK, [Order(argv, script)]), noise, environment)
+    return run(shell, guard_command(1, in_s(seconds)), framed(DELIMITER, [Order(argv, script)]), noise, environment)
 
 
 def jobs(number: int, script: bytes = SCRIPT) -> list[Order]:
@@ -127,7 +127,7 @@ def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = S
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("script", [SCRIPT, ANY_BYTES, b"", b"\n", MARK.encode(), b"x" * 300_000])
+@pytest.mark.parametrize("script", [SCRIPT, ANY_BYTES, b"", b"\n", DELIMITER.encode(), b"x" * 300_000])
 def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str, script: bytes, tmp_path: Path) -> None:
     argv = ["sh", "-c", 'cat >"$1/script"', "command", str(tmp_path)]
     assert only(guarded_run(argv, script, shell)) == CommandAnswer(0, "", "")
@@ -139,7 +139,7 @@ def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str, scr
 def test_guarded__batch__each_gets_its_script_and_its_words_and_has_its_own_answer(
     shell: str, number: int, tmp_path: Path
 ) -> None:
-    found = run_in(tmp_path, framed(MARK, jobs(number, ANY_BYTES)), number, shell)
+    found = run_in(tmp_path, framed(DELIMITER, jobs(number, ANY_BYTES)), number, shell)
     assert_right(tmp_path, found, number, ANY_BYTES)
     assert len(found.answers) == number
 
@@ -175,12 +175,12 @@ def test_guarded__words_of_the_command__are_given_as_they_are(shell: str) -> Non
 @pytest.mark.parametrize("word", ["a\nb", "a\0b"])
 def test_framed__word_that_is_more_than_a_line__is_an_error(word: str) -> None:
     with pytest.raises(ValueError, match="one line"):
-        framed(MARK, [Order(["echo", word], b"")])
+        framed(DELIMITER, [Order(["echo", word], b"")])
 
 
 def test_framed__script_with_nul__is_an_error() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        framed(MARK, [Order(["echo"], b"a\0b")])
+        framed(DELIMITER, [Order(["echo"], b"a\0b")])
 
 
 # --- the input is cut --------------------------------------------------------------------------------------------------------
@@ -188,9 +188,9 @@ def test_framed__script_with_nul__is_an_error() -> None:
 
 def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
     """The guard is given the first bytes alone."""
-    found = run_in(folder, framed(MARK, jobs(number))[:kept], number, shell)
+    found = run_in(folder, framed(DELIMITER, jobs(number))[:kept], number, shell)
     assert_right(folder, found, number)
-    whole = sum(len(framed(MARK, jobs(one + 1))) <= kept for one in range(number))
+    whole = sum(len(framed(DELIMITER, jobs(one + 1))) <= kept for one in range(number))
     assert sorted(ran(folder)) == list(range(whole))
     assert len(found.answers) == whole
     assert not found.came_late
@@ -198,22 +198,22 @@ def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("kept", range(len(framed(MARK, [Order(["echo", "ran"], SCRIPT)]))))
+@pytest.mark.parametrize("kept", range(len(framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)]))))
 def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
-    answer = run("sh", guard_command(1, in_s(60)), framed(MARK, [Order(["echo", "ran"], SCRIPT)])[:kept])
+    answer = run("sh", guard_command(1, in_s(60)), framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)])[:kept])
     assert "ran" not in answer.stdout
     with pytest.raises((TransientError, OutcomeUnknownError)):
         only(answer)
 
 
 def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(tmp_path: Path) -> None:
-    for kept in range(len(framed(MARK, jobs(2)))):
+    for kept in range(len(framed(DELIMITER, jobs(2)))):
         cut_input(tmp_path, 2, kept)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(shell: str, tmp_path: Path) -> None:
-    for kept in random.Random(22_05).sample(range(len(framed(MARK, jobs(50)))), 8):
+    for kept in random.Random(22_05).sample(range(len(framed(DELIMITER, jobs(50)))), 8):
         cut_input(tmp_path, 50, kept, shell)
 
 
@@ -221,7 +221,7 @@ def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(shell: str, t
 def test_guarded__script_is_not_where_its_length_says__nothing_is_run(counted: int, tmp_path: Path) -> None:
     """As with a `head` that reads more than it was asked for."""
     size = len(SCRIPT)
-    stdin = framed(MARK, jobs(2)).replace(f" {size}\n".encode(), f" {size + counted}\n".encode())
+    stdin = framed(DELIMITER, jobs(2)).replace(f" {size}\n".encode(), f" {size + counted}\n".encode())
     found = run_in(tmp_path, stdin, 2)
     assert ran(tmp_path) == {}
     assert isinstance(found.rest, TransientError)
@@ -232,17 +232,17 @@ def test_guarded__script_is_not_where_its_length_says__nothing_is_run(counted: i
 
 def heard_until(printed: bytes, complaints: bytes, number: int) -> list[CommandAnswer]:
     heard = list[CommandAnswer]()
-    answers = Answers(MARK, number, lambda _, answer: heard.append(answer), time.monotonic)
+    answers = Answers(DELIMITER, number, lambda _, answer: heard.append(answer), time.monotonic)
     answers.stdout(printed)
     answers.stderr(complaints)
-    assert answers.told == len(heard)
+    assert answers.answered == len(heard)
     return heard
 
 
 def printed(folder: Path, number: int) -> tuple[bytes, bytes]:
     """What the guard prints of so many commands."""
-    assert len(run_in(folder, framed(MARK, jobs(number)), number).answers) == number
-    answer = run("sh", guard_command(number, in_s(60)), framed(MARK, jobs(number)), folder=folder)
+    assert len(run_in(folder, framed(DELIMITER, jobs(number)), number).answers) == number
+    answer = run("sh", guard_command(number, in_s(60)), framed(DELIMITER, jobs(number)), folder=folder)
     return answer.stdout.encode(), answer.stderr.encode()
 
 
@@ -254,7 +254,7 @@ def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
         expected = [CommandAnswer(0, f"{one}\n", f"of {one}\n") for one in range(whole)]
         assert heard_until(stdout[:kept], stderr, number) == expected
     for kept in range(len(stderr) + 1):
-        whole = max(stderr[:kept].count(MARK.encode() + b"\n") - 1, 0)
+        whole = max(stderr[:kept].count(DELIMITER.encode() + b"\n") - 1, 0)
         assert len(heard_until(stdout, stderr[:kept], number)) == whole
 
 
@@ -262,7 +262,7 @@ def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
 def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: int, tmp_path: Path) -> None:
     stdout, stderr = printed(tmp_path, 3)
     heard = list[CommandAnswer]()
-    answers = Answers(MARK, 3, lambda _, answer: heard.append(answer), time.monotonic)
+    answers = Answers(DELIMITER, 3, lambda _, answer: heard.append(answer), time.monotonic)
     for first in range(0, len(stdout), size):
         answers.stdout(stdout[first : first + size])
         while answers.waits_for_stderr:
@@ -274,8 +274,8 @@ def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: 
 
 
 def test_answers__longer_than_is_kept__are_unknown() -> None:
-    answers = Answers(MARK, 1, lambda *_: None, time.monotonic)
-    answers.stdout(f"{MARK}\n".encode())
+    answers = Answers(DELIMITER, 1, lambda *_: None, time.monotonic)
+    answers.stdout(f"{DELIMITER}\n".encode())
     with pytest.raises(AnswerTooLongError):
         answers.stdout(b"x" * (MOST_ANSWER + 1))
     with pytest.raises(AnswerTooLongError):
@@ -291,12 +291,12 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
     assert found.answers == []
     assert isinstance(found.rest, TooLateError)
     assert found.came_late
-    assert not verdicts(guarded_run(["echo", f"{MARK} late"])).came_late
+    assert not verdicts(guarded_run(["echo", f"{DELIMITER} late"])).came_late
 
 
 def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(tmp_path: Path) -> None:
     begun = time.monotonic()
-    found = run_in(tmp_path, framed(MARK, [Order(["sleep", "60"], b""), *jobs(2)]), 3, seconds=3)
+    found = run_in(tmp_path, framed(DELIMITER, [Order(["sleep", "60"], b""), *jobs(2)]), 3, seconds=3)
     assert time.monotonic() - begun < 20
     assert [answer.status for answer in found.answers] == [124]
     assert isinstance(found.rest, TooLateError)
@@ -307,7 +307,7 @@ def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_lat
 def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) -> None:
     stubborn = Order(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], b"")
     begun = time.monotonic()
-    found = run_in(tmp_path, framed(MARK, [stubborn, *jobs(1)]), 2, seconds=3)
+    found = run_in(tmp_path, framed(DELIMITER, [stubborn, *jobs(1)]), 2, seconds=3)
     assert time.monotonic() - begun < 20
     assert [answer.status for answer in found.answers] == [137]
     assert isinstance(found.rest, TooLateError)
@@ -316,7 +316,7 @@ def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) 
 
 def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp_path: Path) -> None:
     run_in(tmp_path, b"", 1)
-    stdin, first, pipe = framed(MARK, jobs(2)), len(framed(MARK, jobs(1))), subprocess.PIPE
+    stdin, first, pipe = framed(DELIMITER, jobs(2)), len(framed(DELIMITER, jobs(1))), subprocess.PIPE
     with subprocess.Popen(guard_command(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as guard:
         assert guard.stdin is not None
         assert guard.stdout is not None
@@ -358,7 +358,7 @@ GARBAGE = [
 def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: str, tmp_path: Path) -> None:
     between = Order(["sh", "-c", garbage], SCRIPT)
     zero, _, two = jobs(3)
-    found = run_in(tmp_path, framed(MARK, [zero, between, two]), 3)
+    found = run_in(tmp_path, framed(DELIMITER, [zero, between, two]), 3)
     assert found.answers[0] == CommandAnswer(0, "0\n", "of 0\n")
     assert found.answers[2] == CommandAnswer(0, "2\n", "of 2\n")
     assert ran(tmp_path) == {0: SCRIPT, 2: SCRIPT}
@@ -380,7 +380,7 @@ def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
 
 
 def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> None:
-    stdin = framed(MARK, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
+    stdin = framed(DELIMITER, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
     found = verdicts(run("bash", guard_command(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2)
     assert [answer.stdout for answer in found.answers] == ["12\n", "13\n"]
 
@@ -390,23 +390,23 @@ def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_hear
     [
         "",
         "12\n",
-        f"{MARK}\n",
-        f"{MARK}\n12\n",
-        f"{MARK}\n12\n{MARK} 0 ",
-        f"{MARK}\n12\n{MARK} 0 0",
-        f"{MARK}\n12\n{MARK} 1 0\n",
-        f"12\n{MARK} 0 0\n",
-        f"{MARK} late\n",
-        MARK,
+        f"{DELIMITER}\n",
+        f"{DELIMITER}\n12\n",
+        f"{DELIMITER}\n12\n{DELIMITER} 0 ",
+        f"{DELIMITER}\n12\n{DELIMITER} 0 0",
+        f"{DELIMITER}\n12\n{DELIMITER} 1 0\n",
+        f"12\n{DELIMITER} 0 0\n",
+        f"{DELIMITER} late\n",
+        DELIMITER,
     ],
 )
 def test_answers__end_not_seen__are_unknown(stdout: str) -> None:
     with pytest.raises(OutcomeUnknownError):
-        only(CommandAnswer(0, stdout, f"{MARK}\n{MARK}\n"))
+        only(CommandAnswer(0, stdout, f"{DELIMITER}\n{DELIMITER}\n"))
 
 
 def test_answers__more_than_were_asked_for__are_not_heard() -> None:
-    printed = CommandAnswer(0, f"{MARK}\n1\n{MARK} 0 0\n2\n{MARK} 1 0\n", f"{MARK}\n" * 3)
+    printed = CommandAnswer(0, f"{DELIMITER}\n1\n{DELIMITER} 0 0\n2\n{DELIMITER} 1 0\n", f"{DELIMITER}\n" * 3)
     assert [answer.stdout for answer in verdicts(printed, 1).answers] == ["1\n"]
 
 
@@ -418,7 +418,7 @@ def test_answers__no_sh__nothing_was_run() -> None:
 def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
     guard = guard_command(1, 1)[2]
     assert not set(guard) & set("'!\\\n")
-    assert MARK not in shlex.join(guard_command(1, 1))
+    assert DELIMITER not in shlex.join(guard_command(1, 1))
 
 
 OPTIONS = {
@@ -444,7 +444,7 @@ def environment_of_the_command(
 ) -> dict[str, str]:
     """With that shell as login shell and as /bin/sh."""
     sh_called_so(folder, shell)
-    stdin = framed(MARK, [Order(["/usr/bin/env", "-0"], b"")])
+    stdin = framed(DELIMITER, [Order(["/usr/bin/env", "-0"], b"")])
     answer = only(run(shell, sh_of(folder, guard_command(1, in_s(60), slurm_conf)), stdin, environment=environment))
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
@@ -477,7 +477,7 @@ def sh_of(folder: Path, argv: list[str]) -> list[str]:
     return [str(folder / "sh"), *argv[1:]]
 
 
-ENVIRONMENT = framed(MARK, [Order(["/usr/bin/env"], b"")])
+ENVIRONMENT = framed(DELIMITER, [Order(["/usr/bin/env"], b"")])
 
 
 def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
@@ -497,23 +497,23 @@ def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp
     answer = only(run("/bin/sh", guard_command(1, in_s(60)), ENVIRONMENT, "", {"PATH": path, **OPTIONS}))
     assert answer.stderr == ""
     assert f"PATH={path}\n" in answer.stdout
-    told = run("/bin/sh", ask_clock(MARK), b"", "", {"PATH": path})
-    assert abs(parse_clock(told, MARK, 0.0).login_s - time.time()) < 30
+    told = run("/bin/sh", ask_clock(DELIMITER), b"", "", {"PATH": path})
+    assert abs(parse_clock(told, DELIMITER, 0.0).login_s - time.time()) < 30
 
 
 def test_clock__asked_and_told() -> None:
-    clock = parse_clock(run("sh", ask_clock(MARK), b"", "echo welcome; "), MARK, 1000.0)
+    clock = parse_clock(run("sh", ask_clock(DELIMITER), b"", "echo welcome; "), DELIMITER, 1000.0)
     assert abs(clock.login_s - time.time()) < 30
     assert clock.at(1010.9) == clock.login_s + 10
     assert clock.slurm_conf == ""
-    elsewhere = run("sh", ask_clock(MARK), b"", "", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"})
-    assert parse_clock(elsewhere, MARK, 0.0).slurm_conf == "/a b/slurm.conf"
+    elsewhere = run("sh", ask_clock(DELIMITER), b"", "", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"})
+    assert parse_clock(elsewhere, DELIMITER, 0.0).slurm_conf == "/a b/slurm.conf"
 
 
-@pytest.mark.parametrize("stdout", ["", "12\n", f"{MARK} \n", f"{MARK} x\n", f"{MARK} 12 "])
+@pytest.mark.parametrize("stdout", ["", "12\n", f"{DELIMITER} \n", f"{DELIMITER} x\n", f"{DELIMITER} 12 "])
 def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
     with pytest.raises(TransientError):
-        parse_clock(CommandAnswer(0, stdout, ""), MARK, 0.0)
+        parse_clock(CommandAnswer(0, stdout, ""), DELIMITER, 0.0)
 
 
 def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:

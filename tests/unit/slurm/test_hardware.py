@@ -11,7 +11,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, ask_sp
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
-MARK = "4f1d0c9ab3"  # with which the samples were recorded
+DELIMITER = "4f1d0c9ab3"  # with which the samples were recorded
 PARTITION_LINE = "PartitionName=main Nodes=node[1-2] State=UP TotalNodes=2\n"
 
 
@@ -21,7 +21,7 @@ def sample(name: str) -> CommandAnswer:
 
 
 def read(name: str, partition: str = "main", *, unresponsive: bool = False) -> PartitionHardware:
-    return read_specs(sample(name), MARK, partition, unresponsive=unresponsive)
+    return read_specs(sample(name), DELIMITER, partition, unresponsive=unresponsive)
 
 
 def hardware(specs: PartitionHardware) -> dict[str, tuple[int, int, int]]:
@@ -43,12 +43,14 @@ def node_line(name: str = "node1", **fields: str) -> str:
 def answer(*nodes: str, members: str | None = None, partition: str = PARTITION_LINE) -> CommandAnswer:
     if members is None:
         members = "".join(f"main|{node.split(' ')[0].removeprefix('NodeName=')}\n" for node in nodes)
-    return CommandAnswer(0, f"{MARK}\n{partition}{MARK} 0\n{''.join(nodes)}{MARK} 0\n{members}{MARK} 0\n", "")
+    return CommandAnswer(
+        0, f"{DELIMITER}\n{partition}{DELIMITER} 0\n{''.join(nodes)}{DELIMITER} 0\n{members}{DELIMITER} 0\n", ""
+    )
 
 
 def one(**fields: str) -> SlurmNode:
     """The only node of a partition."""
-    (node,) = read_specs(answer(node_line(**fields)), MARK, "main", unresponsive=True).nodes
+    (node,) = read_specs(answer(node_line(**fields)), DELIMITER, "main", unresponsive=True).nodes
     return node
 
 
@@ -68,11 +70,11 @@ def one(**fields: str) -> SlurmNode:
 )
 def test_read_specs__longest_time_of_a_job(shown: str, minutes: int | None) -> None:
     partition = PARTITION_LINE.replace("PartitionName=main", f"PartitionName=main MaxTime={shown}")
-    assert read_specs(answer(node_line(), partition=partition), MARK, "main").max_time_min == minutes
+    assert read_specs(answer(node_line(), partition=partition), DELIMITER, "main").max_time_min == minutes
 
 
 def test_specs__in_order__has_those_that_were_left_out_at_their_places() -> None:
-    specs = read_specs(answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")), MARK, "main")
+    specs = read_specs(answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")), DELIMITER, "main")
     assert [node.name for node in specs.nodes] == ["n1", "n10"]
     assert [node.name for node in specs.in_order] == ["n1", "n2", "n10"]
 
@@ -312,7 +314,7 @@ def test_node__does_not_work(state: str) -> None:
 
 def test_read_specs__future_nodes__are_none_even_when_all_count() -> None:
     shown = answer(node_line("node1"), node_line("node2", State="FUTURE"), members="main|node1\n")
-    specs = read_specs(shown, MARK, "main", unresponsive=True)
+    specs = read_specs(shown, DELIMITER, "main", unresponsive=True)
     assert [node.name for node in specs.nodes] == ["node1"]
     assert specs.hidden_nodes == 1
 
@@ -337,10 +339,10 @@ def test_read_specs__order__is_natural_and_by_name_alone() -> None:
         "x1y10z1",
     ]
     lines = [node_line(name) for name in names]
-    expected = read_specs(answer(*lines), MARK, "main")
+    expected = read_specs(answer(*lines), DELIMITER, "main")
     for seed in range(20):
         Random(seed).shuffle(lines)
-        assert read_specs(answer(*lines), MARK, "main") == expected
+        assert read_specs(answer(*lines), DELIMITER, "main") == expected
     in_order = [node.name for node in expected.nodes]
     assert in_order == ["a", "a-2", "a-10", "n01", "n1", "n2", "n10", "n10a", "n010b2", "n010b10", *in_order[10:]]
     assert in_order[10:] == ["n" + "9" * 5000, "x1y2z3", "x1y10z1"]
@@ -351,12 +353,14 @@ def test_read_specs__only_states_and_loads_differ__is_equal() -> None:
     after = answer(
         node_line("node1", State="ALLOCATED", CPULoad="8.1"), node_line("node2", State="DOWN+NOT_RESPONDING")
     )
-    assert read_specs(before, MARK, "main") == read_specs(after, MARK, "main")
+    assert read_specs(before, DELIMITER, "main") == read_specs(after, DELIMITER, "main")
 
 
 @pytest.mark.parametrize("change", [{"CfgTRES": "cpu=5,mem=1000M"}, {"CfgTRES": "cpu=4,mem=999M"}, {"Gres": "gpu:1"}])
 def test_read_specs__hardware_differs__is_not_equal(change: dict[str, str]) -> None:
-    assert read_specs(answer(node_line()), MARK, "main") != read_specs(answer(node_line(**change)), MARK, "main")
+    assert read_specs(answer(node_line()), DELIMITER, "main") != read_specs(
+        answer(node_line(**change)), DELIMITER, "main"
+    )
 
 
 # --- what is not whole, and what contradicts itself -----------------------------------------------------------------
@@ -365,59 +369,59 @@ def test_read_specs__hardware_differs__is_not_equal(change: dict[str, str]) -> N
 def test_read_specs__a_node_twice__is_an_error() -> None:
     twice = answer(node_line(), node_line(CfgTRES="cpu=400,mem=1T"))
     with pytest.raises(SlurmUnavailableError, match="node1' twice"):
-        read_specs(twice, MARK, "main")
+        read_specs(twice, DELIMITER, "main")
 
 
 def test_read_specs__only_sinfo_has_a_node__is_an_error() -> None:
     with pytest.raises(SlurmUnavailableError, match="only scontrol has none, only sinfo has node2"):
-        read_specs(answer(node_line(), members="main|node1\nmain|node2\n"), MARK, "main")
+        read_specs(answer(node_line(), members="main|node1\nmain|node2\n"), DELIMITER, "main")
 
 
 def test_read_specs__free_text__is_not_read() -> None:
     text = "a = b\nState=DOWN CfgTRES=cpu=1 NodeName=x Partitions=y\n\n  Gres=gpu:9"
     for field in ("Reason", "Comment", "Extra"):
-        (node,) = read_specs(answer(node_line(**{field: text})), MARK, "main").nodes
+        (node,) = read_specs(answer(node_line(**{field: text})), DELIMITER, "main").nodes
         assert (node.name, node.cpus, node.gpus, node.state) == ("node1", 4, 0, "IDLE")
 
 
 def test_read_specs__node_without_partition_but_a_reason_that_names_it__is_left_out() -> None:
     nowhere = "NodeName=node2 CPUTot=8 State=IDLE CfgTRES=cpu=4,mem=1000M Reason=taken out of Partitions=main\n"
-    specs = read_specs(answer(node_line(), nowhere, members="main|node1\n"), MARK, "main")
+    specs = read_specs(answer(node_line(), nowhere, members="main|node1\n"), DELIMITER, "main")
     assert [node.name for node in specs.nodes] == ["node1"]
 
 
 @pytest.mark.parametrize("other", ["main-large", "domain", "main2", "large,main-large,domain", "MAIN"])
 def test_read_specs__the_name_is_part_of_anothers__only_its_own_nodes(other: str) -> None:
     members = "main|node1\n" + "".join(f"{name}|node2\n" for name in other.split(","))
-    specs = read_specs(answer(node_line(), node_line("node2", Partitions=other), members=members), MARK, "main")
+    specs = read_specs(answer(node_line(), node_line("node2", Partitions=other), members=members), DELIMITER, "main")
     assert [node.name for node in specs.nodes] == ["node1"]
 
 
 def test_read_specs__start_up_files_print_something__is_passed_over() -> None:
     whole = answer(node_line())
     greeted = CommandAnswer(0, "Welcome!\nNodeName=x State=IDLE\n" + whole.stdout, "")
-    assert read_specs(greeted, MARK, "main") == read_specs(whole, MARK, "main")
+    assert read_specs(greeted, DELIMITER, "main") == read_specs(whole, DELIMITER, "main")
 
 
 def test_read_specs__cut_anywhere__is_an_error_and_not_a_smaller_cluster() -> None:
     whole = sample("states-slurm-22.05.8").stdout
     for kept in range(0, len(whole) - 1, 7):
         with pytest.raises(SlurmUnavailableError):
-            read_specs(CommandAnswer(0, whole[:kept], ""), MARK, "main")
+            read_specs(CommandAnswer(0, whole[:kept], ""), DELIMITER, "main")
 
 
 @pytest.mark.parametrize("status", [1, 127])
 def test_read_specs__nothing_was_run__is_an_error_with_what_was_said(status: int) -> None:
     with pytest.raises(SlurmUnavailableError, match="sh: not found"):
-        read_specs(CommandAnswer(status, "", "sh: not found"), MARK, "main")
+        read_specs(CommandAnswer(status, "", "sh: not found"), DELIMITER, "main")
 
 
 WORDS = st.sampled_from(
     [
         *(
-            f"{MARK}\n",
-            f"{MARK} 0\n",
-            f"{MARK} 1\n",
+            f"{DELIMITER}\n",
+            f"{DELIMITER} 0\n",
+            f"{DELIMITER} 1\n",
             PARTITION_LINE,
             node_line(),
             node_line("node2", Gres="gpu:2(S:0,1)"),
@@ -445,7 +449,7 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
     stdout: str, stderr: str, status: int, unresponsive: bool
 ) -> None:
     try:
-        specs = read_specs(CommandAnswer(status, stdout, stderr), MARK, "main", unresponsive=unresponsive)
+        specs = read_specs(CommandAnswer(status, stdout, stderr), DELIMITER, "main", unresponsive=unresponsive)
     except SlurmUnavailableError:
         return
     assert all(node.cpus >= 0 and node.gpus >= 0 and node.mem_mb >= 0 for node in specs.nodes)
@@ -456,7 +460,7 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
 def test_read_specs__any_fields__give_specs_or_the_one_error(tres: str, gres: str, state: str, reason: str) -> None:
     line = node_line(CfgTRES=f"cpu=4,{tres}", Gres=gres, State=f"IDLE{state}", Reason=reason)
     try:
-        read_specs(answer(line, node_line("node2")), MARK, "main")
+        read_specs(answer(line, node_line("node2")), DELIMITER, "main")
     except SlurmUnavailableError:
         return
 
@@ -478,7 +482,7 @@ def test_read_specs__any_fields__give_specs_or_the_one_error(tres: str, gres: st
             "+",
             "a9",
         ),
-        *(f"{MARK} 0\n", " ", "\t ", "(S:", ")("),
+        *(f"{DELIMITER} 0\n", " ", "\t ", "(S:", ")("),
     ],
 )
 def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(piece: str) -> None:
@@ -486,14 +490,14 @@ def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(piece: s
     nonsense = piece * (300_000 // len(piece))
     for field in ("Gres", "CfgTRES", "State", "Reason", "Partitions"):
         with pytest.raises(SlurmUnavailableError):  # one node that is no node of sinfo's
-            read_specs(answer(node_line(**{field: nonsense}), members="main|other\n"), MARK, "main")
-    for text in (nonsense, f"{MARK}\n{nonsense}{MARK} 0\n", answer(node_line(), members=nonsense).stdout):
+            read_specs(answer(node_line(**{field: nonsense}), members="main|other\n"), DELIMITER, "main")
+    for text in (nonsense, f"{DELIMITER}\n{nonsense}{DELIMITER} 0\n", answer(node_line(), members=nonsense).stdout):
         with pytest.raises(SlurmUnavailableError):
-            read_specs(CommandAnswer(0, text, ""), MARK, "main")
+            read_specs(CommandAnswer(0, text, ""), DELIMITER, "main")
 
 
 def test_ask_specs__the_mark_is_not_in_the_command_line() -> None:
     words = ask_specs("/usr/bin/scontrol", "/usr/bin/sinfo", "main")
     assert words[-3:] == ["/usr/bin/scontrol", "/usr/bin/sinfo", "main"]
-    assert not [word for word in words if MARK in word]
+    assert not [word for word in words if DELIMITER in word]
     assert not set("'!\\\n") & set(words[2])  # any login shell hands it on unchanged

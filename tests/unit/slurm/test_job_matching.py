@@ -20,7 +20,7 @@ from supervisor_tasks.slurm.job_matching import (
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.sacct import SacctRow, accounted_jobs
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.unit.slurm.test_parsers import MARK, recorded, seen_jobs
+from tests.unit.slurm.test_parsers import DELIMITER, recorded, seen_jobs
 
 USER = Address("0x" + "ab" * 20)
 AT_S = 1_795_285_686
@@ -156,7 +156,7 @@ def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() 
     job = MatchRequest(job_id=JobId(f"0x{1:064}"), slurm_id=whole.slurm_id, user=USER, submit_s=whole.submit_s)
 
     def sight(name: str) -> tuple[str, int, int]:
-        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), MARK))).seen
+        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))).seen
         assert seen is not None
         return seen.state, seen.elapsed_s, seen.exit_status
 

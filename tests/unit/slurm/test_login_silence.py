@@ -1,4 +1,4 @@
-from supervisor_tasks.slurm.login_silence import FIRST_S, LONGEST_S, SLOW_FOR_S, SLOW_S, LoginSilence
+from supervisor_tasks.slurm.login_silence import FIRST_S, MAX_SILENCE_S, SLOW_FOR_S, SLOW_S, LoginSilence
 
 
 def hung_for(silence: LoginSilence, begun_s: float) -> float:
@@ -14,10 +14,10 @@ def test_hung_again_and_again__is_left_alone_for_ever_longer_up_to_a_bound() -> 
         2 * FIRST_S,
         4 * FIRST_S,
         8 * FIRST_S,
-        LONGEST_S,
-        LONGEST_S,
+        MAX_SILENCE_S,
+        MAX_SILENCE_S,
     ]
-    assert silence.left_s(5015.0 + LONGEST_S) == 0.0
+    assert silence.left_s(5015.0 + MAX_SILENCE_S) == 0.0
 
 
 def test_two_that_hang_at_once__are_one_silence() -> None:

@@ -32,7 +32,7 @@ from supervisor_tasks.slurm.squeue import listed_jobs
 from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
-MARK = "4f1d0c9ab3"  # with which the samples were recorded
+DELIMITER = "4f1d0c9ab3"  # with which the samples were recorded
 A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|1795285687|main|normal|||N/A|1|cpu=1|||||0|||"
 
 
@@ -47,17 +47,17 @@ def recorded(name: str, status: int = 0) -> CommandAnswer:
 
 def seen_jobs(answer: CommandAnswer) -> dict[SlurmId, JobRecord]:
     """What squeue shows."""
-    return {slurm_id: job.seen for slurm_id, job in listed_jobs(answer, MARK).items()}
+    return {slurm_id: job.seen for slurm_id, job in listed_jobs(answer, DELIMITER).items()}
 
 
 def accounted(name: str, status: int = 0) -> list[JobRecord]:
     """What sacct shows."""
-    return [record.seen for record in accounted_jobs(recorded(name, status), MARK)]
+    return [record.seen for record in accounted_jobs(recorded(name, status), DELIMITER)]
 
 
 def listed_as(state: str, used: str) -> str:
     """What squeue prints of a job."""
-    return A_JOB.format(state=state, used=used).replace("|", f"|{MARK}") + "\n"
+    return A_JOB.format(state=state, used=used).replace("|", f"|{DELIMITER}") + "\n"
 
 
 def test_seen_jobs__all_states__are_told_apart() -> None:

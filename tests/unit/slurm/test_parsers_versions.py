@@ -12,7 +12,7 @@ from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requests
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
-MARK = "4f1d0c9ab3"
+DELIMITER = "4f1d0c9ab3"
 RUNS = SlurmId(4)
 SIZE = Size(
     limit_min=60,
@@ -38,7 +38,7 @@ def printed(version: str, name: str) -> CommandAnswer:
 
 
 def listed(version: str) -> dict[SlurmId, SqueueRow]:
-    return listed_jobs(printed(version, "squeue-listing"), MARK)
+    return listed_jobs(printed(version, "squeue-listing"), DELIMITER)
 
 
 def test_listed_jobs__of_each_version__have_the_same_phases_and_ends(version: str) -> None:

@@ -18,7 +18,7 @@ from supervisor_tasks.slurm.rest_answers import (
     partition_hardware,
     partition_memory_per_cpu,
     require_answer,
-    require_done,
+    require_success,
     submitted,
 )
 from supervisor_tasks.slurm.script_matching import was_rejected
@@ -76,10 +76,10 @@ def test_submitted__impossible_id__is_no_submission(number: object) -> None:
 
 
 def test_require_done__job_is_unknown__is_no_error() -> None:
-    assert not require_done(answer("cancel-unknown"), "cancel")
-    assert require_done(answer("cancelled"), "cancel")
+    assert not require_success(answer("cancel-unknown"), "cancel")
+    assert require_success(answer("cancelled"), "cancel")
     with pytest.raises(SlurmRejectedError, match="permission denied"):
-        require_done(answer("cancel-denied"), "cancel")
+        require_success(answer("cancel-denied"), "cancel")
 
 
 def test_require_answer__refused__is_not_a_missing_answer() -> None:
@@ -157,7 +157,7 @@ def test_partition__not_there__counts_as_no_answer() -> None:
 
 def test_identity__controllers__without_a_name() -> None:
     found = identity(answer("ping").body)
-    assert found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.told(str(found))
+    assert found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.parse(str(found))
     assert found.is_the_same_as(ClusterIdentity("devgrid", "6817", ("vm", "vm2")))
     assert not found.is_the_same_as(replace(found, hosts=("other",)))
 

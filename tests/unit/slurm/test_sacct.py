@@ -9,42 +9,42 @@ from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 from supervisor_tasks.slurm.sacct import (
     FIELDS,
     accounted_jobs,
-    histories,
     sacct_by_id,
     sacct_histories,
     sacct_named,
+    submissions_by_user,
     submitted_as,
 )
-from tests.unit.slurm.test_parsers import MARK
+from tests.unit.slurm.test_parsers import DELIMITER
 from tests.unit.slurm.test_script_matching import OTHER, OURS, recorded
 
 RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
 
 
 def printed(*records: tuple[str, ...]) -> str:
-    return "".join("".join(f"{field}|{MARK}" for field in record) + "\n" for record in records)
+    return "".join("".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records)
 
 
 def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> None:
     history = CommandAnswer(0, recorded("sacct-submit-lines"), "")
-    assert [seen.slurm_id for seen in submitted_as(history, MARK, OURS)] == [3]
-    assert submitted_as(history, MARK, OTHER) == []
+    assert [seen.slurm_id for seen in submitted_as(history, DELIMITER, OURS)] == [3]
+    assert submitted_as(history, DELIMITER, OTHER) == []
 
 
 @pytest.mark.parametrize("kept", [1, 30, -3])
 def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> None:
     with pytest.raises(SlurmUnavailableError):
-        submitted_as(CommandAnswer(0, recorded("sacct-submit-lines")[:kept], ""), MARK, OURS)
+        submitted_as(CommandAnswer(0, recorded("sacct-submit-lines")[:kept], ""), DELIMITER, OURS)
     with pytest.raises(SlurmUnavailableError):
-        submitted_as(CommandAnswer(1, "", "sacct: error: slurmdbd: connection refused"), MARK, OURS)
+        submitted_as(CommandAnswer(1, "", "sacct: error: slurmdbd: connection refused"), DELIMITER, OURS)
 
 
 def test_histories__of_several_users__each_has_its_own() -> None:
     both = f"USERMARK 0xa\n{recorded('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
-    told = histories(CommandAnswer(0, both, ""), "USERMARK")
+    told = submissions_by_user(CommandAnswer(0, both, ""), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
-    assert [seen.slurm_id for seen in submitted_as(told["0xa"], MARK, OURS)] == [3]
-    assert submitted_as(told["0xb"], MARK, OURS) == []
+    assert [seen.slurm_id for seen in submitted_as(told["0xa"], DELIMITER, OURS)] == [3]
+    assert submitted_as(told["0xb"], DELIMITER, OURS) == []
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_histories__of_several_users__each_has_its_own() -> None:
 )
 def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError):
-        histories(answer, "USERMARK")
+        submissions_by_user(answer, "USERMARK")
 
 
 def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
-    hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(MARK)}"
-    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, hostile)), ""), MARK)
+    hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(DELIMITER)}"
+    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, hostile)), ""), DELIMITER)
     assert record.submit_line == hostile
     assert record.job_id is None
 
@@ -73,12 +73,12 @@ def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
     ],
 )
 def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
-    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, line)), ""), MARK)
+    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, line)), ""), DELIMITER)
     assert record.job_id != OURS
 
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
-    records = accounted_jobs(CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), MARK)
+    records = accounted_jobs(CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), DELIMITER)
     assert [(one.seen.state, one.seen.user) for one in records if not one.submit_line]
     assert not [one for one in records if not one.submit_line and one.job_id]
 
@@ -87,28 +87,33 @@ def test_submitted_as__run_again__is_its_last_run() -> None:
     line = f"sbatch --job-name={OURS} --output={OURS}.log"
     first = ("7", "REQUEUED", "9", "0:0", "0xc", "1700000000", "1700000009", line)
     both = printed((*RECORD[:5], "1700000010", "1700000070", line), first)
-    assert [seen.state for seen in submitted_as(CommandAnswer(0, both, ""), MARK, OURS)] == ["COMPLETED"]
+    assert [seen.state for seen in submitted_as(CommandAnswer(0, both, ""), DELIMITER, OURS)] == ["COMPLETED"]
 
 
 @pytest.mark.parametrize("place", [0, 2, 3, 5])
 def test_accounted_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
     wrong = (*RECORD[:place], "what", *RECORD[place + 1 :], "sbatch")
     with pytest.raises(SlurmUnavailableError, match="what"):
-        accounted_jobs(CommandAnswer(0, printed(wrong), ""), MARK)
+        accounted_jobs(CommandAnswer(0, printed(wrong), ""), DELIMITER)
 
 
 @given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
 def test_accounted_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
     try:
-        accounted_jobs(CommandAnswer(status, stdout, stderr), MARK)
+        accounted_jobs(CommandAnswer(status, stdout, stderr), DELIMITER)
     except SlurmUnavailableError:
         return
 
 
 def test_sacct__asks_for_the_same_fields_of_whole_jobs_with_each_run() -> None:
-    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{MARK}"]
+    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{DELIMITER}"]
     shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *shape, f"--format={','.join(FIELDS)}"]
-    assert sacct_by_id("sacct", "1,2", MARK) == [*shared, "--jobs=1,2"]
-    assert sacct_named("sacct", "n", "0xc", 9, MARK) == [*shared, "--name=n", "--user=0xc", "--starttime=now-9minutes"]
-    of_two = sacct_histories("sacct", {Address("0xd"): 3, Address("0xc"): 9}, MARK)
+    assert sacct_by_id("sacct", "1,2", DELIMITER) == [*shared, "--jobs=1,2"]
+    assert sacct_named("sacct", "n", "0xc", 9, DELIMITER) == [
+        *shared,
+        "--name=n",
+        "--user=0xc",
+        "--starttime=now-9minutes",
+    ]
+    of_two = sacct_histories("sacct", {Address("0xd"): 3, Address("0xc"): 9}, DELIMITER)
     assert of_two[3:] == ["histories", "0xc:9 0xd:3", *shared]

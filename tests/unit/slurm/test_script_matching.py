@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
-from supervisor_tasks.slurm.commands import script_mark
+from supervisor_tasks.slurm.commands import script_header
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.script_matching import (
     MAX_SCRIPTS,
@@ -20,7 +20,7 @@ from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
 from tests.support.slurm_samples import squeue_sample
 from tests.unit.slurm.test_squeue import DATA
 
-MARK = "4f1d0c9ab3"
+DELIMITER = "4f1d0c9ab3"
 OURS = JobId("0x" + "a" * 64)
 OTHER = JobId("0x" + "b" * 64)
 
@@ -30,7 +30,7 @@ def recorded(name: str) -> str:
 
 
 def listing() -> dict[SlurmId, SqueueRow]:
-    return listed_jobs(CommandAnswer(0, squeue_sample("squeue-listing"), ""), MARK)
+    return listed_jobs(CommandAnswer(0, squeue_sample("squeue-listing"), ""), DELIMITER)
 
 
 def test_calls_itself__renamed__its_output_still_tells() -> None:
@@ -39,19 +39,24 @@ def test_calls_itself__renamed__its_output_still_tells() -> None:
 
 
 def test_script_heads__recorded__second_lines_of_the_scripts_that_there_are() -> None:
-    heads = script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script"), ""), MARK)
-    assert heads == {3: script_mark(OURS), 4: "#marker", 7: "#marker", 9: "# This script was created by sbatch --wrap."}
+    heads = script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script"), ""), DELIMITER)
+    assert heads == {
+        3: script_header(OURS),
+        4: "#marker",
+        7: "#marker",
+        9: "# This script was created by sbatch --wrap.",
+    }
 
 
-@pytest.mark.parametrize("first", ["#!/bin/sh\x0b" + script_mark(OURS), "#!/bin/sh\r" + script_mark(OURS)])
+@pytest.mark.parametrize("first", ["#!/bin/sh\x0b" + script_header(OURS), "#!/bin/sh\r" + script_header(OURS)])
 def test_script_heads__line_that_only_looks_like_two__is_one(first: str) -> None:
-    heads = script_heads(CommandAnswer(0, f"{MARK} 3 {first}\ntrue\n{MARK} end\n", ""), MARK)
+    heads = script_heads(CommandAnswer(0, f"{DELIMITER} 3 {first}\ntrue\n{DELIMITER} end\n", ""), DELIMITER)
     assert heads == {3: "true"}
 
 
 def test_script_heads__cut_off__is_an_error() -> None:
     with pytest.raises(SlurmUnavailableError):
-        script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script")[:-3], ""), MARK)
+        script_heads(CommandAnswer(0, recorded("scontrol-write-batch-script")[:-3], ""), DELIMITER)
 
 
 def sought(job_id: JobId = OURS, **owners: JobId) -> ScriptSearch:
@@ -68,10 +73,10 @@ def test_suspects__jobs_with_the_name_or_submitted_later__but_no_other_of_ours()
 
 def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none() -> None:
     jobs = [listing()[SlurmId(number)] for number in (3, 9)]
-    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OURS), SlurmId(9): "true"}, set()) is True
-    assert recognised(OURS, jobs, {SlurmId(9): script_mark(OURS), SlurmId(3): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(3): script_header(OURS), SlurmId(9): "true"}, set()) is True
+    assert recognised(OURS, jobs, {SlurmId(9): script_header(OURS), SlurmId(3): "true"}, set()) is True
     assert recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True  # it calls itself so, and has no script
-    assert recognised(OURS, jobs, {SlurmId(3): script_mark(OTHER), SlurmId(9): "true"}, set()) is False
+    assert recognised(OURS, jobs, {SlurmId(3): script_header(OTHER), SlurmId(9): "true"}, set()) is False
     assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # what 9 is, is not known
     assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
     assert recognised(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
@@ -86,8 +91,8 @@ def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> No
 
 
 def test_marked_job__only_our_own_line() -> None:
-    assert job_id_in_header(script_mark(OURS)) == OURS
-    assert [job_id_in_header(line) for line in ("true", "", f"{script_mark(OURS)} ", f"# another job {OURS}")] == [
+    assert job_id_in_header(script_header(OURS)) == OURS
+    assert [job_id_in_header(line) for line in ("true", "", f"{script_header(OURS)} ", f"# another job {OURS}")] == [
         None
     ] * 4
 

@@ -13,7 +13,7 @@ from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, squeue_all, squeu
 from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
-MARK = "4f1d0c9ab3"  # with which the sample was recorded
+DELIMITER = "4f1d0c9ab3"  # with which the sample was recorded
 RECORD = (
     "7",
     "0xc",
@@ -43,7 +43,7 @@ RECORD = (
 
 
 def printed(*records: tuple[str, ...]) -> str:
-    return "".join("".join(f"{field}|{MARK}" for field in record) + "\n" for record in records)
+    return "".join("".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records)
 
 
 def recorded() -> str:
@@ -51,7 +51,7 @@ def recorded() -> str:
 
 
 def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
-    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), MARK)
+    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), DELIMITER)
     assert sorted(jobs) == list(range(1, 11))
     assert jobs[SlurmId(4)].name == "evil\n5MARK0x1MARKRUNNINGMARK0:00MARK"
     assert jobs[SlurmId(4)].comment == "é\n\x01\t|"
@@ -66,13 +66,13 @@ def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
 
 
 def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() -> None:
-    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), MARK)
+    jobs = listed_jobs(CommandAnswer(0, recorded(), ""), DELIMITER)
     limits = {1: 5, 2: 1440, 3: 90, 4: 5, 5: 2 * 1440 + 3 * 60 + 4, 6: None, 7: None, 8: 5, 9: 5, 10: 5}
     assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
 
 
 def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
-    assert listed_jobs(CommandAnswer(0, "", ""), MARK) == {}
+    assert listed_jobs(CommandAnswer(0, "", ""), DELIMITER) == {}
 
 
 @pytest.mark.parametrize(
@@ -86,37 +86,37 @@ def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
 )
 def test_listed_jobs__could_not_ask__is_not_an_empty_list(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError, match="status"):
-        listed_jobs(answer, MARK)
+        listed_jobs(answer, DELIMITER)
 
 
 @pytest.mark.parametrize("kept", range(1, len(printed(RECORD)) - 1))
 def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(kept: int) -> None:
     whole = printed(RECORD)
     with pytest.raises(SlurmUnavailableError):
-        listed_jobs(CommandAnswer(0, whole + whole[:kept], ""), MARK)
+        listed_jobs(CommandAnswer(0, whole + whole[:kept], ""), DELIMITER)
 
 
 @pytest.mark.parametrize("place", [0, 3, 4, 6, 7])
 def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
     wrong = (*RECORD[:place], "what", *RECORD[place + 1 :])
     with pytest.raises(SlurmUnavailableError, match="what"):
-        listed_jobs(CommandAnswer(0, printed(RECORD, wrong), ""), MARK)
+        listed_jobs(CommandAnswer(0, printed(RECORD, wrong), ""), DELIMITER)
 
 
 @pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
 def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
     record = (*RECORD[:8], flag, *RECORD[9:])
-    assert listed_jobs(CommandAnswer(0, printed(record), ""), MARK)[SlurmId(7)].batch is batch
+    assert listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[SlurmId(7)].batch is batch
 
 
-OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(MARK, "0" * len(MARK)))
+OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(DELIMITER, "0" * len(DELIMITER)))
 
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
 def test_listed_jobs__any_text_of_an_owner__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
     hostile = (*RECORD[:10], name, comment, path, *RECORD[13:])
     other = ("8", *RECORD[1:])
-    jobs = listed_jobs(CommandAnswer(0, printed(hostile, other), ""), MARK)
+    jobs = listed_jobs(CommandAnswer(0, printed(hostile, other), ""), DELIMITER)
     assert sorted(jobs) == [7, 8]
     assert (jobs[SlurmId(7)].name, jobs[SlurmId(7)].comment, jobs[SlurmId(7)].stdout) == (name, comment, path)
 
@@ -124,7 +124,7 @@ def test_listed_jobs__any_text_of_an_owner__is_one_record_and_comes_back(name: s
 @given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
 def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
     try:
-        listed_jobs(CommandAnswer(status, stdout, stderr), MARK)
+        listed_jobs(CommandAnswer(status, stdout, stderr), DELIMITER)
     except SlurmUnavailableError:
         return
 
@@ -132,6 +132,6 @@ def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str
 def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
     words = squeue_all("/usr/bin/squeue", "0xc")
     assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
-    assert not [word for word in words if MARK in word]
-    assert squeue_format(MARK).decode().count(MARK) == len(FIELDS)
+    assert not [word for word in words if DELIMITER in word]
+    assert squeue_format(DELIMITER).decode().count(DELIMITER) == len(FIELDS)
     assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == ["--noheader", "--all", "--states=all", "--jobs=1,2"]

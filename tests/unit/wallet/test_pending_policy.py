@@ -1,4 +1,6 @@
-"""Fees, refusals, remedies, marks and the health of endpoints: what the wallet decides without asking anybody."""
+"""Fees, refusals, remedies, instance tags and the health of endpoints: what the wallet decides without asking
+anybody.
+"""
 
 from dataclasses import replace
 
@@ -313,22 +315,23 @@ def test_over_the_limit__of_a_nodes_words(words: str, over: bool) -> None:
     assert over_the_limit(words) is over
 
 
-# --- marks ----------------------------------------------------------------------------------------------------------
+# --- instance tags
+# ----------------------------------------------------------------------------------------------------------
 
-MARK = bytes(range(8))
+TAG = bytes(range(8))
 KEY = "0x" + "4c" * 32
 TO = "0x" + "11" * 20
 
 
 @pytest.mark.parametrize("prices", [{"gasPrice": 7}, {"maxFeePerGas": 9, "maxPriorityFeePerGas": 2, "type": 2}])
 def test_read__gives_back_what_was_signed(prices: dict[str, int]) -> None:
-    data = append_tag("0x5d3a7180", MARK)
+    data = append_tag("0x5d3a7180", TAG)
     fields = {"nonce": 300, "gas": 21_000, "to": TO, "value": 0, "data": data, "chainId": 179188}
     found = decode(bytes(Account.sign_transaction(fields | prices, KEY).raw_transaction))
     assert (found.nonce, found.gas, found.to, found.value_wei) == (300, 21_000, TO, 0)
     assert found.data == bytes.fromhex(data[2:])
     assert found.fees == (Fees(7, 7, legacy=True) if "gasPrice" in prices else Fees(9, 2, legacy=False))
-    assert extract_tag(found.data) == MARK
+    assert extract_tag(found.data) == TAG
 
 
 @pytest.mark.parametrize("data", ["", "5d3a7180", "5d3a7180" + "00" * 64, "7376" + "00" * 8])
