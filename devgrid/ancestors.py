@@ -1,7 +1,8 @@
 """A program ends with the command that it is part of: `make test` is killed, and pytest and its workers end too.
 
-The command is the outermost ancestor that is `make` or a Python of this environment (pytest, of which a worker of pytest-xdist
-is a part). A shell in which a person typed it is none of it: what was put into the background goes on when the shell ends.
+The command is the outermost ancestor that is `make` or a Python of this environment (pytest; a worker of pytest-xdist
+belongs to pytest). A shell in which a person typed the command does not belong to it: what was put into the background
+goes on when the shell ends.
 """
 
 import os

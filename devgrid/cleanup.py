@@ -3,7 +3,7 @@
 A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches, and no child of
 the program, so that it is not found by what kills the program with all its descendants. The cleaner knows the program's
 folders by its standard input. When the program has ended, the cleaner ends what still runs in them and removes them. Before
-that, the program tells it which folders are removed already, or are to stay. The cleaner loads all of its code before the
+that, the program tells it which folders are removed already, or must stay. The cleaner loads all of its code before the
 first grid starts: the clone may have been changed or removed when the program ends.
 
 A kernel's PR_SET_PDEATHSIG does not do: it holds for one thread's children, not for theirs, and a change of the user ends it.
@@ -89,7 +89,7 @@ def clean_up(folder: Path) -> None:
 
 
 def leave(folder: Path) -> None:
-    """That folder is removed, or is to stay."""
+    """That folder is removed, or must stay."""
     for cleaner in _cleaners:
         cleaner.tell("leave", folder)
 

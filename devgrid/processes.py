@@ -311,8 +311,8 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody has, chosen at random below those that the kernel gives to connections: one of
-    these would soon be somebody's.
+    """A TCP port of 127.0.0.1 that no process has, chosen at random below those that the kernel gives to connections: another
+    process would soon get one of these.
     """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -144,7 +144,7 @@ class JobStory:
         self._reporter.section(f"The bill{self.title}", body)
 
     def _journal(self) -> list[tuple[str, str]]:
-        """The named steps of the job so far, each with what there is to say of it."""
+        """The named steps of the job so far, each with its details."""
         query = text("SELECT name, details FROM events WHERE job_id = :job_id ORDER BY id")
         with self._engine.connect() as connection:
             rows = connection.execute(query, {"job_id": self.job_id}).all()

@@ -1,4 +1,4 @@
-"""Whatever happens to the connection, one job on chain is one job in SLURM; with a real sshd and SLURM behind a bad network."""
+"""The connection breaks at any moment, and one job on chain is one job in SLURM: a real sshd and SLURM, a bad network."""
 
 import random
 import secrets
@@ -452,7 +452,7 @@ def test_submissions_that_are_cut_off_again_and_again(world: SubmissionEnv, star
     start_up.write_text("export SLURM_JWT=expired\n")
     site = world.site(world.cluster())
     job = world.new_job(site)
-    for _ in range(CUT_OFF_AT_MOST + 1):  # as nobody else gets through either, it may be SLURM's outage, however long
+    for _ in range(CUT_OFF_AT_MOST + 1):  # as no other customer gets through, SLURM may be away, and for long
         assert next_submission(world, site, job) == ""
     trouble = site.ledger.effects.trouble()
     assert (trouble.parked, trouble.late) == (0, 1)
@@ -535,7 +535,7 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
 
 
 def unclear(world: SubmissionEnv, site: WorkerContext, script: str, options: str = "") -> tuple[JobId, int]:
-    """A job that SLURM has and of which we were not told."""
+    """A job that SLURM has, and that the supervisor got no answer about."""
     text = f'/usr/bin/sbatch {options} "$@" >/dev/null; {TIMED_OUT}'
     wrapped = world.site(with_sbatch(world, text))
     job = world.new_job(site, script)
@@ -764,7 +764,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(world: SubmissionEnv, site: 
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
-# --- last, because SLURM keeps a job in here of which nothing can be told --------------------------------------------------
+# --- last, because SLURM keeps a job in here that the supervisor cannot identify -------------------------------------------
 
 
 def test_submission__job_cannot_be_recognised__is_parked_and_not_submitted_again(

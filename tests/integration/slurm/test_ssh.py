@@ -118,7 +118,7 @@ def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
     try:
         for _ in range(3):
             with pytest.raises(SshUnavailableError, match="cannot log in"):
-                ssh.run("nobody-here", ["true"])
+                ssh.run("no-such-user", ["true"])
 
         def all_closed() -> bool:
             return all(each.raddr.port != port for each in psutil.Process().net_connections() if each.raddr)
@@ -145,7 +145,7 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
     def frozen(
         channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.OutputListener
     ) -> int:
-        login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; nobody answers to exec
+        login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; exec gets no answer
         return run(channel, command, stdin, timeout_s, listener)
 
     monkeypatch.setattr(module, "run_command", frozen)

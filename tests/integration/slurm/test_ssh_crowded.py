@@ -24,7 +24,7 @@ from tests.support.submitting import SubmissionEnv, lets_in
 CUSTOMERS = 6
 JOBS_EACH = 3
 WORKERS = 12
-ALL = 5  # strangers at the door: nobody else is let in
+ALL = 5  # strangers at the door: no other connection is let in
 SOME = 3  # every second login is refused
 SETTLES_S = 120.0
 
@@ -99,7 +99,7 @@ def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_sett
             return len([why for why in refusals(world) if "cannot log in" in why]) == len(jobs)
 
         wait_until(all_refused, "all jobs to be refused", SETTLES_S, 0.2)
-        assert states(site, jobs) == {State.READY: len(jobs)}  # nothing has begun: nothing is to be looked for
+        assert states(site, jobs) == {State.READY: len(jobs)}  # nothing has begun: there is nothing to look for
         for stranger in strangers[SOME:]:
             stranger.close()
 

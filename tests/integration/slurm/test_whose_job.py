@@ -79,7 +79,7 @@ def seen_as(site: WorkerContext, job: JobId) -> tuple[str, int] | None:
 
 
 def save(world: SubmissionEnv) -> None:
-    """slurmctld writes its state down, and begins anew with it; a copy is kept."""
+    """slurmctld saves its state, and starts again with it; a copy is kept."""
     state = world.slurm.layout.folder / "state"
     world.processes.stop(world.processes.find("slurmctld"))
     shutil.rmtree(state.with_name("saved"), ignore_errors=True)
@@ -88,7 +88,7 @@ def save(world: SubmissionEnv) -> None:
 
 
 def forget(world: SubmissionEnv) -> None:
-    """slurmctld dies, and begins anew with what it had saved."""
+    """slurmctld dies, and starts again with what it had saved."""
     state = world.slurm.layout.folder / "state"
     world.processes.kill(world.processes.find("slurmctld"))
     shutil.rmtree(state)
