@@ -65,13 +65,14 @@ hooks: $(VENV)/.ready ## have git check commit messages and style
 	@git config core.hooksPath .githooks
 	@git config commit.template .githooks/message.txt
 
-check: setup ## types, style, wording, the direction of imports, and whether docs/reference/ is as the code says
+check: setup ## types, style, wording, complexity, the direction of imports, and whether docs/reference/ is as the code says
 	@.ci/check-words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.support.reference --check
+	@$(BIN)/python -m tests.support.complexity --check
 
 unit: setup ## the tests that need no server
 	@$(BIN)/pytest tests/unit -n $(WORKERS)

@@ -6,7 +6,7 @@ decides how long a stream lasts, and a probe needs no stream.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeVar, cast
 
@@ -101,12 +101,11 @@ class Services:
             "supervisor.v1alpha1.SshAPI": {"FetchAuthorizedKeys": self.fetch_authorized_keys},
             "grpc.health.v1.Health": {"Check": self.check},
         }
-        return tuple(
-            grpc.method_handlers_generic_handler(
-                service, {name: self._handler(f"/{service}/{name}", answer) for name, answer in answers.items()}
-            )
-            for service, answers in named.items()
-        )
+        return tuple(self._handlers_of(service, answers) for service, answers in named.items())
+
+    def _handlers_of(self, service: str, answers: "Mapping[str, Answer]") -> grpc.GenericRpcHandler:
+        handlers = {name: self._handler(f"/{service}/{name}", answer) for name, answer in answers.items()}
+        return grpc.method_handlers_generic_handler(service, handlers)
 
     def _handler(self, method: str, answer: Answer) -> "grpc.RpcMethodHandler[bytes, Message]":
         async def handle(_: Any, context: Context) -> Message:

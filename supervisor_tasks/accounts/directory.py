@@ -90,7 +90,7 @@ class AccountForm:
             "homeDirectory": _filled(self.home_directory, customer),
             "loginShell": self.login_shell,
         }
-        sites = {name: [_filled(text, customer) for text in texts] for name, texts in self.attributes.items()}
+        sites = {name: _all_filled(texts, customer) for name, texts in self.attributes.items()}
         replaced = _lower(sites)
         return {name: value for name, value in usual.items() if name.lower() not in replaced} | sites
 
@@ -104,6 +104,10 @@ def _checked(customer: Address) -> str:
     if not ADDRESS.fullmatch(customer):
         raise ValueError(f"{customer!r} is no address of 0x and 40 lowercase hex digits")
     return customer
+
+
+def _all_filled(texts: Iterable[str], customer: Address) -> list[str]:
+    return [_filled(text, customer) for text in texts]
 
 
 def _filled(template: str, customer: Address) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -332,8 +333,10 @@ def _last_error(cli: CliContext, number: int) -> str:
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:
     """Return the totals of the hardware as one line."""
     nodes = (hardware or {}).get("nodes", [])
-    total = {what: sum(node[what] for node in nodes) for what in ("cpus", "gpus", "mem_mb")}
-    return f"{len(nodes)} nodes, {total['cpus']} CPUs, {total['gpus']} GPUs, {total['mem_mb']} MB" if nodes else ""
+    if not nodes:
+        return ""
+    cpus, gpus, mem_mb = (sum(map(itemgetter(what), nodes)) for what in ("cpus", "gpus", "mem_mb"))
+    return f"{len(nodes)} nodes, {cpus} CPUs, {gpus} GPUs, {mem_mb} MB"
 
 
 COMMANDS = {"benchmark": app}

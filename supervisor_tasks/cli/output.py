@@ -85,7 +85,7 @@ class Output:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in facts.items():
-            cell = value if isinstance(value, Cell) else Cell("" if value is None else str(value))
+            cell = _as_cell(value)
             if cell.text:
                 table.add_row(name, Text(self.line(cell.text), style=cell.style))
         self._print(table)
@@ -169,6 +169,12 @@ def console_of(color: bool, width: int | None = None) -> Console:
 
 def _side(kind: str) -> Any:
     return "right" if kind in ("number", "age", "span") else "left"
+
+
+def _as_cell(value: object) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return Cell("" if value is None else str(value))
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import typer
@@ -110,8 +111,12 @@ def _asked(registrations: Registrations) -> dict[str, str]:
 def _side_by_side(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each value that can differ between offer, request and registration."""
     columns = {title: _lines(decision[title]) for title in COLUMNS}
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    return [{"what": name, **{title: column.get(name) for title, column in columns.items()}} for name in names]
+    names = dict.fromkeys(chain.from_iterable(columns.values()))
+    return [_values_of(name, columns) for name in names]
+
+
+def _values_of(name: str, columns: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    return {"what": name} | {title: column.get(name) for title, column in columns.items()}
 
 
 def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:

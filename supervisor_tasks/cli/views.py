@@ -87,10 +87,17 @@ def cells(view: View, rows: Sequence[Row], now: datetime, *, wide: bool) -> tupl
     unless it is the first one.
     """
     columns = [column for column in view.columns if wide or not column.wide]
-    cut = {column.key: _cutter(column, rows, wide) for column in columns}
-    shown = [[_cell(column, row.get(column.key), now, cut[column.key]) for column in columns] for row in rows]
-    kept = [n for n in range(len(columns)) if n == 0 or any(row[n].text for row in shown)]
-    return [columns[n] for n in kept], [[row[n] for n in kept] for row in shown]
+    shown = dict[Column, list[Cell]]()
+    for column in columns:
+        cut = _cutter(column, rows, wide)
+        of_column = [_cell(column, row.get(column.key), now, cut) for row in rows]
+        if not shown or any(map(_has_text, of_column)):
+            shown[column] = of_column
+    return list(shown), [list(line) for line in zip(*shown.values(), strict=True)]
+
+
+def _has_text(cell: Cell) -> bool:
+    return bool(cell.text)
 
 
 def _cutter(column: Column, rows: Sequence[Row], wide: bool) -> Callable[[str], str]:

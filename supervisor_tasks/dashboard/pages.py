@@ -1,6 +1,6 @@
 """The pages: /jobs, and one for each job. Flower's own classes ask for the password and draw the frame."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,6 +69,10 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
         """Return a cell for a page."""
         return Cell(self.clean(cell.text), _style(cell.style))
 
+    def cells(self, line: Iterable[Cell]) -> list[Cell]:
+        """Return the cells of a line for a page."""
+        return [self.cell(cell) for cell in line]
+
     def failure(self, error: Exception) -> str:
         """Return what a page says of an error, and set its status."""
         statuses = {QuestionError: 400, UnknownJobError: 404}
@@ -123,8 +127,8 @@ class JobPage(SupervisorPage):
             "supervisor_job.html",
             job_id=job_id,
             facts={name: self.cell(cell) for name, cell in story.facts.items() if cell.text},
-            happened=[[self.cell(cell) for cell in line] for line in story.happened],
-            comes_next=[[self.cell(cell) for cell in line] for line in story.comes_next],
+            happened=[self.cells(line) for line in story.happened],
+            comes_next=[self.cells(line) for line in story.comes_next],
         )
 
 

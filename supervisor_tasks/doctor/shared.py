@@ -170,11 +170,11 @@ def _met(environment: Mapping[str, str]) -> list[Need]:
     """Return the needs of processes that this environment has all required settings of."""
     required = required_with(slurm_access(environment))
     given = {name for name, value in environment.items() if value}
-    return [
-        need
-        for need, names in required.items()
-        if need is not Need.NOTIFY and all({name.upper(), f"{name.upper()}_FILE"} & given for name in names)
-    ]
+
+    def is_given(name: str) -> bool:
+        return not given.isdisjoint({name.upper(), f"{name.upper()}_FILE"})
+
+    return [need for need, names in required.items() if need is not Need.NOTIFY and all(map(is_given, names))]
 
 
 def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

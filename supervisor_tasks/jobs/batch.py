@@ -377,13 +377,13 @@ def _is_lost(outcome: EffectOutcome, error: LeaseLostError) -> bool:
 def _without(
     error: LeaseLostError, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]
 ) -> tuple[list[EffectOutcome], list[_Start]]:
-    left = [
-        _Start(
-            {effect: event for effect, event in start.events.items() if effect.id not in error.lost}, start.committed
-        )
-        for start in starts
-    ]
+    left = [_start_without(error, start) for start in starts]
     return [outcome for outcome in outcomes if not _is_lost(outcome, error)], left
+
+
+def _start_without(error: LeaseLostError, start: _Start) -> _Start:
+    events = {effect: event for effect, event in start.events.items() if effect.id not in error.lost}
+    return _Start(events, start.committed)
 
 
 def _report_outcomes(outcomes: Sequence[EffectOutcome], after: Mapping[JobId, Job]) -> None:

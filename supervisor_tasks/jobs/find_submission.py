@@ -289,12 +289,14 @@ def _traces(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId
 
 
 def _traces_of(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
-    named = {
-        job_id: {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)} for job_id, ago_s in ages.items()
-    }
+    named = {job_id: _ids_in_callbacks(context, job_id, ago_s) for job_id, ago_s in ages.items()}
     called = plausible_ids(context, named, ages)
     logged = context.slurm.cluster.log_files(customer, ages)
     return {job_id: outcome(partial(_in_words, called.get(job_id, ()), logged[job_id])) for job_id in ages}
+
+
+def _ids_in_callbacks(context: WorkerContext, job_id: JobId, ago_s: float) -> set[int]:
+    return {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)}
 
 
 def _in_words(called: Collection[SlurmId], logged: bool | Exception) -> list[str]:

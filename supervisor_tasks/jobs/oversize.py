@@ -100,10 +100,11 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     unanswered = dict[str, str]()
     limit = _answer_or_none("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered)
     asked = _answer_or_none("what was asked for", lambda: cluster.requests(running), unanswered) if running else None
+    requests = asked[0] if asked else {}
     _watch_unanswered(context.ledger, unanswered, len(doubted))
     found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
-        request = size if seen.is_pending else (asked[0] if asked else {}).get(seen.slurm_id)
+        request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:
             found[job.job_id] = _never_rounded(excesses(size, _paid(context, job)))
         else:

@@ -34,10 +34,10 @@ def plausible_ids(
     highest = max(controller.next_id - 1, ledger.highest_recognised_id()) if controller.next_id else max(named)
     last = Last(highest, runs_for_s, ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
-    return {
-        job_id: {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
-        for job_id, numbers in heard.items()
-    }
+    plausible = dict[JobId, set[SlurmId]]()
+    for job_id, numbers in heard.items():
+        plausible[job_id] = {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
+    return plausible
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,16 +110,17 @@ def _write_steps(context: WorkerContext, plans: Plans, missing: set[str], gas: d
         context.chain.wake_tracker()
 
 
+def _is_sent(plan: Sequence[Write], missing: set[str]) -> bool:
+    return missing.isdisjoint(write.intent for write in plan)
+
+
 def _wait(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
     """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
     reverted, make no progress: the ledger keeps since when, and the operator is called when that lasts.
     """
     again = [effect for effect in plans if effect in reverted]
-    waiting = [
-        effect
-        for effect, plan in plans.items()
-        if plan and effect not in again and not any(write.intent in missing for write in plan)
-    ]
+    sent_before = [effect for effect, plan in plans.items() if plan and _is_sent(plan, missing)]
+    waiting = [effect for effect in sent_before if effect not in again]
     fresh = [effect for effect in plans if effect not in again and effect not in waiting]
     context.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
     context.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)

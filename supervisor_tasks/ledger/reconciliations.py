@@ -189,6 +189,11 @@ class Sweeps:
         return {name: int(number) for name, number in row.items()}
 
 
+def _earlier_limits_min(row: Any) -> frozenset[int]:
+    added = [minutes for _, minutes, _ in row.top_ups]
+    return earlier_limits(row.time_limit_min, added, row.applied_limit_min, _runs(row))
+
+
 def _runs(row: Any) -> Runs:
     return tuple(JobRun(**entry) for entry in row.runs)
 
@@ -222,9 +227,7 @@ def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = Fals
             open=kinds(row.open),
             parked=kinds(row.parked),
             heard=row.heard,
-            earlier_limits_min=earlier_limits(
-                row.time_limit_min, (minutes for _, minutes, _ in row.top_ups), row.applied_limit_min, _runs(row)
-            ),
+            earlier_limits_min=_earlier_limits_min(row),
             stopped=row.stop_status is not None,
             paid=_paid(row, _runs(row), partition, compares_sizes),
         )

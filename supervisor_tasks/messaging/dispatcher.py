@@ -38,7 +38,8 @@ class TaskDispatcher:
         was dispatched before gets no second message while its queue is busy: each message costs the workers time, and
         the queue would grow with its own length.
         """
-        busy = {name for name in {_task(effect) for effect in effects if effect.notified} if self._is_busy(name)}
+        dispatched_before = {_task(effect) for effect in effects if effect.notified}
+        busy = {name for name in dispatched_before if self._is_busy(name)}
         wanted = [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)

@@ -64,11 +64,7 @@ class HeldEvents:
     def _slow(self) -> Events:
         """Return what is held of tasks that have run for HELD_S, and hold it no longer."""
         long_ago_s = self._now_s() - HELD_S
-        slow = [
-            uuid
-            for uuid, held in self._held.items()
-            if any(kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held)
-        ]
+        slow = [uuid for uuid, held in self._held.items() if _began_before(long_ago_s, held)]
         return [event for uuid in slow for event in self._held.pop(uuid)]
 
     def _stamped(self, fields: Fields) -> Fields:
@@ -95,3 +91,8 @@ def _shown(kind: str, fields: Fields) -> tuple[str, Fields]:
     """Return the event, under a name of its own if the task succeeded and its job did not."""
     failed = kind == SUCCEEDED and JOB_FAILED in str(fields.get("result"))
     return (FAILED_JOB if failed else kind), fields
+
+
+def _began_before(long_ago_s: float, held: Events) -> bool:
+    """Whether the held events of a task show that it began before that time."""
+    return any(kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held)

@@ -4,7 +4,7 @@ accounting, and looks for any other trace of them.
 
 import random
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -298,10 +298,14 @@ def _looked_for(
 def _called(context: WorkerContext, jobs: Mapping[JobId, Job], ago_s: Mapping[JobId, float]) -> set[JobId]:
     """The jobs about which a plugin has called since then, under their own id or another one that they may have had."""
     heard_s = context.ledger.inbox.last_heard_s(ago_s)
-    named = {job_id: {slurm_id for slurm_id, s in heard_s[job_id].items() if s <= ago_s[job_id]} for job_id in heard_s}
+    named = {job_id: _younger_than(ago_s[job_id], ages_s) for job_id, ages_s in heard_s.items()}
     own = {job_id for job_id, slurm_ids in named.items() if jobs[job_id].slurm_id in slurm_ids}
     others = {job_id: slurm_ids for job_id, slurm_ids in named.items() if job_id not in own}
     return own | {job_id for job_id, plausible in plausible_ids(context, others, ago_s).items() if plausible}
+
+
+def _younger_than(ago_s: float, ages_s: Mapping[SlurmId, float]) -> set[SlurmId]:
+    return {slurm_id for slurm_id, age_s in ages_s.items() if age_s <= ago_s}
 
 
 def _logs(
@@ -356,7 +360,9 @@ def _remembered(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, Slurm
     found = (
         cluster.sacct_submissions_of(rest, dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))) if rest else {}
     )
-    ran = {
-        job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := [run for run in seen if run.elapsed_s])
-    }
+    ran = {job_id: runs[-1].slurm_id for job_id, seen in found.items() if (runs := _that_ran(seen))}
     return renamed | ran
+
+
+def _that_ran(records: Iterable[JobRecord]) -> list[JobRecord]:
+    return [record for record in records if record.elapsed_s]

@@ -238,7 +238,11 @@ def _every_s(context: WorkerContext) -> float:
 def _document(
     context: WorkerContext, report: ReconciliationReport, snapshot: Snapshot, findings: Sequence[Discrepancy]
 ) -> dict[str, Any]:
-    again_s = min(_every_s(context), MORE_S if report.more else RETRY_SOON_S if report.unseen else float("inf"))
+    again_s = _every_s(context)
+    if report.more:
+        again_s = min(again_s, MORE_S)
+    elif report.unseen:
+        again_s = min(again_s, RETRY_SOON_S)
     if snapshot.persisted_by_slurm:
         again_s = min(again_s, RETRY_SOON_S)  # submissions may be held until then
     if doubts(snapshot, findings):

@@ -543,7 +543,8 @@ def _unclear(wanted: Iterable[MatchRequest], refused: Mapping[str, str]) -> dict
 
 
 def _ids(wanted: Iterable[MatchRequest]) -> list[str]:
-    return [str(slurm_id) for slurm_id in sorted({job.slurm_id for job in wanted})]
+    numbers = {job.slurm_id for job in wanted}
+    return [str(slurm_id) for slurm_id in sorted(numbers)]
 
 
 def new_delimiter() -> str:

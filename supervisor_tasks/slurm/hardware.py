@@ -232,7 +232,8 @@ def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
 
 
 def _pairs(tres: str) -> list[tuple[str, str]]:
-    return [(key, value) for key, _, value in (word.partition("=") for word in tres.split(","))]
+    words = [word.partition("=") for word in tres.split(",")]
+    return [(key, value) for key, _, value in words]
 
 
 def _gpus(tres: Mapping[str, str], gres: str) -> int:

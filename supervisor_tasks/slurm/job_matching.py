@@ -88,12 +88,14 @@ def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], script
     in_doubt = [job for job in wanted if sights[job.job_id].unclear == UNREAD]
     if in_doubt:
         names = scripts(sorted({job.slurm_id for job in in_doubt}))
-        read = {
-            number: [replace(one, is_read=True, ours=name) for one in records_of[number]]
-            for number, name in names.items()
-        }
+        read = {number: _with_script(records_of[number], name) for number, name in names.items()}
         sights |= {job.job_id: recognise(job, read[job.slurm_id]) for job in in_doubt if job.slurm_id in read}
     return sights
+
+
+def _with_script(records: Iterable[Record], name: JobId | None) -> list[Record]:
+    """The records with what the header of their batch script names."""
+    return [replace(record, is_read=True, ours=name) for record in records]
 
 
 def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:

@@ -11,7 +11,7 @@ next job id, and the customers' homes. Wherever one of these would be a proof, t
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -307,9 +307,10 @@ class RestCluster:
         names = {row.user: list[SqueueRow]() for row in listed.values()}
         for row in listed.values():
             names[row.user].append(row)
-        return {
-            one.job_id: any(self._is_ours(row, one.job_id) for row in names.get(one.user, ())) or None for one in wanted
-        }
+        return {one.job_id: self._has_ours(names.get(one.user, ()), one.job_id) or None for one in wanted}
+
+    def _has_ours(self, rows: Iterable[SqueueRow], job_id: JobId) -> bool:
+        return any(self._is_ours(row, job_id) for row in rows)
 
     def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:  # noqa: ARG002
         """Return False for a job while slurmctld must still know one that began then. Later, the log could show that SLURM

@@ -120,7 +120,8 @@ def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]
     """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises SlurmUnavailableError for a job that
     lacks a field: the worker must not conclude that a job is missing.
     """
-    return {row.slurm_id: row for row in (_row(job, now_s) for job in _objects(body, "jobs"))}
+    rows = [_row(job, now_s) for job in _objects(body, "jobs")]
+    return {row.slurm_id: row for row in rows}
 
 
 def requests_listed(body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Size]:

@@ -42,9 +42,9 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
     """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
     prescribed = _cures(context, waiting, state, requests)
-    plan: ResubmissionPlan = {
-        kind: [entry for entry in waiting if prescribed[entry.id].remedy is kind] for kind in PendingAction
-    }
+    plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
+    for entry in waiting:
+        plan[prescribed[entry.id].remedy].append(entry)
     wallet = context.chain.wallet
     wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[PendingAction.REPLACE]], state.head)
     for entry in plan[PendingAction.REPLACE]:

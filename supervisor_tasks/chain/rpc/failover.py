@@ -92,11 +92,10 @@ class AheadTracker:
 
     def seen_again(self, others: int | None) -> "AheadTracker":
         """The state after another look; `others` is the head of the others if they are far behind, else None."""
-        return (
-            AheadTracker()
-            if others is None
-            else AheadTracker(self.looks + 1, self.others_then if self.looks else others, others)
-        )
+        if others is None:
+            return AheadTracker()
+        others_then = self.others_then if self.looks else others
+        return AheadTracker(self.looks + 1, others_then, others)
 
     @property
     def is_implausibly_ahead(self) -> bool:
