@@ -130,3 +130,28 @@ def test_journeys__their_counts__are_those_of_their_paths() -> None:
         opened = {(text, target) for text, target, _ in LINK.findall(path) if FUNCTION.match(text)}
         assert (len(opened), len({target for _, target in opened})) == (int(functions), int(files))
         assert path.count("(Celery)") == int(trips)
+
+
+def test_entry_pages__their_length__is_an_hours_reading_at_most() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+    assert len(text_of("docs/architecture.md").split()) <= 1200
+
+
+CODE_FILES = (".py", ".c", ".h", ".lua", ".sh", ".j2", ".yaml", ".toml", ".sol", ".proto")
+CONSTANT = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)[`\[(]")
+FOREIGN = re.compile("OTEL_EXPORTER_OTLP_|BENCHMARK_TRANSPORT")  # of OpenTelemetry, and of the Go program
+EXPLAINED = [
+    page for page in PAGES if page.startswith(("docs/explanation/", "docs/decisions/", "docs/how-to/", "docs/a"))
+]
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    sources = [(REPOSITORY / name).read_text() for name in TRACKED if name.endswith(CODE_FILES)]
+    return frozenset(word.upper() for source in sources for word in re.findall(r"\w+", source))
+
+
+@pytest.mark.parametrize("page", EXPLAINED)
+def test_page__constants_and_settings_that_it_names__are_in_the_code(page: str) -> None:
+    named = set(CONSTANT.findall(CODE.sub("", text_of(page))))
+    assert sorted(name for name in named if name not in words_of_the_code() and not FOREIGN.match(name)) == []
