@@ -12,7 +12,7 @@ from benchmarks.plan import Mode, Plan
 from benchmarks.rank_layout import RankLayout, chosen, nodelist
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import Section, number, shown, taken_apart
+from benchmarks.sections import ScriptOutput, Section, number, shown, taken_apart
 
 _HEADER = "access,bw(MiB/s),IOPS,"
 _VERSION = re.compile(r"\n(IOR-[0-9][0-9A-Za-z.+-]{0,30})")
@@ -54,28 +54,32 @@ def render(plan: Plan) -> JobScript:
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the results of the volumes that can be read. Raises UnreadableOutputError if there is none."""
     found = taken_apart(output, nonce)
-    tools, parts = dict[str, None](), list[Part]()
-    for name in found.sections:
-        version = _VERSION.search("\n" + found.sections[name].text)
-        tools |= {version[1]: None} if version else {}
+    parts = list[Part]()
     for key in found.facts:
         kind, _, volume = key.partition(".")
-        if kind != "volume":
-            continue
-        by_fio = any(f"fio.{volume}.{way}" in found.sections for way in _WAYS)
-        if by_fio:
-            parts += [
-                Part(f"fio.{volume}.{way}", _labels(volume, way), partial(_fio, volume=volume, way=way))
-                for way in _WAYS
-            ]
-        else:
-            labels = tuple(label for way in _WAYS for label in _labels(volume, way))
-            parts.append(Part(f"ior.{volume}", labels, partial(_ior, volume=volume)))
+        if kind == "volume":
+            parts += _parts_of(volume, found)
     if not parts:
         raise UnreadableOutputError(
             f"no volume is named in the output; found {', '.join(found.sections) or 'no section'}"
         )
-    return collected(found, parts, tool=", ".join(tools))
+    return collected(found, parts, tool=", ".join(_tools(found)))
+
+
+def _tools(found: ScriptOutput) -> dict[str, None]:
+    """The tools that name themselves in their output, each once, in the order of the output."""
+    versions = [_VERSION.search("\n" + section.text) for section in found.sections.values()]
+    return dict.fromkeys(version[1] for version in versions if version)
+
+
+def _parts_of(volume: str, found: ScriptOutput) -> list[Part]:
+    """The parts of a volume: two by fio, or one by ior."""
+    if any(f"fio.{volume}.{way}" in found.sections for way in _WAYS):
+        return [
+            Part(f"fio.{volume}.{way}", _labels(volume, way), partial(_fio, volume=volume, way=way)) for way in _WAYS
+        ]
+    labels = tuple(label for way in _WAYS for label in _labels(volume, way))
+    return [Part(f"ior.{volume}", labels, partial(_ior, volume=volume))]
 
 
 def _labels(volume: str, way: str) -> tuple[str, str]:
@@ -91,6 +95,17 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
     """Means over the iterations. The columns after IOPS differ from version to version and are not read."""
     if section.why_unusable:
         raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
+    found = dict[str, MeasuredValue]()
+    for way, of_way in _rows_of_ior(section, volume).items():
+        columns = [[*row.split(",", 2), "", ""][:2] for row in of_way]
+        mibps = statistics.fmean(number(bandwidth, f"ior's bandwidth of {way}") for bandwidth, _ in columns)
+        iops = statistics.fmean(number(operations, f"ior's IOPS of {way}") for _, operations in columns)
+        found |= _measured(volume, way, mibps, iops)
+    return found
+
+
+def _rows_of_ior(section: Section, volume: str) -> dict[str, list[str]]:
+    """The rows of ior's table by way: as many of each, and one at least."""
     rows: dict[str, list[str]] = {way: [] for way in _WAYS}
     for row in islice(_ROW.finditer(section.text, max(0, section.text.find(_HEADER))), _MOST_ROWS + 1):
         rows[row[1]].append(row[2])
@@ -100,13 +115,7 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
         raise UnreadableOutputError(
             f"ior on {volume} printed {seen}; expected `{_HEADER}...` and as many of both; {shown(section.text)}"
         )
-    found = dict[str, MeasuredValue]()
-    for way, of_way in rows.items():
-        columns = [[*row.split(",", 2), "", ""][:2] for row in of_way]
-        mibps = statistics.fmean(number(bandwidth, f"ior's bandwidth of {way}") for bandwidth, _ in columns)
-        iops = statistics.fmean(number(operations, f"ior's IOPS of {way}") for _, operations in columns)
-        found |= _measured(volume, way, mibps, iops)
-    return found
+    return rows
 
 
 def _fio(section: Section, *, volume: str, way: str) -> Mapping[str, MeasuredValue]:

@@ -5,7 +5,7 @@ prints its /proc/cpuinfo, and the choice is made here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from archspec.cpu import TARGETS, Microarchitecture
 from archspec.cpu.detect import COMPATIBILITY_CHECKS, partial_uarch
@@ -24,12 +24,16 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
     info = _partly_known(machine, cpuinfo)
     family = [target for target in TARGETS.values() if target == root or root in target.ancestors]
     candidates = [target for target in family if _compatible(machine, info, target)]
+    return str(_newest(candidates, info.cpu_part, root).name)
+
+
+def _newest(candidates: Sequence[Microarchitecture], cpu_part: str, root: Microarchitecture) -> Microarchitecture:
+    """The newest of the candidates. A feature that the firmware turns off must not hide the rest: all descendants of the
+    best generic one count, or those with the same part number if there are any.
+    """
     generic = max((target for target in candidates if target.vendor == "generic"), key=_newness, default=root)
-    same_part = [target for target in candidates if info.cpu_part and target.cpu_part == info.cpu_part]
-    # A feature that the firmware turns off must not hide the rest: all descendants of the best generic one count.
-    return str(
-        max((target for target in same_part or candidates if target > generic), key=_newness, default=generic).name
-    )
+    same_part = [target for target in candidates if cpu_part and target.cpu_part == cpu_part]
+    return max((target for target in same_part or candidates if target > generic), key=_newness, default=generic)
 
 
 def _compatible(machine: str, info: Microarchitecture, target: Microarchitecture) -> bool:

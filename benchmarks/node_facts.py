@@ -38,15 +38,21 @@ def render(plan: Plan) -> JobScript:
     )
 
 
+def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
+    """The model of the processor. Raises UnreadableOutputError."""
+    lscpu = found.sections.get("lscpu")
+    cpu = cpuinfo.get("model name") or _fields(lscpu.text if lscpu else "").get("Model name") or cpuinfo.get("cpu", "")
+    if not cpu or len(cpu) > _MOST_LETTERS:
+        raise UnreadableOutputError(f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}")
+    return cpu
+
+
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu cannot be read."""
     found = taken_apart(output, nonce)
     uname = {name: _one_word(found, name) for name in ("os", "arch")}
     cpuinfo = _fields(found.section("cpuinfo").text)
-    lscpu = found.sections.get("lscpu")
-    cpu = cpuinfo.get("model name") or _fields(lscpu.text if lscpu else "").get("Model name") or cpuinfo.get("cpu", "")
-    if not cpu or len(cpu) > _MOST_LETTERS:
-        raise UnreadableOutputError(f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}")
+    cpu = _cpu(found, cpuinfo)
     machine = uname["arch"]
     words = {"os": uname["os"].lower(), "arch": _GO_ARCH.get(machine, machine), "cpu": cpu}
     left_out = dict(found.missing)

@@ -18,6 +18,11 @@ class Part:
     read: Callable[[Section], Mapping[str, MeasuredValue]]
 
 
+def _why_missing(found: ScriptOutput, part: Part) -> str:
+    """What the script printed about a part that it left out; empty if it left out nothing."""
+    return next((found.missing[key] for key in (part.section, *part.labels) if key in found.missing), "")
+
+
 def collected(found: ScriptOutput, parts: Iterable[Part], *, tool: str = "", notes: tuple[str, ...] = ()) -> Reading:
     """Return the reading of all parts. Raises UnreadableOutputError if none can be read, unless all were left out by
     name.
@@ -25,7 +30,7 @@ def collected(found: ScriptOutput, parts: Iterable[Part], *, tool: str = "", not
     numbers, left_out, failed = dict[str, MeasuredValue](), dict[str, str](), list[str]()
     for part in parts:
         section = found.sections.get(part.section)
-        missing = next((found.missing[key] for key in (part.section, *part.labels) if key in found.missing), "")
+        missing = _why_missing(found, part)
         try:
             if section is None:
                 raise UnreadableOutputError(missing or f"the output ends before {part.section}")

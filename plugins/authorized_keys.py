@@ -76,8 +76,7 @@ class Http2Connection:
             elif kind == _GOAWAY or (kind == _RST_STREAM and stream == _STREAM):
                 raise CallError("the supervisor broke the call off")
             elif kind == _DATA and stream == _STREAM:
-                padding = payload[0] if flags & _PADDED and payload else 0
-                data += payload[1 : len(payload) - padding] if flags & _PADDED else payload
+                data += _without_padding(payload) if flags & _PADDED else payload
             if kind in (_DATA, _HEADERS) and stream == _STREAM and flags & _END_STREAM:
                 return bytes(data)
         raise CallError(f"the supervisor's answer is longer than {MOST_BYTES} bytes")
@@ -98,6 +97,11 @@ class Http2Connection:
                 raise CallError("the supervisor closed the connection")
             data += piece
         return data
+
+
+def _without_padding(payload: bytes) -> bytes:
+    padding = payload[0] if payload else 0
+    return payload[1 : len(payload) - padding]
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -68,13 +68,13 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     tracer = tracer_of(settings, "worker", Journal(engine, settings.cluster_name).history)
     ledger = Ledger(engine, settings.cluster_name, wake_ups.effects, tracer.ended)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
-    chain = _chain_side(settings, ledger, rpc, wake_ups) if Queue.CHAIN in served else None
+    serves_chain, serves_slurm = Queue.CHAIN in served, Queue.SLURM in served
+    chain = _chain_side(settings, ledger, rpc, wake_ups) if serves_chain else None
     slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
-    sweeping = _sweep_side(settings, rpc, wake_ups) if Queue.SLURM in served else None
-    directory = directory_of(settings) if Queue.CHAIN in served else None
-    measures = Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
-    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and measures else None
-    offer = _offer_side(settings, wake_ups) if Queue.CHAIN in served else None
+    sweeping = _sweep_side(settings, rpc, wake_ups) if serves_slurm else None
+    directory = directory_of(settings) if serves_chain else None
+    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and _measures(settings, served) else None
+    offer = _offer_side(settings, wake_ups) if serves_chain else None
     grid_logger = GridLogger(channels_of(settings).open)
     notifier, days = notifier_of(settings), settings.retention_days
     context = WorkerContext(
@@ -94,6 +94,11 @@ def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> No
 def channels_of(settings: Settings) -> Channels:
     """Return the channels to the grid's services, as the settings require them."""
     return Channels(settings.sbatch_tls_enable, settings.sbatch_ca, verified=not settings.sbatch_tls_insecure)
+
+
+def _measures(settings: Settings, served: Collection[Queue]) -> bool:
+    """Whether the worker measures the cluster: that needs a login, which slurmrestd does not replace."""
+    return Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
 
 
 def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDispatcher) -> ChainServices:

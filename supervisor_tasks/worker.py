@@ -1,6 +1,7 @@
 """The worker of this process. It is built at the start, with the keys that its queues need."""
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -36,11 +37,17 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """
     if "worker" not in argv:
         return []
-    words = [part for word in argv for part in word.split("=", 1)]
-    named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
-    queues = [name.rpartition(".")[2] for names in named for name in names.split(",")]
-    served = [queue for queue in Queue if not queues or queue.value in queues or queue is Queue.DEFAULT]
+    queues = _queues_named(argv) or [queue.value for queue in Queue]
+    served = [queue for queue in Queue if queue.value in queues or queue is Queue.DEFAULT]
     return list(dict.fromkeys(NEED_OF_QUEUE[queue] for queue in served))
+
+
+def _queues_named(argv: Sequence[str]) -> list[str]:
+    """The queues after `-Q` or `--queues`, without the cluster's name; none if the command line names none."""
+    words = chain.from_iterable(word.split("=", 1) for word in argv)
+    names = [name for word, name in pairwise(words) if word in ("-Q", "--queues")]
+    queues = chain.from_iterable(each.split(",") for each in names)
+    return [queue.rpartition(".")[2] for queue in queues]
 
 
 def current_worker() -> "Worker":

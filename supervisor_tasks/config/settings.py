@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
@@ -562,15 +563,21 @@ class Settings(BaseSettings):
     def secret_values(self) -> list[str]:
         """Return all texts that must never be in a log."""
         values = [getattr(self, name) for name in type(self).model_fields if name not in CHAIN_URLS]
-        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        urls = [value for value in values if isinstance(value, str) and "://" in value]
-        forms = [form for secret in secrets for form in _forms(secret)]
+        texts = list[str]()
+        for value in values:
+            if isinstance(value, SecretStr):
+                texts += _forms(value.get_secret_value())
         if self.flower_basic_auth is not None:
-            forms += self.flower_basic_auth.get_secret_value().split(",")
+            texts += self.flower_basic_auth.get_secret_value().split(",")
+        urls = [value for value in values if isinstance(value, str) and "://" in value]
         chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()]
-        webhooks = [url.get_secret_value() for name in NOTIFY_URLS if (url := getattr(self, name)) is not None]
-        keys = [key for url in (*chain_urls, *webhooks) for key in url_keys(url)]
-        return forms + [password for url in [*urls, *chain_urls] for password in _passwords(url)] + keys
+        texts += chain.from_iterable(map(_passwords, [*urls, *chain_urls]))
+        texts += chain.from_iterable(map(url_keys, [*chain_urls, *self._webhooks()]))
+        return texts
+
+    def _webhooks(self) -> list[str]:
+        urls: list[SecretStr | None] = [getattr(self, name) for name in NOTIFY_URLS]
+        return [url.get_secret_value() for url in urls if url is not None]
 
 
 _PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu", "mem"))
@@ -638,12 +645,7 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
         settings = None
     bad = {line.partition(":")[0].removesuffix("_FILE") for line in lines}
-    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
-    for need in needs:
-        for name in required[need]:
-            derivable = name == "slurm_ssh_public_key" and "slurm_ssh_private_key" in given
-            if name not in given and not derivable and name.upper() not in bad:
-                lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
+    lines += _missing(needs, given, bad)
     if settings is not None:
         lines += _unfit_together(settings, needs, bad)
     if lines or settings is None:
@@ -651,6 +653,17 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
     names = kept(needs, settings.slurm_access)
     dropped = {name: None for name in KEYS if name not in names}
     return settings.model_copy(update=dropped)
+
+
+def _missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]) -> list[str]:
+    """Return a line for each setting that these needs require, and that is neither given nor in an error already."""
+    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
+    derivable = {"slurm_ssh_public_key"} if "slurm_ssh_private_key" in given else set()
+    lines = []
+    for name in chain.from_iterable(required[need] for need in needs):
+        if name not in given and name not in derivable and name.upper() not in bad:
+            lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
+    return lines
 
 
 def _unfit_together(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
@@ -674,12 +687,17 @@ def _unfit_transport(settings: Settings, needs: Sequence[Need], bad: Collection[
     ]
 
 
-def _unfit_mail(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    lines = []
+def _missing_for_mail(settings: Settings, bad: Collection[str]) -> list[str]:
     wanted = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
-    for name, expected in wanted.items():
-        if settings.notify_mail_to and getattr(settings, name) is None and name.upper() not in bad:
-            lines.append(f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set")
+    return [
+        f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
+        for name, expected in wanted.items()
+        if getattr(settings, name) is None and name.upper() not in bad
+    ]
+
+
+def _unfit_mail(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    lines = _missing_for_mail(settings, bad) if settings.notify_mail_to else []
     if settings.notify_smtp_user is None:
         return lines
     if Need.NOTIFY in needs and settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad:

@@ -280,14 +280,15 @@ def _ldap_attributes(value: object) -> object:
     if isinstance(value, dict):
         return value
     try:
-        told = json.loads(str(value))
+        parsed = json.loads(str(value))
     except ValueError as error:
         raise ValueError(expected) from error
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise ValueError(expected)
-    attributes = {name: texts if isinstance(texts, list) else [texts] for name, texts in told.items()}
-    if not all(re.fullmatch(_ATTRIBUTE, name) and _are_texts(texts) for name, texts in attributes.items()):
-        raise ValueError(expected)
+    attributes = {name: texts if isinstance(texts, list) else [texts] for name, texts in parsed.items()}
+    for name, texts in attributes.items():
+        if not (re.fullmatch(_ATTRIBUTE, name) and _are_texts(texts)):
+            raise ValueError(expected)
     ours = sorted(name for name in attributes if name.lower() in _MADE_BY_US)
     if ours:
         raise ValueError(f"attributes that no other setting is for ({', '.join(ours)}: see the other settings LDAP_*)")

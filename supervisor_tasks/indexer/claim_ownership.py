@@ -1,6 +1,6 @@
 """Which claims on the chain are this ledger's: two fleets may share one wallet by mistake."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -49,12 +49,21 @@ def classify_claims(
     ours = {None, book.instance_tag(), *ledger.others.taken()}
     strange = {tx_hash: tag for tx_hash, tag in _tags(contract, sorted(unknown), old).items() if tag not in ours}
     log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=min(unknown))
+    return _divided(happened, unknown, strange)
+
+
+def _divided(
+    happened: Sequence[ChainEvent], unknown: Collection[str], foreign: Mapping[str, bytes | None]
+) -> tuple[list[ChainEvent], list[OthersClaim]]:
+    """The events without the claims in `foreign` transactions, and those claims. `unknown` transactions are not in the
+    ledger.
+    """
     kept, others = list[ChainEvent](), list[OthersClaim]()
     for entry in happened:
         if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
             continue
-        claim, tag = replace(entry.event, claim_known_to_ledger=False), strange.get(entry.tx_hash)
+        claim, tag = replace(entry.event, claim_known_to_ledger=False), foreign.get(entry.tx_hash)
         if tag is None:
             kept.append(replace(entry, event=claim))
         else:

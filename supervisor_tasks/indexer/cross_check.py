@@ -41,19 +41,20 @@ def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[ChainEven
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
-    if not wanted or not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING:
+    if not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING or not wanted:
         return set()
     hashes = sorted(wanted)
     said = endpoints.each([("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes])
     shown = {name: _shown(contract, hashes, answers) for name, answers in said.items()}
     missing = {tx_hash for tx_hash in hashes if _agreeing(tx_hash, wanted, shown) < AGREEING}
-    if missing and len(said) < AGREEING and endpoints.alone_for_s() > PATIENCE_S:
+    has_second = len(said) >= AGREEING
+    if missing and not has_second and endpoints.alone_for_s() > PATIENCE_S:
         ledger.alarms.on(
             AlarmName.EVENTS_FROM_ONE_ENDPOINT, answers=sorted(said), of=endpoints.number, advice=ALONE_ADVICE
         )
         log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
         return set()
-    if len(said) >= AGREEING and not missing:
+    if has_second and not missing:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     _tell(ledger, missing, wanted, shown)
     return missing

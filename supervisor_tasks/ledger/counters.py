@@ -123,11 +123,15 @@ class Counters:
             amounts += observed(Total.CLAIM_TO_SUBMIT, connection.scalars(_FIRST_SUBMITTED, asked))
         settled = entered(State.SETTLED, before, after)
         if settled:
-            asked = {"cluster": self._cluster, "job_ids": [job.job_id for job in settled]}
-            first = {row.job_id: row.ended_s for row in connection.execute(_FIRST_SETTLED, asked)}
-            amounts += settled_counted([job for job in settled if job.job_id in first])
-            amounts += observed(Total.END_TO_SETTLE, (ago_s for ago_s in first.values() if ago_s is not None))
+            amounts += self._of_settled(connection, settled)
         self.add(connection, amounts)
+
+    def _of_settled(self, connection: Connection, settled: Sequence[Job]) -> Amounts:
+        """The amounts of jobs that are settled for the first time."""
+        asked = {"cluster": self._cluster, "job_ids": [job.job_id for job in settled]}
+        first = {row.job_id: row.ended_s for row in connection.execute(_FIRST_SETTLED, asked)}
+        amounts = settled_counted([job for job in settled if job.job_id in first])
+        return amounts + observed(Total.END_TO_SETTLE, (ago_s for ago_s in first.values() if ago_s is not None))
 
     def fold(self) -> None:
         """Move the increments into the totals."""

@@ -2,7 +2,7 @@
 jobs cost nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -117,20 +117,18 @@ class Overview:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)
             ticks = self._rows(connection, _TICKS)
-            readings = {
-                row["name"]: TickReading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None
-            }
+            readings = _readings(ticks)
             return StatusSummary(
                 cluster=self._cluster,
-                jobs={row["state"]: row["n"] for row in self._rows(connection, _JOBS)},
+                jobs=_by(self._rows(connection, _JOBS), "state", "n"),
                 effects=[EffectCount(**row) for row in self._rows(connection, _EFFECTS)],
-                unread_callbacks={row["status"]: row["n"] for row in unread},
-                oldest_unread_s=max((row["oldest_s"] for row in unread), default=0.0),
-                transactions={row["state"]: row["n"] for row in transactions},
-                oldest_transaction_s=max((row["oldest_s"] for row in transactions), default=0.0),
+                unread_callbacks=_by(unread, "status", "n"),
+                oldest_unread_s=_oldest_s(unread),
+                transactions=_by(transactions, "state", "n"),
+                oldest_transaction_s=_oldest_s(transactions),
                 wallet=next((Writer(**row) for row in self._rows(connection, _WALLET)), None),
-                cursors={row["stream"]: row["block_number"] for row in self._rows(connection, _CURSORS)},
-                ticks_s={row["name"]: row["age_s"] for row in ticks if row["number"] is None},
+                cursors=_by(self._rows(connection, _CURSORS), "stream", "block_number"),
+                ticks_s=_by((row for row in ticks if row["number"] is None), "name", "age_s"),
                 head=readings.get(CHAIN_HEAD),
                 queues={
                     name.removeprefix(QUEUE): reading for name, reading in readings.items() if name.startswith(QUEUE)
@@ -248,6 +246,20 @@ class Overview:
     def _rows(self, connection: Connection, query: str, **parameters: object) -> list[Row]:
         rows = connection.execute(text(query), {"cluster": self._cluster, **parameters}).mappings()
         return [_named_statuses(row) for row in rows]
+
+
+def _by(rows: Iterable[Row], key: str, value: str) -> dict[Any, Any]:
+    """One column of rows by another one."""
+    return {row[key]: row[value] for row in rows}
+
+
+def _oldest_s(rows: Iterable[Row]) -> float:
+    return max((row["oldest_s"] for row in rows), default=0.0)
+
+
+def _readings(ticks: Iterable[Row]) -> dict[str, TickReading]:
+    """The ticks that have a number, by name."""
+    return {row["name"]: TickReading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None}
 
 
 def _named_statuses(row: Mapping[Any, Any]) -> Row:

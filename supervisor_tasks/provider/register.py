@@ -180,6 +180,15 @@ def _send(
     context.chain.wake_tracker()
 
 
+def _wanted_alarms(now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None) -> set[AlarmName]:
+    wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set[AlarmName]()
+    if decision.turned_down:
+        wanted.add(AlarmName.PROVIDER_REJECTED)
+    if refusal is not None or decision.given_up:
+        wanted.add(AlarmName.REGISTRATION_REFUSED)
+    return wanted
+
+
 def _tell(
     context: WorkerContext,
     book: Registrations,
@@ -193,11 +202,7 @@ def _tell(
     if was is not None:
         log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
     book.record_decision(_document(context, situation, decision, refusal))
-    wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set()
-    if decision.turned_down:
-        wanted.add(AlarmName.PROVIDER_REJECTED)
-    if refusal is not None or decision.given_up:
-        wanted.add(AlarmName.REGISTRATION_REFUSED)
+    wanted = _wanted_alarms(now, decision, refusal)
     if not situation.benchmarks.enabled:
         context.ledger.alarms.off(
             AlarmName.BENCHMARK_FAILED

@@ -253,25 +253,20 @@ def _traces(
     now_s = context.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
     answered_ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(absent, Submitted).items()}
     times = context.ledger.journal.ages(absent, SubmissionLostBySlurm)
-    traces = {
-        job_id: Trace.UNSURE
-        if job_id in (snapshot.persisted_by_slurm or ()) or len(times.get(job_id, ())) >= FORGOTTEN_AT_MOST
-        else None
-        for job_id in jobs
-    }
+    persisted = set(snapshot.persisted_by_slurm or ())
+    forgotten_often = {job_id for job_id, ages in times.items() if len(ages) >= FORGOTTEN_AT_MOST}
+    traces: dict[JobId, Trace | None] = dict.fromkeys(jobs)
+    traces |= dict.fromkeys(jobs.keys() & (persisted | forgotten_often), Trace.UNSURE)
     # slurmctld forgets a waiting job only when it is killed: then it restarted after it had taken the job.
     kept = {
         job_id
         for job_id, job in jobs.items()
         if job_id not in answered_ago_s or _taken_s(job, now_s - answered_ago_s[job_id]) > booted_s
     }
-    traces |= dict.fromkeys(kept - set(snapshot.persisted_by_slurm or ()), Trace.SOME)
+    traces |= dict.fromkeys(kept - persisted, Trace.SOME)
     rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
-    return {
-        job_id: trace
-        for job_id, trace in (traces | _looked_for(context, snapshot, rest, report)).items()
-        if trace is not None
-    }
+    traces |= _looked_for(context, snapshot, rest, report)
+    return {job_id: trace for job_id, trace in traces.items() if trace is not None}
 
 
 def _looked_for(

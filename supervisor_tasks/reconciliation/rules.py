@@ -55,6 +55,13 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
+DOUBTED_AS = {  # a missing job is one doubt, under all the kinds that it can be found as
+    DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
+    DiscrepancyKind.LOST: DiscrepancyKind.MISSING,
+    DiscrepancyKind.NEEDS_OPERATOR: DiscrepancyKind.MISSING,
+    DiscrepancyKind.CONTRADICTED: DiscrepancyKind.MISSING,
+    DiscrepancyKind.REASSIGNED_ON_CHAIN: DiscrepancyKind.REASSIGNED_ON_CHAIN,
+}
 LOST_REASON = "SLURM does not know the job any more, and how it ended is not known"
 
 
@@ -73,32 +80,29 @@ def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, flo
     """Return the doubts to remember until the next sweep, each with the seconds since it was first seen. A doubt stays
     as it was if the sweep could not check it.
     """
-    kinds = dict.fromkeys(
-        (DiscrepancyKind.MISSING, DiscrepancyKind.LOST, DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED),
-        DiscrepancyKind.MISSING,
-    )
-    kinds[DiscrepancyKind.REASSIGNED_ON_CHAIN] = DiscrepancyKind.REASSIGNED_ON_CHAIN
-    now = [doubt_key(kinds[finding.kind], finding.job_id) for finding in findings if finding.kind in kinds]
-    now += [
-        doubt_key(found.kind, found.job_id, found.slurm_id)
-        for found in findings
-        if found.kind is DiscrepancyKind.DUPLICATE
-    ]
-    kept = [
-        name
-        for name in snapshot.previous_doubts
-        if name.startswith(DiscrepancyKind.REASSIGNED_ON_CHAIN) and snapshot.chain is None
-    ]
-    of_slurm = (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    kept += [name for name in snapshot.previous_doubts if name.startswith(of_slurm) and snapshot.slurm is None]
-    kept += [
-        doubt_key(DiscrepancyKind.MISSING, job.job_id)
-        for job in missing(snapshot)
-        if job.job_id not in snapshot.confirmed_lookups
-    ]
-    return {name: snapshot.previous_doubts.get(name, 0.0) for name in now} | {
-        name: snapshot.previous_doubts[name] for name in kept if name in snapshot.previous_doubts
-    }
+    before = snapshot.previous_doubts
+    ages_s = {key: before.get(key, 0.0) for finding in findings for key in _doubts_of(finding)}
+    unchecked = _unchecked(snapshot)
+    return ages_s | {key: age_s for key, age_s in before.items() if key in unchecked}
+
+
+def _doubts_of(finding: Discrepancy) -> list[str]:
+    """The key of the doubt that a finding is, if it is one."""
+    if finding.kind is DiscrepancyKind.DUPLICATE:
+        return [doubt_key(finding.kind, finding.job_id, finding.slurm_id)]
+    return [doubt_key(DOUBTED_AS[finding.kind], finding.job_id)] if finding.kind in DOUBTED_AS else []
+
+
+def _unchecked(snapshot: Snapshot) -> set[str]:
+    """The keys of the previous doubts that this sweep could not check."""
+    kinds: tuple[DiscrepancyKind, ...] = ()
+    if snapshot.chain is None:
+        kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
+    if snapshot.slurm is None:
+        kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
+    unasked = [job.job_id for job in missing(snapshot) if job.job_id not in snapshot.confirmed_lookups]
+    keys = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
+    return keys | {doubt_key(DiscrepancyKind.MISSING, job_id) for job_id in unasked}
 
 
 def held_now(
@@ -128,9 +132,12 @@ def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
         if finding.kind in (DiscrepancyKind.FINAL_ON_CHAIN, DiscrepancyKind.REASSIGNED_ON_CHAIN)
     }
     hot = [job for job in snapshot.jobs.values() if not job.is_final and job.job_id not in settled]
-    slurm = list(_in_slurm(snapshot, hot)) if snapshot.slurm is not None else []
-    busy = {finding.job_id for finding in chain + slurm if finding.events}
-    return chain + slurm + [found for job in hot if job.job_id not in busy for found in _missing_effects(job)]
+    found = chain + (list(_in_slurm(snapshot, hot)) if snapshot.slurm is not None else [])
+    busy = {finding.job_id for finding in found if finding.events}
+    for job in hot:
+        if job.job_id not in busy:
+            found += _missing_effects(job)
+    return found
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -181,16 +188,8 @@ def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrep
     assert snapshot.slurm is not None  # noqa: S101
     for job in hot:
         row = row_of(job, snapshot.slurm)
-        if row is None or job.state not in IN_SLURM:
-            continue
-        if row.seen.phase is Phase.ENDED:  # also if parked: the operator waits for the end, and SLURM soon forgets it
-            yield Discrepancy(
-                DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
-            )
-        elif _lost_a_top_up(job, row):
-            yield Discrepancy(DiscrepancyKind.LIMIT_LOST, job.job_id, row.slurm_id, (EffectMissing(EffectKind.TOP_UP),))
-        elif is_active(row) and not job.stopped and EffectKind.POLL_SLURM not in job.parked:
-            yield from _not_as_paid(job, row)
+        if row is not None and job.state in IN_SLURM:
+            yield from _listed(job, row)
     adopted = list(_adoptions(snapshot, hot))
     yield from adopted
     here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
@@ -199,6 +198,19 @@ def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrep
     )
     yield from _first_seen(snapshot)
     yield from _unexpected_jobs(snapshot)
+
+
+def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
+    """SLURM lists the job. An end counts also if the job is parked: the operator waits for it, and SLURM soon forgets
+    it.
+    """
+    if row.seen.phase is Phase.ENDED:
+        events = (EffectMissing(EffectKind.POLL_SLURM),)
+        yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events)
+    elif _lost_a_top_up(job, row):
+        yield Discrepancy(DiscrepancyKind.LIMIT_LOST, job.job_id, row.slurm_id, (EffectMissing(EffectKind.TOP_UP),))
+    elif is_active(row) and not job.stopped and EffectKind.POLL_SLURM not in job.parked:
+        yield from _not_as_paid(job, row)
 
 
 def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
@@ -330,9 +342,8 @@ def _unexpected_row(row: SqueueRow, of_id: Sequence[JobSummary], snapshot: Snaps
     """A live SLURM job, and the ledger's jobs `of_id` that have its id."""
     ended = [job for job in of_id if _runs_after_its_end(row, job)]
     known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
-    if known:  # SLURM may run it for any of these jobs: it ends only if all are finished
-        if all(job.is_final for job in known):
-            yield from _runs_on(next((job for job in known if row.name == job.job_id), known[0]), row, snapshot)
+    if known:
+        yield from _runs_on(known, row, snapshot)
     elif ended:
         last = max(ended, key=lambda job: job.slurm_submit_s or 0)
         yield Discrepancy(DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
@@ -356,8 +367,13 @@ def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
     return is_row_of(row, job) or may_be
 
 
-def _runs_on(job: JobSummary, row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """SLURM still has the job under the ledger's id, while the contract is cold."""
+def _runs_on(known: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """SLURM still has the job under the ledger's id, while the contract is cold. It may run it for any of the `known`
+    jobs, so it is cancelled only if all are final.
+    """
+    if not all(job.is_final for job in known):
+        return
+    job = next((job for job in known if row.name == job.job_id), known[0])
     if job.is_final and _over(job, snapshot) and EffectKind.CANCEL not in job.open:
         yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, (EffectMissing(EffectKind.CANCEL),))
 
@@ -367,17 +383,7 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
     job_id = JobId(row.name)
     job = snapshot.jobs.get(job_id)
     if job is None:
-        standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
-        if standing is None or job_id in snapshot.claims:
-            return
-        ours = standing.provider == snapshot.provider and standing.customer == row.user
-        cancel = row.slurm_id if ours and standing.status.cold else None
-        yield Discrepancy(
-            DiscrepancyKind.ORPHAN_RUNNING if cancel else DiscrepancyKind.UNIDENTIFIED,
-            job_id,
-            row.slurm_id,
-            cancel=cancel,
-        )
+        yield from _unknown_to_the_ledger(job_id, row, snapshot)
     elif row.user != job.customer:
         yield Discrepancy(DiscrepancyKind.UNIDENTIFIED, job_id, row.slurm_id)
     elif job.is_final:
@@ -386,6 +392,18 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
     elif job.slurm_id not in (None, row.slurm_id):
         again = snapshot.confirmed_by_previous_run(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id)
         yield Discrepancy(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=row.slurm_id if again else None)
+
+
+def _unknown_to_the_ledger(job_id: JobId, row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """A SLURM job with our mark, named after a job on chain that the ledger does not know."""
+    standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
+    if standing is None or job_id in snapshot.claims:
+        return
+    ours = standing.provider == snapshot.provider and standing.customer == row.user
+    if ours and standing.status.cold:
+        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id)
+    else:
+        yield Discrepancy(DiscrepancyKind.UNIDENTIFIED, job_id, row.slurm_id)
 
 
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:

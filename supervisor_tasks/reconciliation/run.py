@@ -167,10 +167,18 @@ def _alarm(
         )
     elif not any(doubt.startswith(DiscrepancyKind.MISSING) for doubt in doubts(snapshot, findings)):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
+    _alarm_of_requeued(ledger, findings)
+    _alarm_of_foreign_claims(ledger, snapshot, findings)
+
+
+def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
     again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is DiscrepancyKind.RUNS_AFTER_END}
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
         ledger.alarms.on(AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN)
+
+
+def _alarm_of_foreign_claims(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]) -> None:
     others = [finding.job_id for finding in findings if finding.kind is DiscrepancyKind.FOREIGN_CLAIM]
     if others:
         ledger.alarms.on(

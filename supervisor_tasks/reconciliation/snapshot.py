@@ -223,12 +223,16 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     known = {job.slurm_id for job in snapshot.jobs.values()}
     expected = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
     expected |= {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
-    rows = (row for row in (snapshot.slurm or {}).values() if is_active(row) and CUSTOMER.fullmatch(row.user))
-    return [
-        row
-        for row in rows
-        if row.slurm_id not in known and (row.name, row.user) not in expected and row.name not in snapshot.others
+
+    rows = [
+        row for row in (snapshot.slurm or {}).values() if row.slurm_id not in known and row.name not in snapshot.others
     ]
+    return [row for row in rows if _is_a_customers(row) and (row.name, row.user) not in expected]
+
+
+def _is_a_customers(row: SqueueRow) -> bool:
+    """Whether a customer's job is live."""
+    return is_active(row) and CUSTOMER.fullmatch(row.user) is not None
 
 
 def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:

@@ -118,14 +118,18 @@ def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
     return found
 
 
+def _is_older(wanted: MatchRequest, seen: JobRecord) -> bool:
+    """Whether the record is of an earlier job, or of one that another submission made."""
+    return wanted.submit_s is not None and (seen.restarts == 0 or seen.submit_s < wanted.submit_s)
+
+
 def _why_not(wanted: MatchRequest, record: Record) -> str | None:
     """Return None if the record is our job, an empty text if it is certainly another job, else why this is unclear."""
     seen = record.seen
-    if wanted.submit_s is not None:
-        if seen.submit_s == wanted.submit_s:
-            return None
-        if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
-            return ""  # else this job, or another one, was requeued: decide as at a first look
+    if wanted.submit_s is not None and seen.submit_s == wanted.submit_s:
+        return None
+    if _is_older(wanted, seen):
+        return ""  # else this job, or another one, was requeued: decide as at a first look
     if not seen.user:
         return UNNAMED
     if seen.user != wanted.user:

@@ -249,12 +249,18 @@ def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
     return max(until_s - suspended_s + before_s if suspended_s else until_s - start_s, 0)
 
 
-def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
+def _array(job: Mapping[str, Any]) -> str:
+    """The number of an array's task, or the numbers that wait; empty if the job is no array."""
     array = job["array_task_string"] if job["array_task_id"] is None else job["array_task_id"]
+    return "" if array is None else str(array)
+
+
+def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
+    array = _array(job)
     words = [str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")]
     tres = str(job["tres_alloc_str"] or job["tres_req_str"] or "")
     gpus = [str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")]
-    shown = size_of(limit_min, *words, str(array if array is not None else ""), str(job["tasks"]), tres, *gpus)
+    shown = size_of(limit_min, *words, array, str(job["tasks"]), tres, *gpus)
     threads = "*" if job["threads_per_core"] is None else str(job["threads_per_core"])
     whole_memory = not (job["memory_per_node"] or job["memory_per_cpu"])  # null where squeue shows 0
     return replace(shown, threads=threads, whole_memory=whole_memory)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
@@ -120,33 +120,29 @@ class Rpc:
             raise kind(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
         except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts answers by id; an id may be anything
             raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
-        if _is_error(response) or (
-            isinstance(response, list) and len(response) == 1 < len(calls) and _is_error(*response)
-        ):
+        if _refuses_all(response, len(calls)):
             raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
         if not isinstance(response, list) or len(response) != len(calls):
             raise self._nonsense(response, f"{len(calls)} calls")
         return [self._answer(call, entry) for call, entry in zip(calls, response, strict=True)]
 
     def _answer(self, call: Call, entry: Any) -> Any:
-        method, params = call
+        method, _ = call
         error = entry.get("error") if isinstance(entry, dict) else None
         if error is None:
-            if (
-                not isinstance(entry, dict)
-                or "result" not in entry
-                or not matches_schema(method, params, entry["result"])
-            ):
-                raise self._nonsense(entry, method)
-            return entry["result"]
+            return self._result(call, entry)
         if not isinstance(error, dict) or not isinstance(error.get("code"), int):
             raise self._nonsense(entry, method)
-        data = error.get("data", "")
-        if isinstance(data, dict):  # some nodes wrap it once more
-            data = data.get("data", "")
-        said = self._without_key(str(error.get("message", error)))
-        data = data.removeprefix("Reverted ") if isinstance(data, str) else ""  # Parity's prefix
-        return RpcError(error["code"], said, data if is_bytes(data) else "")
+        message = self._without_key(str(error.get("message", error)))
+        return RpcError(error["code"], message, _revert_data(error))
+
+    def _result(self, call: Call, entry: Any) -> Any:
+        method, params = call
+        if not isinstance(entry, dict) or "result" not in entry:
+            raise self._nonsense(entry, method)
+        if not matches_schema(method, params, entry["result"]):
+            raise self._nonsense(entry, method)
+        return entry["result"]
 
     def _nonsense(self, said: Any, asked: str) -> RpcUnavailableError:
         return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(said))[:200]!r} to {asked}")
@@ -180,3 +176,19 @@ def require(answer: Any) -> Any:
             raise answer
         raise RpcUnavailableError(f"the RPC endpoint refused: {answer}") from answer
     return answer
+
+
+def _refuses_all(response: Any, calls: int) -> bool:
+    """Whether one error stands for the answers of several calls."""
+    if isinstance(response, list):
+        return len(response) == 1 < calls and _is_error(*response)
+    return _is_error(response)
+
+
+def _revert_data(error: Mapping[str, Any]) -> str:
+    """The data of a revert as 0x-hex; empty if the error has none."""
+    data = error.get("data", "")
+    if isinstance(data, dict):  # some nodes wrap it once more
+        data = data.get("data", "")
+    data = data.removeprefix("Reverted ") if isinstance(data, str) else ""  # Parity's prefix
+    return data if is_bytes(data) else ""

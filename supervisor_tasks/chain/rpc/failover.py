@@ -315,12 +315,16 @@ class Endpoints(Rpc):
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
         for usable in (Health.ALIVE,) if only_alive else ORDER:
             for endpoint in left:
-                if usable in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is usable:
-                    endpoint.look()
-                health = self._health_of(endpoint)
-                if health is Health.ALIVE or health is usable is Health.REJECTING:
+                if self._is_usable(endpoint, usable):
                     return endpoint
         return None if only_alive else next(filter(self._answers_slowly, left), None)
+
+    def _is_usable(self, endpoint: Endpoint, usable: Health) -> bool:
+        """Whether an endpoint is alive, or rejects calls and `usable` is that. One that may be alive is asked first."""
+        if usable in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is usable:
+            endpoint.look()
+        health = self._health_of(endpoint)
+        return health is Health.ALIVE or health is usable is Health.REJECTING
 
     def _answers_slowly(self, endpoint: Endpoint) -> bool:
         if self._health_of(endpoint) is Health.UNREACHABLE:
