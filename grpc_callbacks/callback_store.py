@@ -6,6 +6,7 @@ It uses the driver alone: SQLAlchemy would take this process 20 MB, and a fifth 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -13,7 +14,7 @@ from psycopg.rows import dict_row, scalar_row
 
 from grpc_callbacks.callers import Proof
 from grpc_callbacks.room import CallbackOrigin, Known, Scope, scope_of
-from supervisor_tasks.crash_points import CrashPoint, around
+from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
 
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
@@ -210,7 +211,7 @@ class CallbackStore:
         """
         by_content = {_content(row): row for row in sorted(rows, key=lambda row: row["proof"] == Proof.PROVEN)}
         one_each = list(by_content.values())
-        given = {array: [row[column] for row in one_each] for column, array in ARRAYS.items()}
+        given = {array: list(map(itemgetter(column), one_each)) for column, array in ARRAYS.items()}
         limits = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS], "again_s": HINT_AGAIN_S}
         places = connection.cursor(row_factory=scalar_row).execute(INSERT_OURS, given | limits)
         return {_content(one_each[place - 1]) for place in places}
@@ -267,4 +268,4 @@ def _content(row: Row) -> Content:
 
 def _point_of(rows: Sequence[Row]) -> AbstractContextManager[None]:
     """Return the crash point of a commit; none for a check of the database, which changes nothing."""
-    return around(CrashPoint.CALLBACK_STORED) if rows else nullcontext()
+    return crash_point(CrashPoint.CALLBACK_STORED) if rows else nullcontext()

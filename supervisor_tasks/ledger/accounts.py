@@ -65,7 +65,7 @@ class Accounts:
             connection.execute(insert(ACCOUNTS).on_conflict_do_nothing(), rows)
 
     def due(self) -> list[WantedAccount]:
-        """The accounts that are due now, longest due first, at most MOST."""
+        """The accounts that are due now, longest due first, at most MAX_ACCOUNTS."""
         waiting = ACCOUNTS.c.cluster == self._cluster, ACCOUNTS.c.done_at.is_(None), ACCOUNTS.c.due_at <= func.now()
         query = (
             select(ACCOUNTS.c.customer, ACCOUNTS.c.attempts)

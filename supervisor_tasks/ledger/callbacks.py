@@ -93,7 +93,7 @@ class CallbackReader:
         self._ticks = ticks
 
     def unread(self) -> list[CallbackSeen]:
-        """Callbacks that were not read yet, oldest first, at most MOST."""
+        """Callbacks that were not read yet, oldest first, at most MAX_CALLBACKS."""
         query = (
             select(CALLBACKS)
             .where(CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None))

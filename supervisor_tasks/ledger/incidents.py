@@ -246,7 +246,7 @@ class Incidents:
             connection.execute(_FORGET, {"cluster": self._cluster, "days": KEPT_DAYS})
 
     def due(self) -> list[OpenMessage]:
-        """The messages that may be sent now, at most MOST; those with the fewest failures first."""
+        """The messages that may be sent now, at most MAX_INCIDENTS; those with the fewest failures first."""
         with read_connection(self._engine) as connection:
             rows = list(connection.execute(_DUE, {"cluster": self._cluster, "most": MAX_INCIDENTS}))
         return [

@@ -149,7 +149,7 @@ class Overview:
             return moment
 
     def jobs(self, wanted: "JobFilter | None" = None) -> list[Row]:
-        """The jobs that are wanted, or all that are not settled, the latest first; at most MOST."""
+        """The jobs that are wanted, or all that are not settled, the latest first; at most MAX_ROWS."""
         wanted = wanted or JobFilter()
         since_s = None if wanted.since is None else wanted.since.total_seconds()
         query = f"{wanted.source} {SORTED_BY[wanted.sort]} LIMIT :most"
@@ -213,7 +213,7 @@ class Overview:
             return self._rows(connection, _OPEN_EFFECTS, place=place, kind=kind, most=min(most, MAX_ROWS))
 
     def retryable(self, effect_id: int | None = None, job_id: str | None = None) -> list[Row]:
-        """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MOST."""
+        """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MAX_ROWS."""
         with self._engine.connect() as connection:
             return self._rows(connection, _RETRYABLE, effect_id=effect_id, job_id=job_id, most=MAX_ROWS)
 
@@ -225,7 +225,7 @@ class Overview:
     def transactions(
         self, only_open: bool, most: int = MAX_ROWS, *, state: str | None = None, since: timedelta | None = None
     ) -> list[Row]:
-        """The latest transactions, or only those that are not known to be mined; at most MOST. `since`: younger ones."""
+        """The latest transactions, or only those that are not known to be mined; at most MAX_ROWS. `since`: younger ones."""
         query = _OPEN_TRANSACTIONS if only_open else _LATEST_TRANSACTIONS
         since_s = None if since is None else since.total_seconds()
         with self._engine.connect() as connection:
