@@ -15,6 +15,7 @@ from psycopg.rows import dict_row, scalar_row
 from grpc_callbacks.callers import Proof
 from grpc_callbacks.room import CallbackOrigin, Known, Scope, scope_of
 from supervisor_tasks.crash_points import CrashPoint, crash_point
+from supervisor_tasks.ledger.callbacks_sql import INSERT, INSERT_OURS, KEPT_EARLY, KEPT_STRANGE, KNOWN, NEEDLESS
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
 
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
@@ -38,46 +39,6 @@ CONNECT: dict[str, Any] = {
 # tries again does so sooner.
 HINT_AGAIN_S = 30.0
 
-# A repeat makes no second row. A repeat with a proof makes a row without one proven. A repeat about a job that is not
-# ours, without a new proof, does not mark the row unread: the ledger would keep the row for as long as a stranger
-# repeats it.
-_INSERT = "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof, unknown_job)"
-_NOW_PROVEN = "(excluded.proof = 'proven' AND callbacks.proof <> 'proven')"
-_REPEAT = f"""
-    ON CONFLICT ON CONSTRAINT callbacks_content DO UPDATE SET read_at = NULL,
-        proof = CASE WHEN {_NOW_PROVEN} THEN excluded.proof ELSE callbacks.proof END,
-        peer = CASE WHEN {_NOW_PROVEN} THEN excluded.peer ELSE callbacks.peer END
-    WHERE {_NOW_PROVEN}
-        OR (callbacks.read_at < now() - %(again_s)s * interval '1 second' AND NOT callbacks.unknown_job)
-    """
-INSERT = f"""{_INSERT}
-    VALUES (%(cluster)s, %(job_id)s, %(slurm_id)s, %(status)s, %(duration_s)s, %(exit_code)s,
-        %(peer)s, %(proof)s, %(unknown_job)s) {_REPEAT}"""
-# Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for each, and returns the places of
-# these in the arrays. No two may have the same content.
-INSERT_OURS = f"""
-    WITH said AS (
-        SELECT *, row_number() OVER (PARTITION BY job_id, slurm_id, proof = 'proven' ORDER BY place) AS number
-        FROM unnest(CAST(%(job_ids)s AS text[]), CAST(%(slurm_ids)s AS bigint[]), CAST(%(statuses)s AS smallint[]),
-            CAST(%(durations_s)s AS bigint[]), CAST(%(exit_codes)s AS bigint[]), CAST(%(peers)s AS text[]),
-            CAST(%(proofs)s AS text[]))
-            WITH ORDINALITY AS given(job_id, slurm_id, status, duration_s, exit_code, peer, proof, place)
-    ), ours AS MATERIALIZED (
-        SELECT said.* FROM said
-        JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = said.job_id AND jobs.slurm_id = said.slurm_id
-        WHERE number + (
-            SELECT count(*) FROM (
-                SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = said.job_id
-                    AND kept.slurm_id = said.slurm_id AND (kept.proof = 'proven') = (said.proof = 'proven') LIMIT %(most)s
-            ) AS found
-        ) <= %(most)s
-    ), stored AS (
-        {_INSERT}
-        SELECT %(cluster)s, job_id, slurm_id, status, duration_s, exit_code, peer, proof, false FROM ours ORDER BY place
-        {_REPEAT}
-    )
-    SELECT place FROM ours
-    """  # noqa: S608  no part comes from outside
 ARRAYS = {
     "job_id": "job_ids",
     "slurm_id": "slurm_ids",
@@ -88,47 +49,7 @@ ARRAYS = {
     "proof": "proofs",
 }
 
-# What the ledger knows of the jobs in the callbacks, and how many callbacks it keeps about each job under that SLURM
-# id, proven and others counted apart.
-KNOWN = """
-    SELECT wanted.job_id, wanted.slurm_id, wanted.proven,
-        jobs.job_id IS NOT NULL AS known, jobs.slurm_id AS given_id, jobs.state, (
-            SELECT count(*) FROM (
-                SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = wanted.job_id
-                    AND kept.slurm_id = wanted.slurm_id AND (kept.proof = 'proven') = wanted.proven LIMIT %(most)s
-            ) AS found
-        ) AS kept
-    FROM unnest(CAST(%(job_ids)s AS text[]), CAST(%(slurm_ids)s AS bigint[]), CAST(%(proven)s AS boolean[]))
-        AS wanted(job_id, slurm_id, proven)
-    LEFT JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = wanted.job_id
-    """
-# How many callbacks the ledger keeps about a job that has no SLURM id yet, under all ids; and about all jobs that it
-# did not know.
-KEPT = {
-    CallbackOrigin.EARLY: (
-        """
-        SELECT count(*) FROM (
-            SELECT FROM callbacks WHERE cluster = %(cluster)s AND job_id = %(job_id)s
-                AND (proof = 'proven') = %(proven)s LIMIT %(most)s
-        ) AS found
-        """
-    ),
-    CallbackOrigin.STRANGE: (
-        """
-        SELECT count(*) FROM (
-            SELECT FROM callbacks WHERE cluster = %(cluster)s AND unknown_job AND (proof = 'proven') = %(proven)s LIMIT %(most)s
-        ) AS found
-        """
-    ),
-}
-# Whether the process may acknowledge a callback that it does not store: the ledger has it already, or the job is over
-# and no callback about it counts.
-NEEDLESS = """
-    SELECT EXISTS (
-        SELECT FROM callbacks WHERE cluster = %(cluster)s AND job_id = %(job_id)s AND slurm_id = %(slurm_id)s
-            AND status = %(status)s AND duration_s = %(duration_s)s AND exit_code = %(exit_code)s
-    ) OR EXISTS (SELECT FROM jobs WHERE cluster = %(cluster)s AND job_id = %(job_id)s AND state IN ('SETTLED', 'REFUSED'))
-    """
+KEPT = {CallbackOrigin.EARLY: KEPT_EARLY, CallbackOrigin.STRANGE: KEPT_STRANGE}
 
 Row = dict[str, Any]
 Content = tuple[str, int, int, int, int]

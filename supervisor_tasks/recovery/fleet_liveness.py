@@ -7,25 +7,16 @@ Only the operator can know that such a fleet is dead.
 
 from collections.abc import Iterator
 
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine
 
 from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
-from supervisor_tasks.ledger.database import PROCESS
-from supervisor_tasks.ledger.tables import InstanceTagRow, PeriodicRunRow
+from supervisor_tasks.ledger.other_fleets import connected_fleets, last_ticks
 from supervisor_tasks.wallet.raw_transaction import extract_tag
-
-INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]
-TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
 
 WROTE_WITHIN_S = 600  # by the chain's own clock
 MOST_BLOCKS = 2000  # for a chain that mines many blocks
 BLOCKS_AT_ONCE = 50
 TICKED_WITHIN_S = 60.0
-
-_CONNECTED = text(
-    "SELECT datname, count(*) AS connections FROM pg_stat_activity"
-    " WHERE starts_with(application_name, :prefix) AND datname <> current_database() GROUP BY datname ORDER BY datname"
-).bindparams(prefix=f"{PROCESS} ")
 
 
 def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes) -> list[str]:
@@ -72,20 +63,11 @@ def _whole(number: int) -> Call:
 
 
 def _in_this_database(engine: Engine, cluster: str, tag: bytes) -> Iterator[str]:
-    age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at))
-    query = (
-        select(INSTANCE_TAGS.c.cluster, age)
-        .join(TICKS, TICKS.c.cluster == INSTANCE_TAGS.c.cluster)
-        .where(INSTANCE_TAGS.c.tag == tag, INSTANCE_TAGS.c.cluster != cluster)
-        .group_by(INSTANCE_TAGS.c.cluster)
-    )
-    with engine.connect() as connection:
-        for other, age_s in connection.execute(query):
-            if age_s < TICKED_WITHIN_S:
-                yield f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
+    for other, age_s in last_ticks(engine, cluster, tag).items():
+        if age_s < TICKED_WITHIN_S:
+            yield f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
 
 
 def _beside_it(engine: Engine) -> Iterator[str]:
-    with engine.connect() as connection:
-        for row in connection.execute(_CONNECTED):
-            yield f"a fleet is connected to the database {row.datname!r} of this server ({row.connections} connections)"
+    for database, number in connected_fleets(engine).items():
+        yield f"a fleet is connected to the database {database!r} of this server ({number} connections)"

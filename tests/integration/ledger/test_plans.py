@@ -19,6 +19,7 @@ from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.claim import WAITING
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
+from supervisor_tasks.ledger import callbacks_sql
 from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
@@ -154,11 +155,11 @@ def callbacks_said(ledger: Ledger) -> None:
     alike = {"statuses": 7, "durations_s": 61, "exit_codes": 0, "peers": "peer", "proofs": "no key"}
     said |= {name: [value] * len(given) for name, value in alike.items()}
     with ledger.engine.connect() as connection:
-        connection.exec_driver_sql(callback_store.INSERT_OURS, said).all()
-        connection.exec_driver_sql(callback_store.KNOWN, said).all()
+        connection.exec_driver_sql(callbacks_sql.INSERT_OURS, said).all()
+        connection.exec_driver_sql(callbacks_sql.KNOWN, said).all()
         for kept in callback_store.KEPT.values():
             connection.exec_driver_sql(kept, said | {"job_id": given[0]["job_id"], "proven": False}).all()
-        connection.exec_driver_sql(callback_store.NEEDLESS, said | given[0]).all()
+        connection.exec_driver_sql(callbacks_sql.NEEDLESS, said | given[0]).all()
 
 
 def free_leases(ledger: Ledger) -> None:
