@@ -21,6 +21,10 @@ class OutcomeUnknownError(SupervisorError):
     """The other side may have carried out the request or not; the caller must find out before it acts."""
 
 
+class ProviderUnknownError(TransientError):
+    """No worker has stored the provider's address yet. A retry helps once a worker of the chain queue has stored it."""
+
+
 class DirectoryUnavailableError(TransientError):
     """The directory does not answer, or is busy; a later retry can succeed."""
 

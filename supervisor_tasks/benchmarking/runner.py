@@ -40,7 +40,7 @@ from supervisor_tasks.benchmarking.outcome import (
 )
 from supervisor_tasks.benchmarking.plan import jobs_of
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, ProviderUnknownError, SupervisorError, TransientError
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -50,7 +50,6 @@ from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
-from supervisor_tasks.reconciliation.collect import ProviderUnknownError
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.script_matching import was_rejected
@@ -374,7 +373,7 @@ def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
 def _names_begin(context: WorkerContext) -> str:
     known = context.ledger.facts.get(PROVIDER)
     if known is None:
-        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+        raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
     return model.name_beginning(known, context.ledger.cluster)
 
 

@@ -25,7 +25,7 @@ from supervisor_tasks.doctor.verdicts import (
     standing_verdict,
     wallet_verdict,
 )
-from supervisor_tasks.indexer.scan import STREAM
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
@@ -109,7 +109,7 @@ def wallet(shared: Examined) -> Iterator[Finding]:
 def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
-    cursor, scanned_s = shared.ledger.cursors.of(STREAM), shared.ledger.ticks.age_s(SCANNED)
+    cursor, scanned_s = shared.ledger.cursors.of(CONTRACT_STREAM), shared.ledger.ticks.age_s(SCANNED)
     head = int(found.rpc.call("eth_blockNumber"), 16)
     yield reading_verdict(None if cursor is None else cursor[0], head, scanned_s, MISSED * IDLE_S[SCANNED])
 

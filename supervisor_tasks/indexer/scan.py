@@ -20,13 +20,13 @@ from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_l
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.monitoring.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 
 log = structlog.get_logger()
 
-STREAM = "contract"
 MAX_ERROR_CHARS = 500  # characters of an error in an alarm
 STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does not recover by itself
 
@@ -42,7 +42,7 @@ def scan(context: WorkerContext) -> None:
 def _scan(context: WorkerContext) -> bool:
     """Do one step; returns whether there is more to do. A node that is behind is not read."""
     chain, ledger = context.chain, context.ledger
-    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(STREAM)
+    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(CONTRACT_STREAM)
     _show_lag(context, head, cursor[0] if cursor else head)
     if blocks.is_behind(head, known):
         log.info("node_behind", head=head, read_up_to=max(known))
@@ -111,7 +111,7 @@ def _read(context: WorkerContext, known: dict[int, str], first: int, head: int) 
 
     def read_so_far(connection: Connection) -> None:
         context.chain.blocks.remember(connection, stretch.hashes)
-        ledger.cursors.set(connection, STREAM, last, stretch.hashes[last])
+        ledger.cursors.set(connection, CONTRACT_STREAM, last, stretch.hashes[last])
 
     jobs = ledger.record(*_changes(context, happened), also=read_so_far)
     _show_lag(context, head, last)

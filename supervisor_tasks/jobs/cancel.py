@@ -8,8 +8,8 @@ may end.
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import EffectCompleted, Event
 from supervisor_tasks.jobs.find_submission import find, require_settled
+from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job
-from supervisor_tasks.jobs.monitor import record_of
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm.job_states import Phase
 

@@ -29,7 +29,8 @@ from supervisor_tasks.jobs.events import (
     stored_name,
 )
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome, SlurmId
+from supervisor_tasks.jobs.lookup import look_at
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome
 from supervisor_tasks.jobs.oversize import call_operator, oversized
 from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
 from supervisor_tasks.jobs.runs import is_exact
@@ -39,11 +40,9 @@ from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
-from supervisor_tasks.slurm.job_matching import UNKNOWN, MatchRequest, MatchResult
+from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.parsers import JobRecord, SlurmUnavailableError
-from supervisor_tasks.slurm.squeue import SqueueRow
+from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
@@ -156,50 +155,6 @@ def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     for why, waiting in unclear.items():
         log.warning("slurm_poll_postponed", jobs=len(waiting), error=why)
         context.ledger.effects.postpone(waiting, retry_delay_s(max(effect.attempts for effect in waiting)), why)
-
-
-def look_at(
-    context: WorkerContext,
-    jobs: Iterable[Job],
-    listed: Mapping[SlurmId, SqueueRow] | None = None,
-    *,
-    accounting: bool = True,
-) -> dict[JobId, MatchResult]:
-    """SLURM's record of each job, or that SLURM does not know the job, or why that is unclear at the moment.
-
-    A job that has no SLURM id is unknown to SLURM. The look asks the ledger once and SLURM as often as `Cluster.look`
-    does, for any number of jobs. Raises SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look
-    learns nothing about any job. A retry helps.
-    """
-    require_expected_cluster(context)
-    jobs = list(jobs)
-    given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
-    submissions = context.ledger.journal.submissions(set(given.values()))
-    wanted = [
-        MatchRequest(
-            job_id=job.job_id,
-            slurm_id=given[job.job_id],
-            user=job.customer,
-            submit_s=job.slurm_submit_s,
-            id_is_anothers=job.job_id in submissions and submissions[job.job_id].id_is_anothers,
-        )
-        for job in jobs
-        if job.job_id in given
-    ]
-    sights = context.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
-    return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
-
-
-def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
-    """slurmctld's record of one job, for a caller that is about to change or cancel the job.
-
-    None when slurmctld does not know the job; its id may then belong to another job. Raises SlurmUnavailableError or
-    SshUnavailableError, also when the answer is unclear at the moment. A retry helps.
-    """
-    sight = look_at(context, [job], accounting=False)[job.job_id]
-    if sight.unclear:
-        raise SlurmUnavailableError(sight.unclear)
-    return sight.seen
 
 
 def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:

@@ -11,6 +11,7 @@ from supervisor_tasks.ledger.tables import BlockRow, Cursor, JobRow, Transaction
 
 BLOCKS = BlockRow.metadata.tables["blocks"]
 CURSORS = Cursor.metadata.tables["cursors"]
+CONTRACT_STREAM = "contract"  # the scan for the events of our jobs
 JOBS = JobRow.metadata.tables["jobs"]
 TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
 

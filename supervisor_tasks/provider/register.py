@@ -11,10 +11,10 @@ from supervisor_tasks.chain.contract import register_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_of, latest_of, staying_labels
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.offer import label_texts, machines_digest, price_warnings, shadowed_labels
@@ -81,7 +81,7 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
     side, memory = context.offer, book.memory()
     fate = context.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
     on_offer = context.chain.contract.on_offer()
-    cursor = context.ledger.cursors.of(STREAM)
+    cursor = context.ledger.cursors.of(CONTRACT_STREAM)
     if cursor is not None and on_offer.block < cursor[0]:
         raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
     looked = slurm_is_healthy(context.ledger) and shows_nodes(context.ledger.ticks.age_s(NODES))

@@ -10,9 +10,9 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.indexer.claim_ownership import classify_claims
 from supervisor_tasks.indexer.event_logs import decode_logs
-from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, JobId
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.ledger import Ledger
@@ -63,7 +63,7 @@ def read(
     HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
     None before the first scan.
     """
-    scanned, read = context.ledger.cursors.of(STREAM), context.ledger.cursors.of(HISTORY)
+    scanned, read = context.ledger.cursors.of(CONTRACT_STREAM), context.ledger.cursors.of(HISTORY)
     start_block = context.sweep.start_block
     if scanned is None:
         return {}, {}, None

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.errors import ProviderUnknownError, SupervisorError, TransientError
 from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import Claimed, SubmissionLostBySlurm, SubmitStarted, Submitted
+from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
-from supervisor_tasks.jobs.monitor import look_at
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT_TIME, SLURM_START, SlurmStart
@@ -85,10 +85,6 @@ class ReconciliationReport:
                 self.unseen[side] = str(error)[:SHOWN_TEXT]
 
 
-class ProviderUnknownError(TransientError):
-    """No worker has stored the provider's address yet. A retry helps once a worker of the chain queue has stored it."""
-
-
 def collect_snapshot(context: WorkerContext, begun: Begun, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
     """Collect everything that a sweep compares, the ledger first. Returns the snapshot, and how far back claims have
     been read.
@@ -144,7 +140,7 @@ def _look_at_chain(
     context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
 ) -> tuple[Snapshot, int | None]:
     if not snapshot.provider:
-        raise ProviderUnknownError("no worker of the chain queue has told yet who this provider is")
+        raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
     contract = context.sweep.contract_of(snapshot.provider)
     claims, others, read_since = backfill.read(context, contract)
     report.more |= read_since is None

@@ -14,11 +14,11 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError, TransientError
-from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
@@ -104,10 +104,10 @@ def _read_again(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepan
     if not blocks:
         return
     with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
-        scanned = ledger.cursors.of(STREAM)
+        scanned = ledger.cursors.of(CONTRACT_STREAM)
         if scanned is not None and scanned[0] >= min(blocks):
             with ledger.engine.begin() as connection:
-                ledger.cursors.set(connection, STREAM, min(blocks) - 1, "")
+                ledger.cursors.set(connection, CONTRACT_STREAM, min(blocks) - 1, "")
 
 
 def _cancel(

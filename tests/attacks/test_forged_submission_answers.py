@@ -13,8 +13,9 @@ from sqlalchemy import text
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import CancelRequested, SubmitNotExecuted, SubmitStarted, Submitted, ToppedUp
+from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
-from supervisor_tasks.jobs.monitor import look_at, poll_jobs
+from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import over_ssh
 from tests.support.carrying import carry_out

@@ -22,9 +22,9 @@ from devgrid.processes import wait_until
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.chain.rpc.client import Call, Rpc
 from supervisor_tasks.config.settings import Need, load
-from supervisor_tasks.indexer.scan import STREAM
 from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.lifecycle import Worker
@@ -199,7 +199,7 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
             "customers": customers,
         }
         with ledger.engine.begin() as connection:
-            ledger.cursors.set(connection, STREAM, grid.chain.block_number(), "")
+            ledger.cursors.set(connection, CONTRACT_STREAM, grid.chain.block_number(), "")
             for statement in WAITING_JOBS:
                 connection.execute(text(statement), where | {"provider": provider})
         sweep(worker.context, "the first sight")
@@ -325,7 +325,7 @@ def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, hea
     ledger.facts.set(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
     with ledger.engine.begin() as connection:
-        ledger.cursors.set(connection, STREAM, head, "")
+        ledger.cursors.set(connection, CONTRACT_STREAM, head, "")
         connection.execute(
             text(
                 """

@@ -25,9 +25,10 @@ from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.errors import DirectoryUnavailableError
-from supervisor_tasks.indexer.scan import STREAM, scan
+from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.reconciliation import backfill
 from tests.support.wallets import CUSTOMERS, Fleet, databases, empty, scheduled_jobs
@@ -133,7 +134,7 @@ def is_read(site: WorkerContext) -> bool:
     """Whether a scan has read all there is; as often as the clock asks for one, it is tried again."""
     with suppress(RpcUnavailableError):
         scan(site)
-    cursor = site.ledger.cursors.of(STREAM)
+    cursor = site.ledger.cursors.of(CONTRACT_STREAM)
     return cursor is not None and cursor[0] == int(site.chain.contract.rpc.call("eth_blockNumber"), 16)
 
 

@@ -11,8 +11,8 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import SubmitStarted, Submitted
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import JobId, SlurmId, State
-from supervisor_tasks.jobs.monitor import look_at
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD

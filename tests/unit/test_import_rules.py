@@ -1,0 +1,106 @@
+"""Which package may import which: each module of supervisor_tasks stands in a row of the table, and no import is outside.
+
+import-linter (`make check`) holds the directions between single modules; this table is for packages, and is complete.
+Pure modules and errors may be imported everywhere. tests/unit/test_pure_modules.py says which modules are pure.
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import grimp
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROOT = "supervisor_tasks"
+PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle"}  # what a worker starts with; may import anything
+WORKFLOWS = {
+    "accounts",
+    "benchmarking",
+    "indexer",
+    "jobs",
+    "monitoring",
+    "notifications",
+    "provider",
+    "reconciliation",
+    "recovery",
+    "wallet",
+}
+CLIENTS = {"chain", "slurm", "grid"}
+LEAVES = {"crash_points", "config"}  # config: settings, logging and the embedded servers
+MAY_IMPORT = {
+    **dict.fromkeys(WORKFLOWS, CLIENTS | LEAVES | {"context", "ledger", "monitoring"}),
+    **{key: {"crash_points", "monitoring"} for key in CLIENTS},  # monitoring.instruments: how long a call took
+    "context": CLIENTS | {"ledger", "accounts", "notifications", "wallet"},
+    "ledger": LEAVES,
+    "messaging": LEAVES | {"ledger", "monitoring"},
+    "config": set[str](),
+    "crash_points": set[str](),
+    "cli": CLIENTS | LEAVES | {"ledger", "monitoring", "doctor", "benchmarking", "recovery", "bootstrap"},
+    "doctor": CLIENTS | LEAVES | {"ledger", "monitoring", "context", "accounts", "bootstrap"},
+    "dashboard": LEAVES | {"ledger"},
+}
+SHARED = {  # workflows that others call; between packages, no workflow imports another one
+    "indexer.claim_ownership": "reconciliation reads old claims",
+    "indexer.cross_check": "receipts and old claims are cross-checked as well",
+    "indexer.event_logs": "receipts and old claims have logs as well",
+    "jobs.backoff": "one way to wait before a retry",
+    "jobs.claim": "indexer.new_blocks looks whether a job is claimable",
+    "jobs.claim_backoff": "receipts and chain_alarms count claims that revert",
+    "jobs.exclusive_run": "one way to run a workflow in one process at a time",
+    "jobs.lookup": "the sweep asks SLURM as the monitor does",
+    "jobs.oversize": "slurm_health ends its alarm",
+    "jobs.plausible_callbacks": "the sweep judges callbacks as the search for a submission does",
+    "benchmarking.cleanup": "slurm_health has it done when SLURM answers for the first time",
+    "monitoring": "alarms and guards are asked by all workflows",
+    "wallet.gas": "a claim is estimated",
+    "wallet.wallet": "reports, claims and registrations are written",
+}
+
+
+@cache
+def pure() -> frozenset[str]:
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (names,) = (one["source_modules"] for one in contracts if one["name"].startswith("Pure modules"))
+    return frozenset(name.removeprefix(f"{ROOT}.") for name in names)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports, without pure modules; the names begin below supervisor_tasks."""
+    graph = grimp.build_graph(ROOT, cache_dir=None)
+    found = dict[str, set[str]]()
+    for module in graph.modules - {ROOT}:
+        others = (name.removeprefix(f"{ROOT}.") for name in graph.find_modules_directly_imported_by(module))
+        found[module.removeprefix(f"{ROOT}.")] = {name for name in others if name not in pure() | {ROOT}}
+    return found
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_modules__each__stands_in_the_table() -> None:
+    known = MAY_IMPORT.keys() | PROCESS
+    assert sorted(name for name in imports() if package_of(name) not in known and name not in pure()) == []
+
+
+def test_imports__between_packages__are_in_the_table() -> None:
+    outside = list[str]()
+    for module, others in imports().items():
+        mine = package_of(module)
+        for other in others:
+            may = mine in PROCESS or package_of(other) in {mine, *MAY_IMPORT.get(mine, set())}
+            if not may and not (mine in WORKFLOWS and is_shared(other)):
+                outside.append(f"{module} -> {other}")
+    assert sorted(outside) == []
+
+
+def is_shared(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in SHARED)
+
+
+def test_shared_workflows__each__is_imported_by_another_package() -> None:
+    used = {
+        other for module, others in imports().items() for other in others if package_of(module) != package_of(other)
+    }
+    assert [name for name in SHARED if not any(other == name or other.startswith(f"{name}.") for other in used)] == []
