@@ -8,6 +8,7 @@ WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE # pytest would compile all tests at each start
 .PHONY: help hooks setup packages protos contracts plugins check complexity test test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo debian-test images-test lock lock-test wheel clean
 
 help: ## list the commands
@@ -75,7 +76,7 @@ check: setup ## types, style, wording, complexity, the direction of imports, and
 	@$(BIN)/python -m tests.support.complexity --check
 
 unit: setup ## the tests that need no server
-	@$(BIN)/pytest tests/unit -n $(WORKERS)
+	@$(BIN)/pytest tests/unit -n $(shell nproc)
 
 test: check ## every test, after the checks: WORKERS=4 files side by side, then those that want a quiet machine, one at a time
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)

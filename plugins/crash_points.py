@@ -4,7 +4,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 
 
-def around(point: str) -> AbstractContextManager[None]:
+def crash_point(point: str) -> AbstractContextManager[None]:
     """Mark the code in which the world changes. Imports the supervisor's package only if a test has set CRASH_AT."""
     if "CRASH_AT" not in os.environ:
         return nullcontext()

@@ -27,7 +27,7 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from plugins import spool
 from plugins.channel import add_options, open_channel, supervisor_of
-from plugins.crash_points import around
+from plugins.crash_points import crash_point
 from plugins.json_log import EventLog, configure
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
@@ -167,7 +167,7 @@ class Reporter:
             reason = self._tell_file(file)
             if reason is not None:
                 self._reject(file, reason)
-            with around("event-delivered"):
+            with crash_point("event-delivered"):
                 file.unlink(missing_ok=True)
         except FileNotFoundError:
             return True  # another process or the operator removed the file
@@ -180,7 +180,7 @@ class Reporter:
     def _tell_file(self, file: Path) -> str | None:
         """As `_tell`, for a file; a malformed file is one that the supervisor will never accept."""
         try:
-            with around("event-read"):
+            with crash_point("event-read"):
                 event = spool.read(file)
         except spool.MalformedEventError as error:
             return str(error)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugins.crash_points import around
+from plugins.crash_points import crash_point
 
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
 DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
@@ -173,7 +173,7 @@ def _take(draft: Path, name: str) -> Abandoned:
     except MalformedEventError:
         draft.unlink(missing_ok=True)
         return Abandoned(name, adopted=False)
-    with around("event-spooled"):
+    with crash_point("event-spooled"):
         draft.rename(draft.with_name(name))
     return Abandoned(name, adopted=True)
 

@@ -14,8 +14,8 @@ SOURCES = [
 
 def test_points__each_is_passed_somewhere() -> None:
     text = "\n".join(file.read_text() for file in SOURCES if file.name != "crash_points.py")
-    named = set(re.findall(r"(?:around|before|after)\(CrashPoint\.([A-Z_]+)", text))
-    spelt = {CrashPoint(value).name for value in re.findall(r'around\("([a-z-]+)"\)', text)}
+    named = set(re.findall(r"(?:crash_point|before|after)\(CrashPoint\.([A-Z_]+)", text))
+    spelt = {CrashPoint(value).name for value in re.findall(r'crash_point\("([a-z-]+)"\)', text)}
     assert named | spelt == {point.name for point in CrashPoint}
 
 

@@ -24,12 +24,12 @@ OTHER_LOCKS = {
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
+    """The modules that name an advisory lock."""
     product = REPOSITORY / "supervisor_tasks"
     for file in sorted([*product.rglob("*.py"), *(REPOSITORY / "grpc_callbacks").rglob("*.py")]):
-        yield (
-            str(file.relative_to(product if file.is_relative_to(product) else REPOSITORY)),
-            ast.parse(file.read_text()),
-        )
+        source = file.read_text()
+        if "advisory" in source:
+            yield str(file.relative_to(product if file.is_relative_to(product) else REPOSITORY)), ast.parse(source)
 
 
 def called(node: ast.AST) -> str:

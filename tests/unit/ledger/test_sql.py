@@ -15,12 +15,15 @@ FILES = [
     for file in sorted((REPOSITORY / package).rglob("*.py"))
     if LEDGER not in file.parents and "_pb2" not in file.name
 ]
+MAY_HAVE = re.compile(r"SELECT |INSERT INTO|UPDATE |DELETE FROM|AS \(|^from sqlalchemy", re.MULTILINE)
 STATEMENT = re.compile(r"\s*(SELECT (?!1\b)|INSERT INTO |UPDATE \w+ SET |DELETE FROM |WITH \w+ AS )")
 TYPES = {"Connection", "Engine", "make_url"}  # what a caller may hold and pass on
 
 
 def statements(source: str) -> Iterator[str]:
     """The statements in a module's texts, and what it imports from SQLAlchemy to build one."""
+    if not MAY_HAVE.search(source):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and STATEMENT.match(node.value):
             yield f"{node.lineno}: {node.value.strip()[:40]}"
