@@ -10,7 +10,7 @@ import requests
 from devgrid import REPOSITORY
 from devgrid.processes import Processes, Running, answers, free_port, wait_until
 from supervisor_tasks.config import settings, ssh_keys
-from supervisor_tasks.config.settings import Need, SlurmAccess
+from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.worker import needs_of_command
 
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "supervisor_tasks")
@@ -71,10 +71,7 @@ class Fleet:
     def start_callbacks(self, wait: bool = True) -> Running:
         """The gRPC process."""
         environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
-        if (
-            "SLURM_SSH_PRIVATE_KEY" in self.environment
-            and settings.slurm_access(self.environment) is SlurmAccess.SSH_KEY
-        ):
+        if "SLURM_SSH_PRIVATE_KEY" in self.environment and slurm_access(self.environment) is SlurmAccess.SSH_KEY:
             environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(self.environment["SLURM_SSH_PRIVATE_KEY"])
         running = self._start("callbacks", [sys.executable, "-m", "grpc_callbacks"], environment)
         if wait:
@@ -123,6 +120,6 @@ class Fleet:
 
     def _without(self, others: Collection[str], *needs: Need) -> dict[str, str]:
         """The settings without these, and without the keys that a process with these needs does not work with."""
-        names = settings.kept(needs, settings.slurm_access(self.environment))
-        left_out = {name.upper() for name in settings.KEYS if name not in names} | set(others)
+        names = kept(needs, slurm_access(self.environment))
+        left_out = {name.upper() for name in KEYS if name not in names} | set(others)
         return {name: value for name, value in self.environment.items() if name not in left_out}

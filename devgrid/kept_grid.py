@@ -17,7 +17,7 @@ from devgrid.cluster.cluster import GridCluster
 from devgrid.cluster.slurm import cluster_folders
 from devgrid.grid import Grid
 from devgrid.processes import Processes, Running
-from supervisor_tasks.config import settings
+from supervisor_tasks.config import needs
 
 
 def _shown(file: Path) -> str:
@@ -74,7 +74,7 @@ def exports(cluster: GridCluster, flower: str) -> str:
     """The lines by which a shell reaches the ledger, the chain and SLURM of a cluster with `supervisor`; no key is among
     them. The commands of this clone come first in its PATH, and `devgrid` is one of them. `flower` is where Flower is.
     """
-    keys = {name.upper() for name in settings.KEYS}
+    keys = {name.upper() for name in needs.KEYS}
     known = {
         name: value for name, value in cluster.environment.items() if name not in keys and name not in NOT_EXPORTED
     }

@@ -14,8 +14,9 @@ from grpc_callbacks.server import CallbackServer, Services
 from grpc_callbacks.tls import credentials
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
+from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.config.settings import Need, Settings, SettingsError, load_or_exit, or_exit
+from supervisor_tasks.config.settings import Settings, SettingsError, load_or_exit, or_exit
 from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks

@@ -14,7 +14,8 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config import logging as logs
-from supervisor_tasks.config.settings import USUAL_PRICES, Settings, SlurmAccess
+from supervisor_tasks.config.needs import SlurmAccess
+from supervisor_tasks.config.settings import USUAL_PRICES, Settings
 from supervisor_tasks.context import (
     BenchmarkServices,
     ChainServices,

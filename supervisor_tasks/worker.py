@@ -8,7 +8,8 @@ import structlog
 from celery import Celery
 
 from supervisor_tasks.config import logging as logs
-from supervisor_tasks.config.settings import Need, load_or_exit, or_exit
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.messaging.queues import Queue
 

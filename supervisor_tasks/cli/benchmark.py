@@ -18,7 +18,8 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import BENCHMARK_ERROR

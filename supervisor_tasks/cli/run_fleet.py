@@ -19,8 +19,8 @@ from typing import IO
 
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run import command, environment
+from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.config.settings import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.ssh_keys import public_half
 
 FLEET: Mapping[str, tuple[Need, ...]] = {

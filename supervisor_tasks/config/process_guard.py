@@ -3,7 +3,8 @@
 import ctypes
 import resource
 
-from supervisor_tasks.config.settings import Need, hide_secrets
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import hide_secrets
 
 PR_SET_DUMPABLE = 4  # prctl(2)
 

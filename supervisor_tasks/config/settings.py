@@ -8,21 +8,29 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.config.needs import (
+    KEYS,
+    NOTIFY_URLS,
+    Need,
+    SlurmAccess,
+    access_by,
+    kept,
+    slurm_access,
+)
 from supervisor_tasks.config.other_forms import in_our_form
 from supervisor_tasks.config.running_postgres import default_state_folder
-from supervisor_tasks.config.url_secrets import url_keys
+from supervisor_tasks.config.settings_rules import missing, unfit_together
+from supervisor_tasks.config.url_secrets import forms_of, passwords_in, url_keys, without_password
 from supervisor_tasks.config.validators import (
     Address,
     BrokerUrl,
@@ -59,7 +67,6 @@ from supervisor_tasks.config.validators import (
     UcxTransport,
     Variables,
     Volumes,
-    is_loopback,
     pattern,
     pattern_of_secret,
     split_urls,
@@ -72,59 +79,6 @@ CREDIT = 10**18
 LEAST_JWT_KEY = 32  # bytes; RFC 7518 asks for as many as the code of HS256 has
 LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of secp256k1; keys are smaller
-
-
-class Need(StrEnum):
-    """What a process needs beyond the settings that all processes need."""
-
-    WALLET = "wallet"
-    SLURM = "slurm"
-    SSH_PUBLIC = "ssh public"
-    NOTIFY = "notify"
-
-
-REQUIRED = {
-    Need.WALLET: ("eth_private_key",),
-    Need.SLURM: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
-    Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
-    Need.NOTIFY: (),
-}
-
-
-class SlurmAccess(StrEnum):
-    """How a process gets to SLURM, which decides the settings that it needs."""
-
-    SSH_KEY = "a key over SSH"
-    SSH_CERTIFICATES = "certificates over SSH"  # SLURM_SSH_CERTIFICATES
-    REST = "slurmrestd"  # SLURM_TRANSPORT=rest
-
-
-WITH_CERTIFICATES = {
-    Need.SLURM: ("slurm_ssh_ca_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
-    Need.SSH_PUBLIC: (),
-}
-OVER_REST: dict[Need, tuple[str, ...]] = {
-    Need.SLURM: ("slurm_jwt_key", "slurmrestd_url"),
-    Need.SSH_PUBLIC: (),
-}
-NOTIFY_URLS = ("notify_webhook_url", "notify_slack_url", "notify_alertmanager_url")
-NOTIFY_KEYS = (*NOTIFY_URLS, "notify_webhook_token", "notify_smtp_password")
-ALSO_KEPT = {
-    Need.WALLET: ("ldap_bind_password",),  # the chain's workers make the customers' accounts
-    Need.SLURM: ("slurm_submit_key",),
-    Need.SSH_PUBLIC: ("callback_key",),
-    Need.NOTIFY: NOTIFY_KEYS,
-}
-KEYS = (
-    "eth_private_key",
-    "slurm_ssh_private_key",
-    "slurm_ssh_ca_key",
-    "slurm_submit_key",
-    "slurm_jwt_key",
-    "ldap_bind_password",
-    "callback_key",
-    *NOTIFY_KEYS,
-)  # only a process that needs one keeps it
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
 CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")  # logs may show scheme, host and port only
 IN_FILES = (*SECRETS, *CHAIN_URLS, "ldap_url", "ldap_bind_dn")  # settings that NAME_FILE can put into a file
@@ -525,7 +479,7 @@ class Settings(BaseSettings):
     @property
     def slurm_access(self) -> SlurmAccess:
         """How this process gets to SLURM."""
-        return _access(rest=self.slurm_transport == "rest", certificates=self.slurm_ssh_certificates)
+        return access_by(rest=self.slurm_transport == "rest", certificates=self.slurm_ssh_certificates)
 
     @property
     def own_groups_dn(self) -> str:
@@ -566,12 +520,12 @@ class Settings(BaseSettings):
         texts = list[str]()
         for value in values:
             if isinstance(value, SecretStr):
-                texts += _forms(value.get_secret_value())
+                texts += forms_of(value.get_secret_value())
         if self.flower_basic_auth is not None:
             texts += self.flower_basic_auth.get_secret_value().split(",")
         urls = [value for value in values if isinstance(value, str) and "://" in value]
         chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()]
-        texts += chain.from_iterable(map(_passwords, [*urls, *chain_urls]))
+        texts += chain.from_iterable(map(passwords_in, [*urls, *chain_urls]))
         texts += chain.from_iterable(map(url_keys, [*chain_urls, *self._webhooks()]))
         return texts
 
@@ -585,18 +539,6 @@ USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES)
 
 
 _hidden: dict[str, str] = {}  # the variables that this process has removed from its environment
-
-
-def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
-    """Return how this environment gets to SLURM; `load` reports malformed values of the settings that decide it."""
-    certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
-    return _access(rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates)
-
-
-def _access(*, rest: bool, certificates: bool) -> SlurmAccess:
-    if rest:
-        return SlurmAccess.REST
-    return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
 
 
 def _is_jwt_key(text: str) -> bool:
@@ -625,7 +567,7 @@ def _hide_celerys_copies() -> None:
     """
     for variable in CELERYS_COPIES:
         value = os.environ.get(variable, "")
-        if value in _hidden.values() or _passwords(value):
+        if value in _hidden.values() or passwords_in(value):
             del os.environ[variable]
             if variable == CELERYS_COPIES[0]:
                 _hidden["BROKER_URL"] = value
@@ -645,104 +587,14 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
         settings = None
     bad = {line.partition(":")[0].removesuffix("_FILE") for line in lines}
-    lines += _missing(needs, given, bad)
+    lines += missing(needs, given, bad)
     if settings is not None:
-        lines += _unfit_together(settings, needs, bad)
+        lines += unfit_together(settings, needs, bad)
     if lines or settings is None:
         raise SettingsError(sorted(lines))
     names = kept(needs, settings.slurm_access)
     dropped = {name: None for name in KEYS if name not in names}
     return settings.model_copy(update=dropped)
-
-
-def _missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]) -> list[str]:
-    """Return a line for each setting that these needs require, and that is neither given nor in an error already."""
-    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
-    derivable = {"slurm_ssh_public_key"} if "slurm_ssh_private_key" in given else set()
-    lines = []
-    for name in chain.from_iterable(required[need] for need in needs):
-        if name not in given and name not in derivable and name.upper() not in bad:
-            lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
-    return lines
-
-
-def _unfit_together(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    """Return a line for each error between settings that are well-formed on their own."""
-    return [
-        *_unfit_mail(settings, needs, bad),
-        *_unfit_directory(settings, needs, bad),
-        *_unfit_transport(settings, needs, bad),
-    ]
-
-
-def _unfit_transport(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    """Over slurmrestd there is no user's session that could read a benchmark's output, and no accounting is asked."""
-    if settings.slurm_transport != "rest":
-        return []
-    wrong = {"benchmark_disable": False, "slurm_accounting": True}
-    return [
-        f"{name.upper()}: found {str(value).lower()}; expected {str(not value).lower()}, as SLURM_TRANSPORT is rest"
-        for name, value in wrong.items()
-        if Need.SLURM in needs and getattr(settings, name) is value and name.upper() not in bad
-    ]
-
-
-def _missing_for_mail(settings: Settings, bad: Collection[str]) -> list[str]:
-    wanted = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
-    return [
-        f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
-        for name, expected in wanted.items()
-        if getattr(settings, name) is None and name.upper() not in bad
-    ]
-
-
-def _unfit_mail(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    lines = _missing_for_mail(settings, bad) if settings.notify_mail_to else []
-    if settings.notify_smtp_user is None:
-        return lines
-    if Need.NOTIFY in needs and settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad:
-        lines.append("NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set")
-    if settings.notify_smtp_tls == "none" and not is_loopback(settings.notify_smtp_address or "localhost:25"):
-        lines.append(
-            "NOTIFY_SMTP_TLS: found 'none'; expected starttls or tls, as NOTIFY_SMTP_USER is set and the password would"
-            " cross the network readable by all"
-        )
-    return lines
-
-
-def _unfit_directory(settings: Settings, needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    if settings.ldap_url is None:
-        return []
-    lines = []
-    if Need.WALLET in needs:
-        for name in ("ldap_bind_dn", "ldap_bind_password"):
-            if getattr(settings, name) is None and name.upper() not in bad:
-                lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set")
-    home, allowed = settings.ldap_home_directory, "allow_shared_homes_where_customers_can_run_code_as_each_other"
-    if "{address}" not in home and not getattr(settings, allowed):
-        lines.append(
-            f"LDAP_HOME_DIRECTORY: found {home!r}; expected a path with {{address}} in it, such as /home/{{address}}, so that"
-            f" each customer has a home of his own (or {allowed.upper()}=true)"
-        )
-    return lines
-
-
-def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:
-    """Return the names of the keys and settings that processes with these needs keep."""
-    required = required_with(access)
-    return {name for need in needs for name in (*required[need], *ALSO_KEPT.get(need, ()))}
-
-
-def required_with(access: SlurmAccess) -> dict[Need, tuple[str, ...]]:
-    """Return the settings that each need requires."""
-    return REQUIRED | _REQUIRED_BY[access]
-
-
-_REQUIRED_BY: dict[SlurmAccess, dict[Need, tuple[str, ...]]] = {
-    SlurmAccess.SSH_KEY: {},
-    SlurmAccess.SSH_CERTIFICATES: WITH_CERTIFICATES,
-    SlurmAccess.REST: OVER_REST,
-}
 
 
 def load_or_exit(*needs: Need) -> Settings:
@@ -779,20 +631,6 @@ class _Given(Settings):
         return (init_settings,)
 
 
-_EXPECTED = {
-    "eth_private_key": "a private key of 64 hex digits",
-    "slurm_ssh_private_key": ssh_keys.PRIVATE_KEY,
-    "slurm_ssh_ca_key": ssh_keys.PRIVATE_KEY + ", as SLURM_SSH_CERTIFICATES is set",
-    "slurm_ssh_public_key": f"{ssh_keys.PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
-    "slurm_ssh_address": "the login node's address as host:port",
-    "slurm_jwt_key": "the base64 of slurmctld's jwt_key file, as SLURM_TRANSPORT is rest",
-    "slurmrestd_url": "unix:///path of slurmrestd's socket or https://host:port, as SLURM_TRANSPORT is rest",
-    "ldap_bind_dn": "the name of an entry that may write there, such as cn=admin,dc=example,dc=org",
-    "ldap_bind_password": "that entry's password",
-    "slurm_ssh_admin_user": "the user who may run scontrol update",
-}
-
-
 def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return our settings from the environment and its files, and a line for each file that is unreadable."""
     given, lines = in_our_form(environment)
@@ -827,35 +665,11 @@ def _derive_public_key(given: dict[str, str]) -> None:
         given["slurm_ssh_public_key"] = ssh_keys.public_half(given["slurm_ssh_private_key"])
 
 
-def _forms(secret: str) -> list[str]:
-    """Return a secret and its parts that libraries may log: a key without 0x, a key file's lines, a URL's password."""
-    if secret.startswith("-----BEGIN"):
-        lines = [line for line in secret.splitlines() if line and not line.startswith("-----")]
-        return [secret, base64.b64encode(secret.encode()).decode(), *lines]
-    return [secret, secret.removeprefix("0x"), *_passwords(secret)]
-
-
-def _passwords(url: str) -> list[str]:
-    """Return the password in a URL, as written and decoded."""
-    found = re.search(r"://[^:/@]*:(\S+)@|[?&]password=([^&\s]+)", url)
-    written = next(filter(None, found.groups()), "") if found else ""
-    return [written, unquote(written)] if written else []
-
-
 def _line(error: Any, given: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
-    found = "a value that is not shown" if name in NOT_SHOWN else repr(_without_password(name, given.get(name, "")))
+    found = "a value that is not shown" if name in NOT_SHOWN else repr(without_password(name, given.get(name, "")))
     expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{name.upper()}: found {found}; expected {expected}"
-
-
-def _without_password(name: str, text: str) -> str:
-    """Hide passwords, and keys after a host: a malformed URL can still contain them."""
-    text = re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
-    if "endpoint" not in name:
-        return text
-    text = re.sub(r"[^/\s,]+@", "(not shown)@", text)
-    return re.sub(r"(?<![:/])([/?#])\S+?(?=,\s*\w+://|\s|$)", r"\1(not shown)", text)
 
 
 def _state_folder() -> Path:

@@ -52,3 +52,27 @@ def _parts(url: str) -> set[str]:
 
 def _may_be_key(part: str) -> bool:
     return len(part) >= LONG or (len(part) >= LEAST_KEY and not part.isalpha())
+
+
+def forms_of(secret: str) -> list[str]:
+    """Return a secret and its parts that libraries may log: a key without 0x, a key file's lines, a URL's password."""
+    if secret.startswith("-----BEGIN"):
+        lines = [line for line in secret.splitlines() if line and not line.startswith("-----")]
+        return [secret, base64.b64encode(secret.encode()).decode(), *lines]
+    return [secret, secret.removeprefix("0x"), *passwords_in(secret)]
+
+
+def passwords_in(url: str) -> list[str]:
+    """Return the password in a URL, as written and decoded."""
+    found = re.search(r"://[^:/@]*:(\S+)@|[?&]password=([^&\s]+)", url)
+    written = next(filter(None, found.groups()), "") if found else ""
+    return [written, unquote(written)] if written else []
+
+
+def without_password(name: str, text: str) -> str:
+    """Hide passwords, and keys after a host: a malformed URL can still contain them."""
+    text = re.sub(r"[^/\s]*:\S*@", "(not shown)@", text)
+    if "endpoint" not in name:
+        return text
+    text = re.sub(r"[^/\s,]+@", "(not shown)@", text)
+    return re.sub(r"(?<![:/])([/?#])\S+?(?=,\s*\w+://|\s|$)", r"\1(not shown)", text)

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from supervisor_tasks.config.settings import Settings, SettingsError, SlurmAccess
+from supervisor_tasks.config.needs import SlurmAccess
+from supervisor_tasks.config.settings import Settings, SettingsError
 from supervisor_tasks.config.variables import mistyped
 from supervisor_tasks.doctor import chain_probes, grid_probes, ledger_probes, slurm_probes
 from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine

@@ -14,15 +14,8 @@ from supervisor_tasks.bootstrap import slurm_side
 from supervisor_tasks.chain.contract import Contract, Demand
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config.embedded_servers import running_database_url
-from supervisor_tasks.config.settings import (
-    Need,
-    Settings,
-    SettingsError,
-    SlurmAccess,
-    load,
-    required_with,
-    slurm_access,
-)
+from supervisor_tasks.config.needs import Need, SlurmAccess, required_with, slurm_access
+from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.examination import MARGIN_S, Shared
 from supervisor_tasks.doctor.model import NotTriedError

@@ -15,7 +15,8 @@ from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from supervisor_tasks.bootstrap import slurm_side
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.certificates import (
     CLOCKS_APART_S,

@@ -632,7 +632,8 @@ def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(gr
 SWEEP = """
 from supervisor_tasks import app
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.config.settings import Need, load_or_exit
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load_or_exit
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.reconciliation.run import sweep
 worker = build(load_or_exit(Need.SLURM), {Queue.SLURM}, app)

@@ -13,7 +13,8 @@ from devgrid.options import GridOptions
 from devgrid.processes import answers, free_port, wait_until
 from supervisor_tasks.cli.run import PROCESSES
 from supervisor_tasks.config import ssh_keys
-from supervisor_tasks.config.settings import IN_FILES, KEYS
+from supervisor_tasks.config.needs import KEYS
+from supervisor_tasks.config.settings import IN_FILES
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.images.containers import POSTGRES, REDIS, Containers, engine, inspected
 

@@ -21,7 +21,8 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.chain.rpc.client import Call, Rpc
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.blocks import CONTRACT_STREAM

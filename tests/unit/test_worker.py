@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.config.settings import Need
+from supervisor_tasks.config.needs import Need
 from supervisor_tasks.worker import needs_of_command
 
 REPOSITORY = Path(__file__).parents[2]

@@ -14,7 +14,8 @@ from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.bootstrap import build
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.events import (

@@ -27,7 +27,8 @@ from sqlalchemy.exc import IntegrityError
 from devgrid import REPOSITORY
 from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.ledger import Ledger
@@ -285,7 +286,8 @@ def test_notify__one_message_is_always_rejected__delays_no_other(ledger: Ledger,
 
 WORKER = """
 import sys
-from supervisor_tasks.config.settings import Need, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.deliver import notify

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from supervisor_tasks.config import settings
-from supervisor_tasks.config.settings import ALSO_KEPT, IN_FILES, REQUIRED, Need, Settings, SettingsError, load
+from supervisor_tasks.config.needs import ALSO_KEPT, REQUIRED, Need
+from supervisor_tasks.config.settings import IN_FILES, Settings, SettingsError, load
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.worker import NEED_OF_QUEUE
 from tests.support.env_example import default_text, headings

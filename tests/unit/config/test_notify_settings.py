@@ -4,7 +4,8 @@ from datetime import time
 
 import pytest
 
-from supervisor_tasks.config.settings import NOTIFY_KEYS, Need, Settings, SettingsError, load
+from supervisor_tasks.config.needs import NOTIFY_KEYS, Need
+from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.notifications.channels import Command, Mail, Tls, Webhook
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.model import TEST

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.config.settings import Need, SettingsError, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import SettingsError, load
 
 KEY = base64.b64encode(bytes(range(200, 232))).decode()
 REST = {

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import SecretStr
 
 from supervisor_tasks.config import settings as module
-from supervisor_tasks.config.settings import Need, SettingsError, hide_secrets, load
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import SettingsError, hide_secrets, load
 from supervisor_tasks.slurm.ssh import load_key
 
 KEY = ed25519.Ed25519PrivateKey.generate()
@@ -557,7 +558,10 @@ def test_load__rpc_url_malformed__not_even_a_short_key_is_shown(url: str) -> Non
 
 
 def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
-    program = "from supervisor_tasks.config.settings import *; load_or_exit(Need.WALLET)"
+    program = (
+        "from supervisor_tasks.config.needs import Need; from supervisor_tasks.config.settings import load_or_exit;"
+        " load_or_exit(Need.WALLET)"
+    )
     environment = {"CHAIN_ID": "x", "PATH": "/usr/bin:/bin"}
     repository = Path(module.__file__).parents[2]
     ended = subprocess.run(

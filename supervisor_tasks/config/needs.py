@@ -1,0 +1,88 @@
+"""Which process needs which settings, and which keys it may keep."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+
+class Need(StrEnum):
+    """What a process needs beyond the settings that all processes need."""
+
+    WALLET = "wallet"
+    SLURM = "slurm"
+    SSH_PUBLIC = "ssh public"
+    NOTIFY = "notify"
+
+
+REQUIRED = {
+    Need.WALLET: ("eth_private_key",),
+    Need.SLURM: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+    Need.SSH_PUBLIC: ("slurm_ssh_public_key",),
+    Need.NOTIFY: (),
+}
+
+
+class SlurmAccess(StrEnum):
+    """How a process gets to SLURM, which decides the settings that it needs."""
+
+    SSH_KEY = "a key over SSH"
+    SSH_CERTIFICATES = "certificates over SSH"  # SLURM_SSH_CERTIFICATES
+    REST = "slurmrestd"  # SLURM_TRANSPORT=rest
+
+
+WITH_CERTIFICATES = {
+    Need.SLURM: ("slurm_ssh_ca_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
+    Need.SSH_PUBLIC: (),
+}
+OVER_REST: dict[Need, tuple[str, ...]] = {
+    Need.SLURM: ("slurm_jwt_key", "slurmrestd_url"),
+    Need.SSH_PUBLIC: (),
+}
+NOTIFY_URLS = ("notify_webhook_url", "notify_slack_url", "notify_alertmanager_url")
+NOTIFY_KEYS = (*NOTIFY_URLS, "notify_webhook_token", "notify_smtp_password")
+ALSO_KEPT = {
+    Need.WALLET: ("ldap_bind_password",),  # the chain's workers make the customers' accounts
+    Need.SLURM: ("slurm_submit_key",),
+    Need.SSH_PUBLIC: ("callback_key",),
+    Need.NOTIFY: NOTIFY_KEYS,
+}
+KEYS = (
+    "eth_private_key",
+    "slurm_ssh_private_key",
+    "slurm_ssh_ca_key",
+    "slurm_submit_key",
+    "slurm_jwt_key",
+    "ldap_bind_password",
+    "callback_key",
+    *NOTIFY_KEYS,
+)  # only a process that needs one keeps it
+
+
+def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
+    """Return how this environment gets to SLURM; `load` reports malformed values of the settings that decide it."""
+    certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
+    return access_by(rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates)
+
+
+def access_by(*, rest: bool, certificates: bool) -> SlurmAccess:
+    """Return how these two settings get to SLURM."""
+    if rest:
+        return SlurmAccess.REST
+    return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
+
+
+def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:
+    """Return the names of the keys and settings that processes with these needs keep."""
+    required = required_with(access)
+    return {name for need in needs for name in (*required[need], *ALSO_KEPT.get(need, ()))}
+
+
+def required_with(access: SlurmAccess) -> dict[Need, tuple[str, ...]]:
+    """Return the settings that each need requires."""
+    return REQUIRED | _REQUIRED_BY[access]
+
+
+_REQUIRED_BY: dict[SlurmAccess, dict[Need, tuple[str, ...]]] = {
+    SlurmAccess.SSH_KEY: {},
+    SlurmAccess.SSH_CERTIFICATES: WITH_CERTIFICATES,
+    SlurmAccess.REST: OVER_REST,
+}

@@ -1,0 +1,97 @@
+"""What settings ask of one another: those that a need requires, and those that do not go together."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.config.needs import Need, required_with, slurm_access
+from supervisor_tasks.config.validators import is_loopback
+
+if TYPE_CHECKING:
+    from supervisor_tasks.config.settings import Settings
+
+_EXPECTED = {
+    "eth_private_key": "a private key of 64 hex digits",
+    "slurm_ssh_private_key": ssh_keys.PRIVATE_KEY,
+    "slurm_ssh_ca_key": ssh_keys.PRIVATE_KEY + ", as SLURM_SSH_CERTIFICATES is set",
+    "slurm_ssh_public_key": f"{ssh_keys.PUBLIC_KEY} (or SLURM_SSH_PRIVATE_KEY, to derive it from)",
+    "slurm_ssh_address": "the login node's address as host:port",
+    "slurm_jwt_key": "the base64 of slurmctld's jwt_key file, as SLURM_TRANSPORT is rest",
+    "slurmrestd_url": "unix:///path of slurmrestd's socket or https://host:port, as SLURM_TRANSPORT is rest",
+    "ldap_bind_dn": "the name of an entry that may write there, such as cn=admin,dc=example,dc=org",
+    "ldap_bind_password": "that entry's password",
+    "slurm_ssh_admin_user": "the user who may run scontrol update",
+}
+
+
+def missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]) -> list[str]:
+    """Return a line for each setting that these needs require, and that is neither given nor in an error already."""
+    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
+    derivable = {"slurm_ssh_public_key"} if "slurm_ssh_private_key" in given else set()
+    lines = []
+    for name in chain.from_iterable(required[need] for need in needs):
+        if name not in given and name not in derivable and name.upper() not in bad:
+            lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
+    return lines
+
+
+def unfit_together(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    """Return a line for each error between settings that are well-formed on their own."""
+    return [
+        *_unfit_mail(settings, needs, bad),
+        *_unfit_directory(settings, needs, bad),
+        *_unfit_transport(settings, needs, bad),
+    ]
+
+
+def _unfit_transport(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    """Over slurmrestd there is no user's session that could read a benchmark's output, and no accounting is asked."""
+    if settings.slurm_transport != "rest":
+        return []
+    wrong = {"benchmark_disable": False, "slurm_accounting": True}
+    return [
+        f"{name.upper()}: found {str(value).lower()}; expected {str(not value).lower()}, as SLURM_TRANSPORT is rest"
+        for name, value in wrong.items()
+        if Need.SLURM in needs and getattr(settings, name) is value and name.upper() not in bad
+    ]
+
+
+def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
+    wanted = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
+    return [
+        f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
+        for name, expected in wanted.items()
+        if getattr(settings, name) is None and name.upper() not in bad
+    ]
+
+
+def _unfit_mail(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    lines = _missing_for_mail(settings, bad) if settings.notify_mail_to else []
+    if settings.notify_smtp_user is None:
+        return lines
+    if Need.NOTIFY in needs and settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad:
+        lines.append("NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set")
+    if settings.notify_smtp_tls == "none" and not is_loopback(settings.notify_smtp_address or "localhost:25"):
+        lines.append(
+            "NOTIFY_SMTP_TLS: found 'none'; expected starttls or tls, as NOTIFY_SMTP_USER is set and the password would"
+            " cross the network readable by all"
+        )
+    return lines
+
+
+def _unfit_directory(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+    if settings.ldap_url is None:
+        return []
+    lines = []
+    if Need.WALLET in needs:
+        for name in ("ldap_bind_dn", "ldap_bind_password"):
+            if getattr(settings, name) is None and name.upper() not in bad:
+                lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set")
+    home, allowed = settings.ldap_home_directory, "allow_shared_homes_where_customers_can_run_code_as_each_other"
+    if "{address}" not in home and not getattr(settings, allowed):
+        lines.append(
+            f"LDAP_HOME_DIRECTORY: found {home!r}; expected a path with {{address}} in it, such as /home/{{address}}, so that"
+            f" each customer has a home of his own (or {allowed.upper()}=true)"
+        )
+    return lines
