@@ -63,6 +63,9 @@ class Callers:
         self._began_ms = int(now_s() * 1000)
         self._last_sign_ms: dict[str, int] = {}
 
+    def _is_in_networks(self, address: Address) -> bool:
+        return not self._networks or any(address in network for network in self._networks)
+
     def admit(
         self, address: Address, method: str, message: bytes, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
@@ -74,7 +77,7 @@ class Callers:
             raise StrangerError(
                 grpc.StatusCode.UNAUTHENTICATED, "found no proof; expected one by the site's CALLBACK_KEY"
             )
-        if self._networks and not any(address in network for network in self._networks):
+        if not self._is_in_networks(address):
             raise StrangerError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"found {address}; expected an address of CALLBACK_NETWORKS, or a proof",

@@ -73,11 +73,15 @@ class Http2Connection:
             kind, flags, stream, payload = self._next_frame()
             if kind in (_SETTINGS, _PING) and not flags & _ACK:
                 self._sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-            elif kind == _GOAWAY or (kind == _RST_STREAM and stream == _STREAM):
+            elif kind == _GOAWAY:
                 raise CallError("the supervisor broke the call off")
-            elif kind == _DATA and stream == _STREAM:
+            if stream != _STREAM:
+                continue
+            if kind == _RST_STREAM:
+                raise CallError("the supervisor broke the call off")
+            if kind == _DATA:
                 data += _without_padding(payload) if flags & _PADDED else payload
-            if kind in (_DATA, _HEADERS) and stream == _STREAM and flags & _END_STREAM:
+            if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 return bytes(data)
         raise CallError(f"the supervisor's answer is longer than {MOST_BYTES} bytes")
 

@@ -7,7 +7,7 @@ limit, and the operator is called. An endpoint that does not answer holds it bac
 alone is believed, and the operator is called.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -49,14 +49,11 @@ def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[ChainEven
     missing = {tx_hash for tx_hash in hashes if _agreeing(tx_hash, wanted, shown) < AGREEING}
     has_second = len(said) >= AGREEING
     if missing and not has_second and endpoints.alone_for_s() > PATIENCE_S:
-        ledger.alarms.on(
-            AlarmName.EVENTS_FROM_ONE_ENDPOINT, answers=sorted(said), of=endpoints.number, advice=ALONE_ADVICE
-        )
-        log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
+        _alarm_of_one_endpoint(ledger, endpoints, sorted(said), missing)
         return set()
     if has_second and not missing:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
-    _tell(ledger, missing, wanted, shown)
+    _report(ledger, missing, wanted, shown)
     return missing
 
 
@@ -82,7 +79,15 @@ def _agreeing(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> int:
     return sum(wanted[tx_hash] <= events.get(tx_hash, set()) for events in shown.values())
 
 
-def _tell(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
+def _alarm_of_one_endpoint(
+    ledger: Ledger, endpoints: Endpoints, answering: Sequence[str], missing: Collection[str]
+) -> None:
+    advice = {"answers": answering, "of": endpoints.number, "advice": ALONE_ADVICE}
+    ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT, **advice)
+    log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
+
+
+def _report(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
     """Call the operator when endpoints that answer have disagreed about one transaction for DISAGREE_S."""
     if not missing or len(shown) < AGREEING:
         return

@@ -28,21 +28,19 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
     return sure_s < runs_for_s and (remembers_s == 0 or sure_s < remembers_s)
 
 
+def _never_shown(job: Job) -> bool:
+    """Whether sbatch answered with an id, and no look has shown the job since."""
+    return job.state is State.QUEUED and job.slurm_id is not None and job.slurm_submit_s is None
+
+
 def deny(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld cannot be asked at the moment,
     the sights of these jobs become unclear.
     """
-    unseen = {
-        job_id: job
-        for job_id, job in jobs.items()
-        if job.state is State.QUEUED
-        and job.slurm_id is not None
-        and job.slurm_submit_s is None
-        and sights[job_id].unknown
-    }
-    begun_ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(unseen, SubmitStarted).items()}
+    unseen = {job_id: job for job_id, job in jobs.items() if _never_shown(job) and sights[job_id].unknown}
+    begun_ago_s = context.ledger.journal.last_ages_s(unseen, SubmitStarted)
     if not begun_ago_s:
         return {}
     try:
@@ -50,7 +48,7 @@ def deny(
     except TransientError as error:
         sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}
-    runs_for_s = now_s - int(controller.booted) if controller.booted.isdecimal() else 0
+    runs_for_s = controller.runs_for_s(now_s)
     known = {job_id for job_id, ago_s in begun_ago_s.items() if must_know(ago_s, runs_for_s, controller.min_job_age_s)}
     for job_id in known:
         job = unseen[job_id]

@@ -30,9 +30,8 @@ def plausible_ids(
     cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
-    runs_for_s = now_s - int(controller.booted) if controller.booted.isdecimal() else 0
     highest = max(controller.next_id - 1, ledger.highest_recognised_id()) if controller.next_id else max(named)
-    last = Last(highest, runs_for_s, ledger.recognised_as(named))
+    last = Last(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in heard.items():

@@ -170,6 +170,10 @@ class Journal:
             rows = connection.execute(_BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)})
             return {JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim) for row in rows}
 
+    def last_ages_s(self, job_ids: Collection[JobId], event: type[Event]) -> dict[JobId, float]:
+        """How many seconds ago the last event of this kind came for each job. Jobs without one are left out."""
+        return {job_id: ages_s[0] for job_id, ages_s in self.ages(job_ids, event).items()}
+
     def ages(self, job_ids: Collection[str], event: type[Event]) -> dict[JobId, list[float]]:
         """How many seconds ago this event happened to each of these jobs: all times, the latest first."""
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at).label("age_s")

@@ -323,9 +323,14 @@ def run_due(situation: RegistrationInput) -> str:
     news = _news_of_machines(situation, newest) + _news_of_terms(situation, newest)
     if news:
         return "; ".join(news)
-    if benchmarks.every_s and (benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s):
-        return "on schedule"
-    return ""
+    return "on schedule" if _is_time(benchmarks) else ""
+
+
+def _is_time(benchmarks: MeasuredState) -> bool:
+    """Whether the last run ended so long ago that the schedule asks for another one."""
+    if not benchmarks.every_s:
+        return False
+    return benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s
 
 
 def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:

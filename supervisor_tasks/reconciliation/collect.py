@@ -2,6 +2,7 @@
 accounting, and looks for any other trace of them.
 """
 
+import math
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -247,18 +248,14 @@ def _traces(
         return {}  # slurmctld has just restarted: a later sweep looks
     booted_s, jobs = int(booted), context.ledger.jobs(absent)
     now_s = context.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
-    answered_ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(absent, Submitted).items()}
+    answered_ago_s = context.ledger.journal.last_ages_s(absent, Submitted)
     times = context.ledger.journal.ages(absent, SubmissionLostBySlurm)
     persisted = set(snapshot.persisted_by_slurm or ())
     forgotten_often = {job_id for job_id, ages in times.items() if len(ages) >= FORGOTTEN_AT_MOST}
     traces: dict[JobId, Trace | None] = dict.fromkeys(jobs)
     traces |= dict.fromkeys(jobs.keys() & (persisted | forgotten_often), Trace.UNSURE)
     # slurmctld forgets a waiting job only when it is killed: then it restarted after it had taken the job.
-    kept = {
-        job_id
-        for job_id, job in jobs.items()
-        if job_id not in answered_ago_s or _taken_s(job, now_s - answered_ago_s[job_id]) > booted_s
-    }
+    kept = {job_id for job_id, job in jobs.items() if _taken_s(job, now_s, answered_ago_s.get(job_id)) > booted_s}
     traces |= dict.fromkeys(kept - persisted, Trace.SOME)
     rest = {job_id: job for job_id, job in jobs.items() if traces[job_id] is None}
     traces |= _looked_for(context, snapshot, rest, report)
@@ -273,7 +270,7 @@ def _looked_for(
     """
     if not jobs:
         return {}
-    ago_s = {job_id: ages[0] for job_id, ages in context.ledger.journal.ages(jobs, SubmitStarted).items()}
+    ago_s = context.ledger.journal.last_ages_s(jobs, SubmitStarted)
     called = _called(context, jobs, ago_s)
     traces: dict[JobId, Trace | None] = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
     silent = {job_id: jobs[job_id] for job_id in ago_s if job_id not in called}
@@ -322,11 +319,13 @@ def _logs(
     return traces
 
 
-def _taken_s(job: Job, answered_s: float) -> float:
+def _taken_s(job: Job, now_s: float, answered_ago_s: float | None) -> float:
     """When SLURM took the job, by the site's clocks. If no look has shown that time, SLURM had taken the job before it
-    answered.
+    answered. Infinite if the journal does not have the answer.
     """
-    return answered_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
+    if answered_ago_s is None:
+        return math.inf
+    return now_s - answered_ago_s - CLOCKS_APART_S if job.slurm_submit_s is None else job.slurm_submit_s
 
 
 def _claimed_ago_s(context: WorkerContext, snapshot: Snapshot, job_ids: Collection[JobId]) -> float:

@@ -130,18 +130,23 @@ def _cancel(
         except SupervisorError as error:
             refused = dict.fromkeys(slurm_ids, str(error))
             silent += isinstance(error, TransientError)
-        for slurm_id in slurm_ids:
-            if slurm_id in refused:
-                report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[slurm_id][:SHOWN_TEXT]
-                continue
-            finding = found[slurm_id]
-            log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
-            report.cancelled += 1
+        _report_cancelled({slurm_id: found[slurm_id] for slurm_id in slurm_ids}, refused, report)
         if silent >= SILENT_AT_MOST:
             break
     if report.not_cancelled:
         some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
+
+
+def _report_cancelled(
+    findings: Mapping[SlurmId, Discrepancy], refused: Mapping[SlurmId, str], report: ReconciliationReport
+) -> None:
+    for slurm_id, finding in findings.items():
+        if slurm_id in refused:
+            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[slurm_id][:SHOWN_TEXT]
+            continue
+        log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
+        report.cancelled += 1
 
 
 def _last(ledger: Ledger, what: str) -> dict[Any, Any]:

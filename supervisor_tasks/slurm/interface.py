@@ -62,6 +62,10 @@ class Controller:
     min_job_age_s: int = MIN_JOB_AGE_S
     max_id: int = MAX_SLURM_ID
 
+    def runs_for_s(self, now_s: int) -> int:
+        """For how many seconds slurmctld has run, by its own clock; 0 if its start is not shown as a time."""
+        return now_s - int(self.booted) if self.booted.isdecimal() else 0
+
 
 class SlurmCluster(Protocol):
     """One SLURM. Threads may share it. `compares_sizes`: SLURM gives a job exactly the CPUs, memory and nodes that the job

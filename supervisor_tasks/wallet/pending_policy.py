@@ -95,11 +95,15 @@ def decide_all(
     return found
 
 
+def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
+    return not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces)
+
+
 def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
     """What to do about one transaction; `left_wei` is the part of the balance that is left for it."""
     if pending.nonce < mined_nonces:
         return _mined_by_another(pending)
-    if not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces):
+    if _is_hopeless(pending, mined_nonces):
         return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.CAPPED, pending.fees)
     if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)

@@ -117,19 +117,23 @@ def _trace(context: WorkerContext, mined: Sequence[Mined], claimed: Mapping[str,
             )
 
 
+def _log_mined(result: Mined, reverted: Mapping[int, RevertedError]) -> None:
+    log.info(
+        "transaction_mined" if result.success else "transaction_reverted",
+        purpose=result.sent.purpose,
+        job_id=result.sent.job_id,
+        tx_hash=result.hash,
+        block=result.block_number,
+        error=None if result.success else str(reverted[result.sent.id]),
+    )
+
+
 def _true_statuses(context: WorkerContext, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[JobChange]:
     """The contract's present status of the jobs whose transactions it refused. A job that the contract does not have is
     left out: its request was in a block that is lost, and the scan finds that.
     """
     for result in mined:
-        log.info(
-            "transaction_mined" if result.success else "transaction_reverted",
-            purpose=result.sent.purpose,
-            job_id=result.sent.job_id,
-            tx_hash=result.hash,
-            block=result.block_number,
-            error=None if result.success else str(reverted[result.sent.id]),
-        )
+        _log_mined(result, reverted)
     failed = [entry for entry in mined if not entry.success and entry.sent.job_id]
     if not failed:
         return []

@@ -1,6 +1,7 @@
 """Resubmit: transactions that were sent and are not mined are sent again, replaced or given up."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import structlog
 
@@ -10,7 +11,7 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
-from supervisor_tasks.ledger.transactions import Sent
+from supervisor_tasks.ledger.transactions import Sent, TransactionStore
 from supervisor_tasks.monitoring.chain_alarms import clear_alarms
 from supervisor_tasks.wallet.pending_policy import (
     SEND_AGAIN_S,
@@ -31,6 +32,8 @@ log = structlog.get_logger()
 
 MOST_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
 LOG_SAMPLE_SIZE = 5
+CONFLICTS = (PendingAction.CONTEST, PendingAction.FOREIGN)
+NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
 UNCLASSIFIED_ERROR = (
     "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
 )
@@ -46,14 +49,8 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
     for entry in waiting:
         plan[prescribed[entry.id].remedy].append(entry)
     wallet = context.chain.wallet
-    wallet.replace([(entry, prescribed[entry.id].fees) for entry in plan[PendingAction.REPLACE]], state.head)
-    for entry in plan[PendingAction.REPLACE]:
-        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
-        log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
-    wallet.cancel_with_replacement(plan[PendingAction.GIVE_UP], state.market, state.head)
-    for entry in plan[PendingAction.GIVE_UP]:
-        about = {"purpose": entry.purpose, "job_id": entry.job_id, "nonce": entry.nonce, "gas": entry.gas}
-        log.warning("nonce_cancelled", refusal=entry.refusal, **about)
+    _replace(context, plan[PendingAction.REPLACE], prescribed, state)
+    _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
     if requests:
         log.info("transaction_requests_served", requests=requests)
         context.ledger.facts.clear_if(
@@ -119,17 +116,31 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
     )
 
 
+def _replace(
+    context: WorkerContext, entries: Sequence[Sent], prescribed: Mapping[int, PendingDecision], state: AccountState
+) -> None:
+    context.chain.wallet.replace([(entry, prescribed[entry.id].fees) for entry in entries], state.head)
+    for entry in entries:
+        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
+        log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
+
+
+def _cancel_nonces(context: WorkerContext, entries: Sequence[Sent], state: AccountState) -> None:
+    context.chain.wallet.cancel_with_replacement(entries, state.market, state.head)
+    for entry in entries:
+        about = {"purpose": entry.purpose, "job_id": entry.job_id, "nonce": entry.nonce, "gas": entry.gas}
+        log.warning("nonce_cancelled", refusal=entry.refusal, **about)
+
+
 def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
     wallet = context.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
     chosen |= {e.id for e in plan[PendingAction.CAPPED] + plan[PendingAction.PAUSE] if stale(e.accepted, e.sent_age_s)}
     gaps = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
-    done = {
-        entry.id
-        for kind in (PendingAction.REPLACE, PendingAction.GIVE_UP, PendingAction.CONTEST, PendingAction.FOREIGN)
-        for entry in plan[kind]
-    }
+    done = set[int]()
+    for kind in NOT_SENT_AGAIN:
+        done |= {entry.id for entry in plan[kind]}
     before = max(gaps, default=-1)
     wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
 
@@ -137,11 +148,7 @@ def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: Resubmiss
 def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
     """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
     wallet, ledger = context.chain.wallet, context.ledger
-    mined = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
-    ids = {entry.id for entry in mined}
-    free = [entry for entries in plan.values() for entry in entries if entry.id not in ids]
-    wallet.book.contest([entry.id for entry in mined if entry.nonce_conflict_age_s is None])
-    wallet.book.uncontest([entry.id for entry in free if entry.nonce_conflict_age_s is not None])
+    _store_conflicts(wallet.book, plan)
     lost = [entry for entry in plan[PendingAction.FOREIGN][:MOST_CERTAIN] if wallet.is_confirmed_unmined(entry, state)]
     if not lost:
         return
@@ -152,15 +159,21 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB))
 
 
+def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
+    """Store since when a transaction's nonce is mined and no signature of it has a receipt."""
+    in_conflict = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
+    rest = chain.from_iterable(entries for kind, entries in plan.items() if kind not in CONFLICTS)
+    book.contest([entry.id for entry in in_conflict if entry.nonce_conflict_age_s is None])
+    book.uncontest([entry.id for entry in rest if entry.nonce_conflict_age_s is not None])
+
+
 def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
     """Fill each nonce between the chain's and our highest that no open transaction has: it holds up all later ones.
     Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
     signed and sent.
     """
     wallet = context.chain.wallet
-    mine = {
-        entry.nonce: entry for entry in waiting if entry.address == wallet.address and entry.nonce >= state.mined_nonces
-    }
+    mine = {entry.nonce: entry for entry in waiting if _is_open(entry, wallet.address, state)}
     holes = [nonce for nonce in range(state.mined_nonces, max(mine, default=0)) if nonce not in mine][:MOST_CERTAIN]
     if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
         return
@@ -189,3 +202,8 @@ def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) 
         )
     else:
         clear_alarms(context)
+
+
+def _is_open(entry: Sent, address: str, state: AccountState) -> bool:
+    """Whether the transaction is of this key, and its nonce is not mined."""
+    return entry.address == address and entry.nonce >= state.mined_nonces

@@ -140,8 +140,7 @@ class Wallet:
             state = self.fetch_account_state()
             new = [write for write in asked if not self._too_dear(write, state.market)]
             known = self.book.next_nonce(self.address)
-            if known is not None and state.mined_nonces > known:
-                self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
+            self._watch_nonces(known, state)
             paid, needed_wei = self._affordable(new, state)
             first = max(known or 0, state.mined_nonces)
             rows = [self._row(write, first + n, self._fees(write, state.market)) for n, write in enumerate(paid)]
@@ -150,10 +149,19 @@ class Wallet:
         if len(paid) < len(new):
             self.alarm_of_empty(state.balance_wei, needed_wei)
             raise WalletEmptyError(state.balance_wei, needed_wei)
-        for write in asked:
-            if write not in new:
-                raise TooDearError(write.purpose, write.gas or 0, state.market.least_wei, self.bounds.wei_per_tx)
+        self._require_affordable(asked, state)
         return len(new)
+
+    def _watch_nonces(self, known: int | None, state: AccountState) -> None:
+        """Call the operator if nonces are mined that the ledger has not signed."""
+        if known is not None and state.mined_nonces > known:
+            self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
+
+    def _require_affordable(self, writes: Sequence[Write], state: AccountState) -> None:
+        """Raises TooDearError for the first write that costs more than the bound."""
+        for write in writes:
+            if self._too_dear(write, state.market):
+                raise TooDearError(write.purpose, write.gas or 0, state.market.least_wei, self.bounds.wei_per_tx)
 
     def _too_dear(self, write: Write, market: Market) -> bool:
         """Whether the write could not be mined within the bound. It would wait for ever and hold up all later ones."""

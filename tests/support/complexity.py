@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins")
 HIGH = 10  # above it, a function is listed
 MAX_RATE = 0.39  # branches a line; lowered with each change that lowers the rate
-MAX_HIGH = 52  # functions above HIGH; lowered with each change that unpacks one
+MAX_HIGH = 45  # functions above HIGH; lowered with each change that unpacks one
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
