@@ -94,6 +94,8 @@ class Worker:
         if chain is not None and ledger.facts.set(PROVIDER, chain.contract.provider):
             # for the workers without the wallet's key
             ledger.sweeps.ask(f"the provider is {chain.contract.provider}")
+        if self.context.directory is not None:
+            ledger.effects.bring_forward([EffectKind.ACCOUNT])
         ledger.incidents.look_again()
 
     def on_ready(self) -> None:

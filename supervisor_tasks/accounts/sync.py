@@ -1,5 +1,10 @@
-"""Accounts: every customer who asks the grid for a job gets an account in the site's directory, for any provider."""
+"""Accounts: every customer who asks the grid for a job gets an account in the site's directory, for any provider.
 
+A customer who needs an account is an effect of the outbox, with the address as its subject. The effect stays in the ledger
+when it is done, so a customer who asks again opens no second one.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -8,24 +13,29 @@ import structlog
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import DirectoryRefusedError, TransientError
-from supervisor_tasks.jobs.backoff import retry_delay_s
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
-from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.ledger.accounts import Accounts
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError, TransientError
+from supervisor_tasks.jobs.exclusive_run import (
+    DIRECTORY_AWAY,
+    DIRECTORY_REFUSES,
+    give_back_unforeseen,
+    given_back_on_failure,
+    run_exclusive,
+)
+from supervisor_tasks.jobs.model import Address, EffectKind
+from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock
+from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 
 if TYPE_CHECKING:
-    from supervisor_tasks.accounts.directory import Directory
+    from supervisor_tasks.accounts.directory import Directory, Session
 
 log = structlog.get_logger()
 
 STREAM = "customers"
-REFUSED = "refused: "  # an account's last error begins so when the directory refused it
-AWAY_S = 180.0  # a directory may be unavailable for so long before the alarm
+MOST = 200  # accounts that are made at a time
 REFUSED_AGAIN_S = 30.0  # the operator must change the settings of the worker or the directory
+NO_DIRECTORY_AGAIN_S = 86400.0
 
 
 def make_accounts(context: WorkerContext) -> None:
@@ -33,24 +43,20 @@ def make_accounts(context: WorkerContext) -> None:
     the cluster at a time does this. Of all clusters with this database, only one worker at a time writes to a
     directory, so that no uid number is given twice.
     """
-    if context.directory is not None:
-        run_exclusive(context.ledger, "accounts", lambda: _make_accounts(context))
+    if context.directory is None:  # the site makes its accounts itself by now
+        effects = context.ledger.effects
+        effects.postpone(effects.lease([EffectKind.ACCOUNT]), NO_DIRECTORY_AGAIN_S)
+        return
+    run_exclusive(context.ledger, "accounts", partial(_make_accounts, context, context.directory))
 
 
-def _make_accounts(context: WorkerContext) -> bool:
-    assert context.directory is not None  # noqa: S101  make_accounts checks it
-    accounts = Accounts(context.ledger.engine, context.ledger.cluster)
-    more = _listen(context, accounts)
-    with try_advisory_lock(context.ledger.engine, directory_lock(context.directory.name)) as mine:
-        if mine:
-            try:
-                _make(accounts, context.directory)
-            finally:
-                watch_accounts(context, accounts)
-    return more
+def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
+    more = _listen(context)
+    with try_advisory_lock(context.ledger.engine, directory_lock(directory.name)) as mine:
+        return (mine and _make(context.ledger, directory)) or more
 
 
-def _listen(context: WorkerContext, accounts: Accounts) -> bool:
+def _listen(context: WorkerContext) -> bool:
     """Commit which customers have asked, and up to which block they were read. Blocks that a reorganisation may drop
     are read again; an unneeded account does no harm. A new ledger begins at the present block, as the scan does.
     """
@@ -65,7 +71,7 @@ def _listen(context: WorkerContext, accounts: Accounts) -> bool:
         last, some = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
         customers.update(some)
     with ledger.engine.begin() as connection:
-        accounts.want(connection, sorted(customers))
+        ledger.effects.request(connection, EffectKind.ACCOUNT, sorted(customers))
         ledger.cursors.set(connection, STREAM, last, "")
     return last < head
 
@@ -76,42 +82,40 @@ def _customers(contract: Contract, first: int, head: int, most_blocks: int) -> t
     return last, contract.customers(first, last)
 
 
-def _make(accounts: Accounts, directory: "Directory") -> None:
-    """Make the accounts that are due. The first one that fails ends the batch and waits; the next tick tries the others
-    again.
-    """
-    due = accounts.due()
-    if not due:
-        return
+def _make(ledger: Ledger, directory: "Directory") -> bool:
+    """Make the accounts that are due. Returns whether there were any."""
+    effects = ledger.effects.lease([EffectKind.ACCOUNT], MOST)
+    if not effects:
+        return False
+    with given_back_on_failure(ledger, effects):
+        try:
+            with directory.open() as session:
+                for effect in effects:
+                    _make_one(ledger, session, effect)
+        except DirectoryRefusedError as error:
+            _refused(ledger, effects, error)  # those that are left: the directory does not let us in
+        except DirectoryUnavailableError as error:
+            raise TransientError(f"{DIRECTORY_AWAY}{error}") from error
+    return True
+
+
+def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
+    customer = Address(effect.subject)
     try:
-        with directory.open() as session:
-            while due:
-                session.ensure(due[0].customer)
-                accounts.made(due[0].customer)
-                log.info("account_created", customer=due.pop(0).customer)
+        session.ensure(customer)
     except DirectoryRefusedError as error:
-        accounts.postpone(due[0], REFUSED_AGAIN_S, f"{REFUSED}{error}")
-        log.warning("account_refused", customer=due[0].customer, error=str(error))
-    except TransientError as error:
-        accounts.postpone(due[0], retry_delay_s(due[0].attempts), str(error))
+        _refused(ledger, [effect], error)
+    except DirectoryUnavailableError:
         raise
+    except Exception as error:
+        log.exception("account_failed_unexpectedly", customer=customer)
+        give_back_unforeseen(ledger, [effect], error)
+    else:
+        ledger.effects.finish(effect)
+        log.info("account_created", customer=customer)
 
 
-def watch_accounts(context: WorkerContext, accounts: Accounts) -> None:
-    """Keep both alarms up to date. LDAP_REQUEST_REJECTED is on while the directory has refused an account.
-    LDAP_UNAVAILABLE is on while accounts have waited more than AWAY_S for a directory. Each goes off when no such
-    account is left.
-    """
-    trouble = accounts.trouble(REFUSED, AWAY_S)
-    if trouble.refused:
-        context.ledger.alarms.on(
-            AlarmName.LDAP_REQUEST_REJECTED, accounts=trouble.refused, customer=trouble.customer, error=trouble.error
-        )
-    else:
-        context.ledger.alarms.off(AlarmName.LDAP_REQUEST_REJECTED)
-    if trouble.late:
-        context.ledger.alarms.on(
-            AlarmName.LDAP_UNAVAILABLE, accounts=trouble.late, for_s=round(trouble.late_s), error=trouble.late_error
-        )
-    else:
-        context.ledger.alarms.off(AlarmName.LDAP_UNAVAILABLE)
+def _refused(ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError) -> None:
+    """Give accounts back that the directory refuses. They are never parked: the operator changes settings there."""
+    log.warning("accounts_refused", customers=[effect.subject for effect in effects[:5]], error=str(error))
+    ledger.effects.postpone(effects, REFUSED_AGAIN_S, f"{DIRECTORY_REFUSES}{error}")

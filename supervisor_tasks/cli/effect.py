@@ -1,4 +1,4 @@
-"""`supervisor effect`: what is left to do for jobs, and what an operator gives up of it."""
+"""`supervisor effect`: what is left to do for jobs and other subjects, and what an operator gives up of it."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -22,7 +22,7 @@ EFFECTS = View(
         Column("EFFECT", "effect", "number"),
         Column("KIND", "kind"),
         Column("PLACE", "place", "state"),
-        Column("JOB", "job_id", "id"),
+        Column("SUBJECT", "subject", "id"),
         Column("STATE", "state", "state", wide=True),
         Column("DUE", "due_at", "age"),
         Column("FAILS", "failing_since", "age", wide=True),
@@ -47,9 +47,7 @@ class EffectFilter(StrEnum):
     PARKED = "parked"
 
 
-app = options.noun(
-    "See what is left to do for jobs, and give up what cannot be done.", example="effect list --state parked"
-)
+app = options.noun("See what is left to do, and give up what cannot be done.", example="effect list --state parked")
 
 
 @app.command("list")
@@ -86,11 +84,14 @@ def abandon(
     found = next((row for row in cli.overview.parked() if row["effect"] == effect), None)
     if found is None:
         raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
-    kind, job = EffectKind(found["kind"]), cli.job(found["job_id"])
+    kind = EffectKind(found["kind"])
+    if not kind.of_job:
+        raise CommandError(f"found {kind} of {found['subject']}; expected an effect of a job: mend what its error says")
+    job = cli.job(found["subject"])
     _refuse_what_is_needed(kind, job)
     will = f"{kind} of {job.job_id} ({job.state}) will be given up, after {found['attempts']} tries"
     with cli.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
-        operator_actions.forget(cli.ledger, effect, JobId(found["job_id"]), OperatorAbandonedEffect(kind, reason))
+        operator_actions.forget(cli.ledger, effect, JobId(found["subject"]), OperatorAbandonedEffect(kind, reason))
     typer.echo("abandoned")
 
 

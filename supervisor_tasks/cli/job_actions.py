@@ -22,7 +22,7 @@ COLD = [status.name for status in ChainStatus if status.cold]
 RETRIED = View(
     "tried again",
     "job_id",
-    (Column("EFFECT", "id", "number"), Column("KIND", "kind"), Column("JOB", "job_id", "id")),
+    (Column("EFFECT", "id", "number"), Column("KIND", "kind"), Column("SUBJECT", "subject", "id")),
 )
 
 JobName = Annotated[
@@ -36,7 +36,7 @@ def retry(
     effect: Annotated[
         int | None, typer.Option(help="Only this effect; `supervisor effect list` has its number.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is parked or fails, of all jobs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All that is parked or fails, of all subjects.")] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
@@ -136,7 +136,7 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
     cli = cli_context(context)
     found = cli.job(job)
     parked_here = [
-        row for row in cli.overview.parked() if row["job_id"] == found.job_id and row["kind"] == EffectKind.SUBMIT
+        row for row in cli.overview.parked() if row["subject"] == found.job_id and row["kind"] == EffectKind.SUBMIT
     ]
     if found.state is not State.SUBMITTING or not parked_here:
         raise CommandError(

@@ -18,6 +18,15 @@ from supervisor_tasks.slurm.homes import UNSAFE
 
 log = structlog.get_logger()
 
+DIRECTORY_REFUSES = "the directory refuses: "
+DIRECTORY_AWAY = "the directory does not answer: "
+# Alarms about effects whose last error begins with these words, when they have failed for so many seconds.
+ALARMS_OF_ERRORS = (
+    (AlarmName.HOME_UNSAFE, UNSAFE, 0.0),
+    (AlarmName.LDAP_REQUEST_REJECTED, DIRECTORY_REFUSES, 0.0),
+    (AlarmName.LDAP_UNAVAILABLE, DIRECTORY_AWAY, 180.0),
+)
+
 
 def run_exclusive(
     ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False, apart_s: float = 0.0
@@ -87,7 +96,7 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
         yield
     except TransientError as error:
         ledger.effects.postpone(effects, again_s, str(error))
-        log.warning("batch_postponed", jobs=len(effects), error=str(error))
+        log.warning("batch_postponed", effects=len(effects), error=str(error))
     except Exception as error:
         give_back_unforeseen(ledger, effects, error)
         raise
@@ -110,7 +119,7 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
     the effect is tried once more instead.
     """
     parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
-    about = {"job_id": effect.job_id, "kind": effect.kind, "attempts": effect.attempts, "reason": reason}
+    about = effect.named | {"kind": effect.kind, "attempts": effect.attempts, "reason": reason}
     if not parked:
         log.warning("effect_retried_after_new_event", **about)
         return
@@ -139,12 +148,13 @@ def watch_effects(ledger: Ledger) -> None:
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_OVERDUE)
-    _watch_homes(ledger)
+    for alarm, words, for_s in ALARMS_OF_ERRORS:
+        _watch_errors(ledger, alarm, words, for_s)
 
 
-def _watch_homes(ledger: Ledger) -> None:
-    waiting, homes = ledger.effects.failing_with(UNSAFE)
-    if waiting:
-        ledger.alarms.on(AlarmName.HOME_UNSAFE, effects=waiting, homes=homes)
+def _watch_errors(ledger: Ledger, alarm: AlarmName, words: str, for_s: float) -> None:
+    failing = ledger.effects.failing_with(words, for_s)
+    if failing.effects:
+        ledger.alarms.on(alarm, effects=failing.effects, errors=failing.errors, subjects=failing.subjects)
     else:
-        ledger.alarms.off(AlarmName.HOME_UNSAFE)
+        ledger.alarms.off(alarm)

@@ -83,7 +83,16 @@ class EffectKind(StrEnum):
     CANCEL = "cancel"
     TOP_UP = "top_up"
     NOTIFY_CUSTOMER = "notify_customer"
+    ACCOUNT = "account"
+    """The subject is a customer's address."""
 
+    @property
+    def of_job(self) -> bool:
+        """Whether the subject is a job."""
+        return self in JOB_EFFECTS
+
+
+JOB_EFFECTS = frozenset(EffectKind) - {EffectKind.ACCOUNT}
 
 # The kinds that have a purpose in each state. When a job enters a state, open effects of all other kinds are closed.
 EFFECTS_BY_STATE = {
@@ -238,7 +247,7 @@ class Job:
 
 def obsolete_effects(job: Job) -> frozenset[EffectKind]:
     """The kinds of effect that have no purpose for the job as it is now."""
-    pointless = set(EffectKind) - EFFECTS_BY_STATE[job.state]
+    pointless = set(JOB_EFFECTS) - EFFECTS_BY_STATE[job.state]
     if job.settled_by_operator or _was_lost(job):
         pointless.discard(EffectKind.CANCEL)  # SLURM may still run the job
     if job.state is State.ENDED and job.stop is not None:

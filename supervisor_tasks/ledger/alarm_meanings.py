@@ -111,7 +111,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.HOME_UNSAFE: Meaning(
         "Other users can change a customer's home, and so what a session in it runs. The customer's jobs wait.",
-        "Correct owner and mode of the homes that the alarm shows.",
+        "Correct owner and mode of the homes that its errors name.",
     ),
     AlarmName.LDAP_REQUEST_REJECTED: Meaning(
         "The LDAP directory rejects a customer's account.",

@@ -44,7 +44,6 @@ _LOOK = text(
         COALESCE((SELECT updated_at FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
             ORDER BY updated_at DESC LIMIT 1) > now() - :lately_s * interval '1 second', false) AS ended_lately,
         EXISTS (SELECT FROM benchmark_runs WHERE cluster = :cluster AND state IN ('ASKED', 'RUNNING')) AS measuring,
-        EXISTS (SELECT FROM accounts WHERE cluster = :cluster AND done_at IS NULL AND due_at <= now()) AS accounts,
         EXISTS (SELECT FROM facts WHERE cluster = :cluster AND name = :wanted) OR COALESCE((
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
             FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
@@ -83,7 +82,6 @@ class Look:
     under_way: bool = False
     ended_lately: bool = False
     measuring: bool = False
-    accounts: bool = False
     sweep: bool = False
     untold: bool = False
     claims_known_since: int | None = None

@@ -43,20 +43,20 @@ class LeaseLostError(SupervisorError):
     """Another lease holds the effects by now. Nothing was written."""
 
     def __init__(self, lost: "Sequence[OpenEffect]") -> None:
-        shown = ", ".join(f"{effect.kind} of {effect.job_id}" for effect in lost[:SHOWN_JOBS])
+        shown = ", ".join(f"{effect.kind} of {effect.subject}" for effect in lost[:SHOWN_JOBS])
         super().__init__(f"the leases of {len(lost)} effects are another's now: {shown}")
         self.lost = frozenset(effect.id for effect in lost)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
-    """An effect that a worker must carry out. `generation` is the count of demands when it was read. `holder` and
-    `lease_token` name the lease under which it was taken. `notified`: a message was already sent for it, and may still
-    be in the queue.
+    """An effect that a worker must carry out. `subject` is the job's id, or what the kind says. `generation` is the
+    count of demands when it was read. `holder` and `lease_token` name the lease under which it was taken. `notified`:
+    a message was already sent for it, and may still be in the queue.
     """
 
     id: int
-    job_id: JobId
+    subject: str
     kind: EffectKind
     generation: int
     attempts: int
@@ -66,6 +66,18 @@ class OpenEffect:
     lease_token: int = 0
     notified: bool = False
     contract_rejections: int = 0  # by the contract, without a success in between
+
+    @property
+    def job_id(self) -> JobId:
+        """The job. Raises TypeError if the subject is none."""
+        if not self.kind.of_job:
+            raise TypeError(f"{self.kind} of {self.subject} is no effect of a job")
+        return JobId(self.subject)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The subject, as a log line names it."""
+        return {"job_id" if self.kind.of_job else "subject": self.subject}
 
     @property
     def is_suspect(self) -> bool:
@@ -82,6 +94,15 @@ class EffectAlarmSummary:
     most_tries: int
     longest_s: float
     last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeFailures:
+    """How many effects fail for the same reason, a few of their errors, and a few of their subjects."""
+
+    effects: int
+    errors: list[str]
+    subjects: list[str]
 
 
 WakeUp = Callable[[Sequence[OpenEffect]], None]
@@ -226,6 +247,17 @@ class Effects:
             self.wake(again)
         return bool(rows) and not again
 
+    def bring_forward(self, kinds: Iterable[EffectKind]) -> None:
+        """Make all open effects of these kinds due, also parked ones: this worker may have other settings."""
+        with self._engine.begin() as connection:
+            parameters = {"cluster": self._cluster, "kinds": [kind.value for kind in kinds]}
+            connection.execute(outbox_sql.BRING_FORWARD, parameters)
+
+    def finish(self, effect: OpenEffect) -> None:
+        """End an effect whose outcome changes no job."""
+        with self._engine.begin() as connection:
+            self.end(connection, [(effect, None)], {})
+
     def retry(self, effect_id: int | None = None, job_id: JobId | None = None) -> list[OpenEffect]:
         """Start effects over that are parked, or that fail again and again: this one, those of this job, or all."""
         parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
@@ -238,11 +270,11 @@ class Effects:
         with read_connection(self._engine) as connection:
             return EffectAlarmSummary(**connection.execute(outbox_sql.TROUBLE, parameters).mappings().one())
 
-    def failing_with(self, words: str) -> tuple[int, list[str]]:
-        """How many effects fail for a reason that begins with these words, and a few of the reasons."""
+    def failing_with(self, words: str, for_s: float = 0.0) -> AlikeFailures:
+        """The effects that have failed for at least `for_s` seconds, for a reason that begins with these words."""
+        parameters = {"cluster": self._cluster, "words": words, "for_s": for_s}
         with read_connection(self._engine) as connection:
-            row = connection.execute(outbox_sql.FAILING_WITH, {"cluster": self._cluster, "words": words}).one()
-        return row.effects, list(row.errors)
+            return AlikeFailures(**connection.execute(outbox_sql.FAILING_WITH, parameters).mappings().one())
 
     def forgotten(self) -> list[OpenEffect]:
         """Due effects that need a message: the first message was lost, the worker died, or their time has come."""
@@ -263,10 +295,12 @@ class Effects:
         }
         freed = list(connection.execute(outbox_sql.FREE_LEASES, parameters))
         if freed:
-            log.warning("leases_reclaimed", effects=len(freed), jobs=[row.job_id for row in freed[:SHOWN_JOBS]])
+            log.warning("leases_reclaimed", effects=len(freed), subjects=[row.subject for row in freed[:SHOWN_JOBS]])
         for row in freed:
             if row.parked_at is not None:  # check_alarms raises the alarm
-                log.error("effect_parked", job_id=row.job_id, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
+                log.error(
+                    "effect_parked", subject=row.subject, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED
+                )
 
     # --- within the transaction of an event -------------------------------------------------------------------------
 
@@ -289,13 +323,13 @@ class Effects:
         if not done:
             return []
         effects = [effect for effect, _ in done]
-        dues = [wanted.get((effect.job_id, effect.kind)) for effect in effects]
+        dues = [wanted.get((JobId(effect.subject), effect.kind)) for effect in effects]
         failure_reason = [None if why is None else sanitize_and_truncate(why) for _, why in done]
         rows = list(
             connection.execute(outbox_sql.END, _leases(effects) | {"dues": dues, "failure_reason": failure_reason})
         )
         for row in rows:
-            wanted.pop((JobId(row.job_id), EffectKind(row.kind)), None)
+            wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
         return taken(row for row in rows if row.done_at is None and row.parked_at is None)
 
     def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
@@ -310,6 +344,11 @@ class Effects:
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return taken(row for row in rows if row.lease is None and row.parked_at is None)
+
+    def request(self, connection: Connection, kind: EffectKind, subjects: Sequence[str]) -> list[OpenEffect]:
+        """Open an effect for each of these subjects, which are no jobs, unless it ever had one of this kind."""
+        parameters = {"cluster": self._cluster, "kind": kind.value, "subjects": list(subjects)}
+        return taken(connection.execute(outbox_sql.REQUEST, parameters)) if subjects else []
 
     def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
@@ -334,7 +373,7 @@ def taken(rows: Iterable[Any]) -> list[OpenEffect]:
     return [
         OpenEffect(
             row.id,
-            JobId(row.job_id),
+            row.subject,
             EffectKind(row.kind),
             row.generation,
             row.attempts,

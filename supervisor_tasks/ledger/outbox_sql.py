@@ -3,8 +3,8 @@
 from sqlalchemy import TextClause, text
 
 # The columns of an OpenEffect.
-_EFFECT = """effects.id, effects.job_id, effects.kind, effects.generation, effects.attempts, effects.unexpected_failures,
-        effects.contract_rejections,
+_EFFECT = """effects.id, COALESCE(effects.job_id, effects.subject) AS subject, effects.kind, effects.generation,
+        effects.attempts, effects.unexpected_failures, effects.contract_rejections,
         COALESCE(effects.lease, 0) AS holder, effects.lease_token,
         GREATEST(EXTRACT(EPOCH FROM effects.due_at - now()), 0)::float8 AS due_in_s"""
 
@@ -29,6 +29,15 @@ OPEN = _returning(
     """,
     "lease",
     "parked_at",
+)
+
+# Opens an effect for each of these subjects that are no jobs. A subject that ever had one of that kind gets none.
+REQUEST = _returning(
+    """
+    INSERT INTO effects (cluster, kind, subject, due_at, notified_at)
+    SELECT :cluster, :kind, wanted.subject, now(), now() FROM unnest(CAST(:subjects AS text[])) AS wanted(subject)
+    ON CONFLICT (cluster, kind, subject) WHERE subject IS NOT NULL DO NOTHING
+    """
 )
 
 # Which of these leases still hold their effects. The rows stay locked until the transaction ends. A lease belongs to a
@@ -185,7 +194,7 @@ FREE_LEASES = text(
         FOR UPDATE SKIP LOCKED
     ) AS held
     WHERE id = freed
-    RETURNING id, job_id, kind, attempts, parked_at
+    RETURNING id, COALESCE(job_id, subject) AS subject, kind, attempts, parked_at
     """
 )
 
@@ -256,11 +265,14 @@ TROUBLE = text(
     """
 )
 
-# How many effects fail whose last error begins with `words`, and up to five of the different errors.
+# How many effects have failed for at least `for_s` seconds with a last error that begins with `words`; up to five of the
+# different errors, and of the subjects.
 FAILING_WITH = text(
     """
-    SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors
-    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND starts_with(last_error, :words)
+    SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors,
+        COALESCE((array_agg(COALESCE(job_id, subject) ORDER BY failing_since, id))[1:5], ARRAY[]::text[]) AS subjects
+    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND starts_with(last_error, :words)
+        AND failing_since <= now() - :for_s * interval '1 second'
     """
 )
 
@@ -278,6 +290,14 @@ RETRY = _returning(
 
 # Ends a parked effect that was not carried out.
 FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
+
+# Makes all open effects of these kinds due, and tries parked ones once more: a worker has started with other settings.
+BRING_FORWARD = text(
+    """
+    UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL, parked_at = NULL
+    WHERE cluster = :cluster AND kind = ANY(:kinds) AND done_at IS NULL
+    """
+)
 
 # Brings forward effects that wait for their next try: the thing that they waited for will not happen.
 HURRY = text(

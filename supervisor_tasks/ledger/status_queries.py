@@ -384,24 +384,25 @@ _STORY = """
 
 _OPEN_EFFECTS = """
     SELECT * FROM (
-        SELECT effects.id AS effect, effects.job_id, kind, CASE WHEN parked_at IS NOT NULL THEN 'parked'
+        SELECT effects.id AS effect, COALESCE(job_id, subject) AS subject, kind, CASE WHEN parked_at IS NOT NULL THEN 'parked'
                 WHEN lease IS NOT NULL THEN 'leased' WHEN due_at <= now() THEN 'due' ELSE 'waiting' END AS place,
             jobs.state, due_at, attempts, failing_since, parked_at, last_error, evidence
-        FROM effects JOIN jobs USING (cluster, job_id)
+        FROM effects LEFT JOIN jobs USING (cluster, job_id)
         WHERE cluster = :cluster AND done_at IS NULL AND (CAST(:kind AS text) IS NULL OR kind = :kind)
     ) AS open WHERE CAST(:place AS text) IS NULL OR place = :place
     ORDER BY due_at, effect LIMIT :most"""
 
 _RETRYABLE = """
-    SELECT id AS effect, job_id, kind FROM effects
+    SELECT id AS effect, COALESCE(job_id, subject) AS subject, kind FROM effects
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
     ORDER BY failing_since, id LIMIT :most"""
 
 _PARKED = """
-    SELECT effects.id AS effect, effects.job_id, kind, jobs.state, parked_at, attempts, last_error, evidence
-    FROM effects JOIN jobs USING (cluster, job_id)
+    SELECT effects.id AS effect, COALESCE(job_id, subject) AS subject, kind, jobs.state, parked_at, attempts,
+        last_error, evidence
+    FROM effects LEFT JOIN jobs USING (cluster, job_id)
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND parked_at IS NOT NULL
     ORDER BY parked_at LIMIT :most"""
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     DateTime,
     ForeignKey,
     ForeignKeyConstraint,
@@ -121,7 +122,10 @@ class EventRow(Base):
 
 
 class EffectRow(Base):
-    """The outbox: what is left to do for a job. There is at most one open effect per (job, kind).
+    """The outbox: what is left to do for a subject. There is at most one open effect per (job, kind).
+
+    The subject is a job, or what `subject` names: a customer who needs an account (the address), or a benchmark run (its
+    number). An effect of such a subject is never opened twice, and stays when it is done.
 
     `generation` counts the demands; a demand that arrives while the effect is being carried out keeps it open. `lease`
     is the holder (see worker_sessions.py) that carries it out. `lease_token` is how often it was ever leased.
@@ -134,7 +138,8 @@ class EffectRow(Base):
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     cluster: Mapped[str]
-    job_id: Mapped[str]
+    job_id: Mapped[str | None]
+    subject: Mapped[str | None]
     kind: Mapped[str]
     due_at: Mapped[datetime]
     generation: Mapped[int] = mapped_column(Integer, server_default=text("1"))
@@ -174,6 +179,15 @@ class EffectRow(Base):
             postgresql_where=text("done_at IS NULL AND failing_since IS NOT NULL"),
         ),
         Index("effects_by_job", "cluster", "job_id"),
+        Index(
+            "effects_by_subject",
+            "cluster",
+            "kind",
+            "subject",
+            unique=True,
+            postgresql_where=text("subject IS NOT NULL"),
+        ),
+        CheckConstraint("(job_id IS NULL) <> (subject IS NULL)", name="effects_one_subject"),
         ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
     )
 
@@ -383,22 +397,6 @@ class PeriodicRunRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     succeeded_at: Mapped[datetime]
     number: Mapped[int | None]
-
-
-class AccountRow(Base):
-    """A customer who must get an account at the site, and how far this is."""
-
-    __tablename__ = "accounts"
-
-    cluster: Mapped[str] = mapped_column(primary_key=True)
-    customer: Mapped[str] = mapped_column(primary_key=True)
-    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    due_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    last_error: Mapped[str | None]
-    done_at: Mapped[datetime | None]
-
-    __table_args__ = (Index("accounts_due", "cluster", "due_at", postgresql_where=text("done_at IS NULL")),)
 
 
 class AlarmRow(Base):

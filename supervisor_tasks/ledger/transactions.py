@@ -1,5 +1,8 @@
 """The wallet's part of the ledger: transactions, all their signatures, and the instance tag of the ledger's own
 calls.
+
+A transaction is an outbox of its own, and no effect: its nonce has an order. One that is mined late, replaced or dropped
+decides about those after it, so no transaction can be leased, postponed or parked alone.
 """
 
 import secrets

@@ -43,7 +43,7 @@ class TaskDispatcher:
         wanted = [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)
-            about = ", ".join(effect.job_id for effect in members[:SHOWN_JOBS])
+            about = ", ".join(effect.subject for effect in members[:SHOWN_JOBS])
             more = f" and {len(members) - SHOWN_JOBS} more" if len(members) > SHOWN_JOBS else ""
             if not self._send_together(name, min(effect.due_in_s for effect in members), f"({about}{more})"):
                 return

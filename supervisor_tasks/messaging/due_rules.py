@@ -32,6 +32,8 @@ WATCHED_ALARMS = {
     AlarmName.EFFECT_PARKED,
     AlarmName.EFFECT_OVERDUE,
     AlarmName.HOME_UNSAFE,
+    AlarmName.LDAP_REQUEST_REJECTED,
+    AlarmName.LDAP_UNAVAILABLE,
     AlarmName.CALLBACK_HEARTBEAT_MISSING,
 }
 REGISTRATION_FACTS: tuple[Fact[Any], ...] = (
@@ -129,7 +131,7 @@ RULES = {
     "poll_jobs": Rule(lambda look, _: look.unread, 1.0),
     "collect_receipts": Rule(lambda look, _: look.unmined, 1.0),
     "scan": Rule(_scan, 5.0, IDLE_S["scan"]),
-    "accounts": Rule(lambda look, _: look.accounts, 1.0, IDLE_S["accounts"]),
+    "accounts": Rule(lambda *_: False, 60.0, IDLE_S["accounts"]),
     "check_alarms": Rule(_check_alarms, 5.0, IDLE_S["check_alarms"]),
     "benchmark": Rule(lambda look, _: look.measuring, 2.0, IDLE_S["benchmark"]),
     "check_slurm": Rule(_check_slurm, 2.0, IDLE_S["check_slurm"]),

@@ -52,4 +52,5 @@ QUEUE_OF_TASK = {
 TASK_OF_KIND = {kind: kind.value for kind in EffectKind} | {
     EffectKind.POLL_SLURM: "poll_jobs",
     EffectKind.RETURN_JOB: "report",
+    EffectKind.ACCOUNT: "accounts",
 }

@@ -78,7 +78,7 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     assert "SubmitStarted" not in world.journal(job)
     watch_effects(site.ledger)
     (alarm,) = [one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE]
-    (said,) = alarm.details["homes"]
+    (said,) = alarm.details["errors"]
     assert VICTIM in said
     assert str(shared) in said
     world.slurm.users.give_home(VICTIM, world.slurm.users.home(VICTIM))

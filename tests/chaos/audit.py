@@ -387,8 +387,8 @@ def ledger_figures(evidence: Evidence) -> Looked:
 def nothing_left(evidence: Evidence) -> Looked:
     for table, rows in evidence.ledger.items():
         for row in rows:
-            if table in ("effects", "accounts"):
-                about = f"{row.get('kind', table)} of {row.get('job_id', row.get('customer'))}"
+            if table == "effects":
+                about = f"{row['kind']} of {row['job_id'] or row['subject']}"
                 state = "parked" if row.get("parked_at") else "open"
                 yield None if row["done_at"] else f"{about} is {state}: {row.get('last_error')}"
 

@@ -206,7 +206,11 @@ class CrashTestGrid:
 
     def _accounts(self) -> list[str]:
         """What is wrong with the accounts of all who have asked for a job."""
-        wait_until(lambda: not rows(self.grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the accounts", 60.0)
+        wait_until(
+            lambda: not rows(self.grid, "SELECT 1 FROM effects WHERE kind = 'account' AND done_at IS NULL"),
+            "the accounts",
+            60.0,
+        )
         asked = [name.lower() for (name, *_) in rows(self.grid, "SELECT DISTINCT customer FROM jobs")]
         return wrong_accounts(self.grid, asked)
 

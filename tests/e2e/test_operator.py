@@ -99,7 +99,7 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, cust
         lambda: ask(grid, "effect", "list", "--state", "parked") != [], "the cancellation to be parked", 60.0, 0.3
     )
     (effect,) = ask(grid, "effect", "list", "--state", "parked")
-    assert (effect["job_id"], effect["kind"]) == (job_id, "cancel")
+    assert (effect["subject"], effect["kind"]) == (job_id, "cancel")
     assert "Access/permission denied" in effect["last_error"]
     assert effect["evidence"]["error"] == "SlurmRejectedError"
     assert "effect_parked" in alarms(grid)

@@ -36,8 +36,9 @@ _FILL = (
     INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
     SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster""",
     """
-    INSERT INTO accounts (cluster, customer, done_at)
-    SELECT :cluster, '0x' || lpad(to_hex(n), 40, '0'), CASE WHEN n > 5 THEN now() END FROM generate_series(1, 100000) AS n
+    INSERT INTO effects (cluster, kind, subject, due_at, done_at)
+    SELECT :cluster, 'account', '0x' || lpad(to_hex(n), 40, '0'), now(),
+        CASE WHEN n > 5 THEN now() END FROM generate_series(1, 100000) AS n
     WHERE :settled + :hot > 0""",
     """
     INSERT INTO blocks (cluster, number, hash)

@@ -100,7 +100,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
         [
             {
                 "effect": 17,
-                "job_id": SECOND,
+                "subject": SECOND,
                 "kind": "submit",
                 "place": "parked",
                 "state": "SUBMITTING",
@@ -113,7 +113,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             },
             {
                 "effect": 1018,
-                "job_id": FIRST,
+                "subject": FIRST,
                 "kind": "poll_slurm",
                 "place": "waiting",
                 "state": "RUNNING",

@@ -31,6 +31,20 @@ def drop_columns(table: str, *names: str) -> None:
             op.drop_column(table, name, if_exists=True)
 
 
+def drop_not_null(table: str, column: str) -> None:
+    """Let a column have no value: no row is read."""
+    with op.get_context().autocommit_block():
+        op.alter_column(table, column, nullable=True)
+
+
+def add_check(name: str, table: str, condition: str) -> None:
+    """Add a condition on rows. The rows that are there are checked without blocking writers."""
+    with op.get_context().autocommit_block():
+        op.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
+        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID")
+        op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
+
+
 def create_index(
     name: str, table: str, columns: Sequence[str], *, where: str | None = None, unique: bool = False
 ) -> None:

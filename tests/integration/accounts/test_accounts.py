@@ -1,5 +1,6 @@
 """Customers' accounts in a real slapd: made once, despite all failures, and never with a number twice."""
 
+import json
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from devgrid.tls import make_certificates
 from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
 from supervisor_tasks.jobs.model import Address
+from tests.support.commands import supervisor
 from tests.support.watching import rows
 
 FORM = AccountForm(
@@ -286,6 +288,12 @@ def change(grid: Grid, statement: str) -> None:
     engine.dispose()
 
 
+OPEN = "SELECT 1 FROM effects WHERE kind = 'account' AND done_at IS NULL"
+ADD = """
+    INSERT INTO effects (cluster, kind, subject, due_at, attempts, last_error, failing_since)
+    SELECT cluster, 'account', {subject}, {due_at}, 1, {error}, now() FROM effects WHERE kind = 'account' LIMIT 1"""
+
+
 def request_jobs(grid: Grid, number: int) -> list[str]:
     """That many customers ask for a job each that no provider here has room for."""
     customers = [grid.chain.new_account() for _ in range(number)]
@@ -308,38 +316,60 @@ def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_la
     slapd = grid.processes.find("slapd")
     grid.processes.kill(slapd)
     customers = request_jobs(grid, 8)
-    left = "SELECT customer FROM accounts WHERE done_at IS NULL AND attempts > 0"
+    left = "SELECT 1 FROM effects WHERE kind = 'account' AND done_at IS NULL AND failing_since IS NOT NULL"
     wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
-    change(grid, "UPDATE accounts SET requested_at = now() - interval '10 min' WHERE done_at IS NULL")
+    change(
+        grid, "UPDATE effects SET failing_since = now() - interval '4 min' WHERE kind = 'account' AND done_at IS NULL"
+    )
     alarm = "SELECT details FROM alarms WHERE name = 'ldap_unavailable'"
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     grid.processes.start_again("slapd")
     wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
     numbers = [entry["uidNumber"] for entry in accounts(grid)]
     assert len(numbers) == len(set(numbers))
-    wait_until(lambda: not rows(grid, "SELECT 1 FROM accounts WHERE done_at IS NULL"), "the ledger to know", 30.0, 0.1)
+    wait_until(lambda: not rows(grid, OPEN), "the ledger to know", 30.0, 0.1)
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
 
 
 def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
-    change(
-        grid,
-        "INSERT INTO accounts (cluster, customer, attempts, last_error, due_at)"
-        " SELECT cluster, 'another', 1, 'refused: no', now() + interval '1 h' FROM accounts LIMIT 1",
-    )
+    words = "'the directory refuses: no'"
+    change(grid, ADD.format(subject="'another'", due_at="now() + interval '1 h'", error=words))
     alarm = "SELECT raised_at, details FROM alarms WHERE name = 'ldap_request_rejected'"
-    request_jobs(grid, 1)  # each request asks the directory, and the table is read then
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     before = rows(grid, alarm)
-    assert before[0].details["error"] == "refused: no"
+    assert before[0].details == {"effects": 1, "errors": ["the directory refuses: no"], "subjects": ["another"]}
     (one,) = request_jobs(grid, 1)
     wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
-    done = "SELECT 1 FROM accounts WHERE customer = :one AND done_at IS NOT NULL"
+    done = "SELECT 1 FROM effects WHERE kind = 'account' AND subject = :one AND done_at IS NOT NULL"
     wait_until(lambda: bool(rows(grid, done, one=one)), "the ledger to know", 60.0, 0.1)
     assert rows(grid, alarm) == before
-    change(grid, "DELETE FROM accounts WHERE customer = 'another'")
-    request_jobs(grid, 1)
+    change(grid, "DELETE FROM effects WHERE subject = 'another'")
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
+
+
+def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(grid: Grid) -> None:
+    """No address can be made of it: an error of our own, and not of the directory."""
+    change(grid, ADD.format(subject="'no address'", due_at="now()", error="NULL"))
+    of_it = "SELECT id, attempts, last_error, parked_at FROM effects WHERE subject = 'no address'"
+    wait_until(lambda: rows(grid, of_it)[0].parked_at is not None, "the effect to be parked", 60.0, 0.1)
+    (one,) = request_jobs(grid, 1)
+    wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
+    alarm = "SELECT 1 FROM alarms WHERE name = 'effect_parked'"
+    wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 30.0, 0.1)
+    parked = rows(grid, of_it)[0]
+    shown = supervisor("effect", "list", "--state", "parked", "--kind", "account", "-o", "json", env=grid.environment)
+    (row,) = json.loads(shown.stdout)
+    assert (row["effect"], row["subject"], row["state"]) == (parked.id, "no address", None)
+    assert "is no address" in row["last_error"]
+    refused = supervisor("effect", "abandon", str(parked.id), "--reason", "?", "--yes", env=grid.environment)
+    assert "expected an effect of a job" in refused.stderr
+    retried = supervisor("job", "retry", "--effect", str(parked.id), "--yes", "-o", "json", env=grid.environment)
+    assert [again["subject"] for again in json.loads(retried.stdout)] == ["no address"]
+    wait_until(
+        lambda: rows(grid, of_it)[0].parked_at not in (None, parked.parked_at), "it to be parked again", 60.0, 0.1
+    )
+    change(grid, "DELETE FROM effects WHERE subject = 'no address'")
+    wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
 
 
 @pytest.mark.chaos
@@ -352,8 +382,8 @@ def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
         alarm = "SELECT details FROM alarms WHERE name = 'ldap_request_rejected'"
         wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
         details = rows(grid, alarm)[0].details
-        assert details["customer"] == one
-        assert f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)" in details["error"]
+        assert details["subjects"] == [one]
+        assert f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)" in details["errors"][0]
         connection.add(GROUP, ["groupOfNames"], {"member": ADMIN})  # type: ignore[no-untyped-call]
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 90.0, 0.2)
     assert len(accounts(grid, f"(uid={one})")) == 1

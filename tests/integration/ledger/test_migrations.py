@@ -209,7 +209,7 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(table
     tables.insert("effects", cluster="here", job_id=JOB, kind="poll_slurm", due_at="now", **given)
     tables.insert("ticks", cluster="here", name="scan", succeeded_at="now")
     tables.insert("taken_marks", cluster="here", mark=b"\7" * 8)
-    tables.upgrade("0022")
+    tables.upgrade()
     ledger = Ledger(tables.engine, "here", wake=lambda _: None)
     job = ledger.jobs([JOB])[JOB]
     assert (job.last_event_block, job.reorg_deadline_block, job.poll_count) == (9, 12, 3)
@@ -223,3 +223,35 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(table
     tables.downgrade("0021")
     assert tables.rows("SELECT wakes, takings, unforeseen, refusals FROM effects") == [(2, 6, 1, 4)]
     assert tables.rows("SELECT heard_block, doubt_until, looks, message FROM jobs") == [(9, 12, 3, "why")]
+
+
+ACCOUNT_EFFECTS = (
+    "SELECT subject, attempts, last_error, done_at IS NOT NULL, due_at > now() FROM effects ORDER BY subject"
+)
+ACCOUNTS = "SELECT customer, attempts, done_at IS NOT NULL FROM accounts ORDER BY customer"
+
+
+def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: Tables) -> None:
+    tables.downgrade("0028")
+    ledger = Ledger(tables.engine, "here", lambda _: None)
+    tables.insert("accounts", cluster="here", customer="0xa", done_at="now")
+    tables.insert("accounts", cluster="here", customer="0xb", attempts=3, last_error="away")
+    tables.upgrade("0029")
+    tables.insert("accounts", cluster="here", customer="0xc")  # by a worker of the version before
+    tables.insert("accounts", cluster="here", customer="0xd")
+    expected = [("0xa", 0, None, True, False), ("0xb", 3, "away", False, True)]
+    new = [(customer, 0, None, False, True) for customer in ("0xc", "0xd")]
+    assert tables.rows(ACCOUNT_EFFECTS) == expected + new
+    assert ledger.effects.lease([EffectKind.ACCOUNT]) == []
+    ledger.effects.bring_forward([EffectKind.ACCOUNT])
+    leased = ledger.effects.lease([EffectKind.ACCOUNT])
+    assert {effect.subject for effect in leased} == {"0xb", "0xc", "0xd"}
+    ledger.effects.finish(next(effect for effect in leased if effect.subject == "0xc"))
+    with tables.engine.begin() as connection:
+        assert ledger.effects.request(connection, EffectKind.ACCOUNT, ["0xa", "0xc", "0xe"])[0].subject == "0xe"
+    tables.downgrade("0028")
+    done = {"0xa": True, "0xb": False, "0xc": True, "0xd": False, "0xe": False}
+    assert [(customer, is_done) for customer, _, is_done in tables.rows(ACCOUNTS)] == list(done.items())
+    ledger.holder.close()
+    with tables.engine.begin() as connection:
+        connection.execute(text("DELETE FROM accounts"))

@@ -20,7 +20,6 @@ from supervisor_tasks.jobs.claim import WAITING
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
 from supervisor_tasks.ledger import callbacks_sql
-from supervisor_tasks.ledger.accounts import Accounts
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
@@ -33,7 +32,7 @@ from supervisor_tasks.wallet.wallet import Wallet
 from tests.load.million import HOT, SETTLED, fill
 
 CLUSTER = "old"
-BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures", "accounts"}
+BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
 FEW = 10 * HOT  # rows that a plan may expect to read; a quarter of a per cent of the smallest table that is big
 RUNNING = JobId(f"0x{SETTLED + 1:064x}")
 BATCH = 1000
@@ -237,7 +236,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
-    "accounts: due": lambda ledger, _: Accounts(ledger.engine, CLUSTER).due(),
+    "lease of accounts": lambda ledger, _: ledger.effects.lease([EffectKind.ACCOUNT], 200),
     "blocks: mined_in": lambda ledger, _: blocks(ledger).mined_in(FORK, SETTLED),
     "blocks: last_mined_in": lambda ledger, _: blocks(ledger).last_mined_in(),
     "blocks: jobs_heard_of_above": lambda ledger, _: blocks(ledger).jobs_heard_of_above(FORK),

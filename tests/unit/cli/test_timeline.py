@@ -6,7 +6,7 @@ from typing import get_args
 
 from supervisor_tasks.cli.timeline import EFFECTS, MISSING, TELLERS, exit_text, lines_of, next_of, outcome_text
 from supervisor_tasks.jobs.events import Event
-from supervisor_tasks.jobs.model import EffectKind, State
+from supervisor_tasks.jobs.model import JOB_EFFECTS, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from tests.support.golden_cases import JOB, NOW, entry, story
 
@@ -19,8 +19,8 @@ def test_tellers__each_event__has_words() -> None:
     assert {event.__name__ for event in get_args(Event)} == set(TELLERS)
 
 
-def test_next_of__each_kind_of_effect__has_words() -> None:
-    assert set(EFFECTS) == set(EffectKind)
+def test_next_of__each_kind_of_effect_of_a_job__has_words() -> None:
+    assert set(EFFECTS) == JOB_EFFECTS
 
 
 def test_line__of_an_event_without_details__is_told_all_the_same() -> None:

@@ -98,9 +98,10 @@ def test_due__a_worker_is_at_it__not_once_more() -> None:
     assert due(everything, SETTINGS) == {}
 
 
-def test_due__an_account_is_wanted__only_where_there_is_a_directory() -> None:
-    assert due(idle(accounts=True), SETTINGS) == {}
-    assert due(idle(accounts=True), SITE_WITH_DIRECTORY).keys() == {"accounts"}
+def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> None:
+    without = {name: age_s for name, age_s in RECENT.items() if name != finished_key("accounts")}
+    assert due(idle(ticks_s=without), SETTINGS) == {}
+    assert due(idle(ticks_s=without), SITE_WITH_DIRECTORY).keys() == {"accounts"}
 
 
 def test_due__new_ledger__everything_that_ends_again_and_again() -> None:
