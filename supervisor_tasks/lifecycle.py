@@ -96,6 +96,8 @@ class Worker:
             ledger.sweeps.ask(f"the provider is {chain.contract.provider}")
         if self.context.directory is not None:
             ledger.effects.bring_forward([EffectKind.ACCOUNT])
+        if self.context.benchmark_side is not None:
+            ledger.benchmarks.resume()
         ledger.incidents.look_again()
 
     def on_ready(self) -> None:

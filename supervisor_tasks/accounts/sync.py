@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.exclusive_run import (
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock
-from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.outbox import OpenEffect, request
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _listen(context: WorkerContext) -> bool:
         last, some = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
         customers.update(some)
     with ledger.engine.begin() as connection:
-        ledger.effects.request(connection, EffectKind.ACCOUNT, sorted(customers))
+        request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))
         ledger.cursors.set(connection, STREAM, last, "")
     return last < head
 

@@ -16,7 +16,6 @@ from supervisor_tasks.jobs.model import SlurmId
 
 MOST_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
-STALLED_AFTER_S = 15 * 60.0  # without a step that succeeded; then the operator is called
 REFUSED_S = 60.0  # without a login as the user; then the operator is called
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
@@ -87,7 +86,9 @@ class PlannedBenchmark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A benchmark of a run. `run_as` is the user as which it was submitted to SLURM. Ages are by the database's clock."""
+    """A benchmark of a run. `run_as` is the user as which it was submitted to SLURM. Ages are by the database's clock.
+    `due_in_s` is when its next step is due, as far as the worker that has the run knows.
+    """
 
     id: int
     run_id: int
@@ -172,13 +173,6 @@ def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement]
     if one.due_in_s > 0:
         return None
     return (RunStep.READ if one.stage is BenchmarkState.ENDED else RunStep.LOOK), one
-
-
-def patience_s(*, impossible: bool) -> float:
-    """Return for how long a run may make no step before the operator is called. It is 0 if the run cannot be planned:
-    with these settings and nodes it never will be.
-    """
-    return 0.0 if impossible else STALLED_AFTER_S
 
 
 def login_again_in_s(refused_for_s: float) -> float:

@@ -10,6 +10,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
 from supervisor_tasks.slurm.script_matching import was_rejected
+from supervisor_tasks.slurm.submit_once import may_arrive
 
 FIRST_LOOK_S = 1.0
 LONGEST_LOOK_S = 60.0
@@ -133,7 +134,7 @@ def after_cancel(
 
 
 def _never_arrived(one: Measurement, settled_after_s: float) -> MeasurementUpdate:
-    if one.called_s_ago < settled_after_s:
+    if may_arrive(one.called_s_ago, settled_after_s):
         return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=settled_after_s - one.called_s_ago)
     if one.lost + 1 >= SUBMISSIONS:
         reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"

@@ -1,13 +1,13 @@
 """Benchmark: measure the cluster, one benchmark after the other, each as one SLURM job.
 
-Each call does what can be done at once and returns; no worker waits for a job. Before a worker calls sbatch, it commits
-SUBMITTING, and the login node then has a few seconds to run sbatch (guarded_command.py). A worker that finds a
-benchmark in that state looks for its job by name. It submits again only when no earlier submission can arrive any more.
-While SLURM does not answer, everything waits.
+A run is an effect of the outbox. The worker that leases it does what can be done at once and gives it back; no worker
+waits for a job. A benchmark is submitted as a customer's job is (slurm/submit_once.py). A worker that finds one in
+SUBMITTING looks for its job by name. While SLURM does not answer, everything waits.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 
 import structlog
 
@@ -24,7 +24,6 @@ from supervisor_tasks.benchmarking.model import (
     cleanup_expired,
     login_again_in_s,
     next_step,
-    patience_s,
 )
 from supervisor_tasks.benchmarking.outcome import (
     FIRST_LOOK_S,
@@ -40,26 +39,27 @@ from supervisor_tasks.benchmarking.outcome import (
 )
 from supervisor_tasks.benchmarking.plan import jobs_of
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import OutcomeUnknownError, ProviderUnknownError, SupervisorError, TransientError
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
-from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.errors import ProviderUnknownError, TransientError
+from supervisor_tasks.jobs.exclusive_run import RUN_NOT_PLANNED, given_back_on_failure, record_run
+from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.conditions import Condition
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR, PROVIDER
+from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
+from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError, SlurmUnavailableError
-from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
+from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of, submit_once
 
 log = structlog.get_logger()
 
 OUTPUT_AGAIN_S = 2.0
 DISABLED = "BENCHMARK_DISABLE is set"
-LOGIN_TRIED = "benchmark login tried"  # a tick
 LOG_IN_OR_END = (
     RunStep.SUBMIT,
     RunStep.READ,
@@ -77,45 +77,65 @@ class ImpossibleRunError(TransientError):
 
 
 def benchmark(context: WorkerContext) -> None:
-    """Take the current run, if there is one, as far as it goes now. One worker at a time does it."""
-    run_exclusive(context.ledger, "benchmark", lambda: _step(context), takes_long=True)
+    """Take the current run, if its effect is due, as far as it goes now. The worker that leases the effect does it."""
+    with record_run(context.ledger, "benchmark"):
+        for effect in context.ledger.effects.lease([EffectKind.BENCHMARK], 1):
+            with given_back_on_failure(context.ledger, [effect]):
+                _advance(context, effect)
 
 
-def _step(context: WorkerContext) -> bool:
-    """Do one step. Returns False if there is none, or if it has to wait."""
+def _advance(context: WorkerContext, effect: OpenEffect) -> None:
+    """Do all steps that can be done now. Then end the effect with the run, or give it back until the next step is due."""
+    effects, waits = context.ledger.effects, dict[int, float]()
     run = context.ledger.benchmarks.under_way()
-    if run is None:
-        return False
+    while run is not None and str(run.id) == effect.subject:
+        try:
+            goes_on = _step(context, run, waits)
+        except LoginRefusedError as error:
+            if error.user not in _users(context, run):
+                raise
+            effects.postpone([effect], _refused(context, run, error), str(error))
+            return
+        if not goes_on:
+            effects.postpone([effect], min(wait_s for wait_s in waits.values() if wait_s > 0))
+            return
+        effects.extend([effect])
+        run = context.ledger.benchmarks.under_way()
+    effects.finish(effect)
+
+
+def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) -> bool:
+    """Do one step. Returns False if there is none now. `waits` has the seconds for which each measurement has to wait
+    that had a step already.
+    """
     if context.benchmarking.disabled and run.cancel_reason is None:
         context.ledger.benchmarks.cancel(DISABLED)
         return True
-    found = next_step(run, context.ledger.benchmarks.measurements(run))
-    if found is None or (found[0].asks_slurm and _login_waits(context, found[1])):
+    known = [replace(one, due_in_s=waits.get(one.id, 0.0)) for one in context.ledger.benchmarks.measurements(run)]
+    found = next_step(run, known)
+    if found is None:
         return False
-    try:
-        _do(context, run, *found)
-    except Exception as error:  # an error in our code stops the run too
-        if isinstance(error, LoginRefusedError) and error.user == _user(context, found[1]):
-            _refused(context, run, error)
-        _troubled(context, run, error)
-        raise
-    if found[0] in LOG_IN_OR_END:
-        _let_in(context)
-    _goes_on(context)
+    step, one = found
+    wait_s = _do(context, run, step, one)
+    if one is not None:
+        waits[one.id] = wait_s
+    if step in LOG_IN_OR_END:
+        _login_refused(context).update(False)
     return True
 
 
-def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None) -> None:
+def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None) -> float:
+    """Do the step. Returns how many seconds later the next step of the same measurement is due."""
     if step.asks_slurm:
         require_expected_cluster(context)
     if step.begins_something:
         require_not_held(context.ledger)
         if not slurm_is_healthy(context.ledger):
             raise SlurmUnavailableError("SLURM is not known to work at the moment; nothing is begun")
-    if one is None:
-        (_begin if step is RunStep.BEGIN else _finish)(context, run)
-    else:
-        HANDLERS[step](context, run, one)
+    if one is not None:
+        return HANDLERS[step](context, run, one)
+    (_begin if step is RunStep.BEGIN else _finish)(context, run)
+    return 0.0
 
 
 def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
@@ -127,7 +147,7 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     try:
         plan = context.benchmarking.plan_of(specs, run.token)
     except ValueError as error:
-        raise ImpossibleRunError(f"the run cannot be planned: {error}") from error
+        raise ImpossibleRunError(f"{RUN_NOT_PLANNED}{error}") from error
     planned = jobs_of(plan, context.benchmarking.suite.values(), context.benchmarking.sbatch_flags)
     context.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
     log.info(
@@ -139,49 +159,22 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     )
 
 
-def _troubled(context: WorkerContext, run: BenchmarkRun, error: Exception) -> None:
-    """Store why no step is made, and since when. Call the operator if that lasts long."""
-    why = sanitize_and_truncate(str(error) if isinstance(error, SupervisorError) else repr(error))[:500]
-    context.ledger.facts.set(BENCHMARK_ERROR, why)
-    advice = "supervisor benchmark show; mend what it says, or `supervisor benchmark cancel`"
-    after_s = patience_s(impossible=isinstance(error, ImpossibleRunError))
-    condition = Condition(context.ledger, AlarmName.BENCHMARK_STALLED, after_s)
-    condition.update(True, str(run.id), run=run.id, error=why, advice=advice)
-
-
-def _refused(context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError) -> None:
-    """Store that the login node does not let the user in, and since when. Call the operator if that lasts a minute."""
-    context.ledger.ticks.record(LOGIN_TRIED)
+def _refused(context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError) -> float:
+    """Store that the login node does not let the user in, and since when. Call the operator if that lasts a minute.
+    Returns after how many seconds the login is tried again.
+    """
     about = {"run": run.id, "user": error.user, "reason": sanitize_and_truncate(str(error))[:500]}
-    _login_refused(context).update(True, error.user, **about, advice=LET_IN)
-
-
-def _login_waits(context: WorkerContext, one: Measurement | None) -> bool:
-    """Whether it is too early for the next login as the user that was refused."""
-    refused, tried_s = _login_refused(context).duration, context.ledger.ticks.age_s(LOGIN_TRIED)
-    user = refused.subject()
-    if user is None or tried_s is None or user != _user(context, one):
-        return False
-    return tried_s < login_again_in_s(refused.seconds())
+    return login_again_in_s(_login_refused(context).update(True, error.user, **about, advice=LET_IN))
 
 
 def _login_refused(context: WorkerContext) -> Condition:
     return Condition(context.ledger, AlarmName.BENCHMARK_USER_REFUSED, REFUSED_S)
 
 
-def _user(context: WorkerContext, one: Measurement | None) -> str:
-    """The user that a step about this measurement logs in as."""
+def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
+    """The users that a step of the run may log in as."""
     jobs = context.benchmarking.jobs
-    return jobs.user if one is None else jobs.owner(one)
-
-
-def _let_in(context: WorkerContext) -> None:
-    """The login node lets the user in again, or no login is needed any more."""
-    _login_refused(context).update(False)
-
-
-def _goes_on(context: WorkerContext) -> None:
-    Condition(context.ledger, AlarmName.BENCHMARK_STALLED).update(False)
+    return {jobs.user, *(jobs.owner(one) for one in context.ledger.benchmarks.measurements(run))}
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
@@ -202,35 +195,40 @@ def _report_failures(context: WorkerContext, run: BenchmarkRun) -> None:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
-def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored from a backup."""
-    jobs, ledger = context.benchmarking.jobs, context.ledger.benchmarks
     if _record(context, one) is not None:
-        _look(context, run, one)
-        return
-    clock = jobs.clock()  # nothing begins before the login node lets us in
-    begun_s = our_clock_s()
-    if not ledger.start_submission(one, jobs.user):
-        return
-    one = replace(one, stage=BenchmarkState.SUBMITTING, run_as=jobs.user)
-    try:
-        slurm_id = jobs.submit(one, clock, begun_s)
-    except SlurmRejectedError as error:
-        _change(context, one, MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(error)))
-    except OutcomeUnknownError as error:
-        log.warning("benchmark_submission_unclear", run=run.id, benchmark=one.benchmark, error=str(error))
-    except TransientError:
-        ledger.changed(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
-        raise
-    else:
-        _change(
-            context,
-            one,
-            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=slurm_id, poll_delay_s=FIRST_LOOK_S),
-        )
+        return _look(context, run, one)
+    submit_once(
+        context.benchmarking.jobs.clock, our_clock_s, partial(_start, context, one), partial(_hand_over, context)
+    )
+    return FIRST_LOOK_S
 
 
-def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _start(context: WorkerContext, one: Measurement) -> Measurement | None:
+    user = context.benchmarking.jobs.user
+    mine = context.ledger.benchmarks.start_submission(one, user)
+    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user) if mine else None
+
+
+def _hand_over(context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float) -> None:
+    answer = context.benchmarking.jobs.submit(one, clock, begun_s)
+    if not isinstance(answer, Exception):
+        _change(context, one, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer))
+        return
+    match fate_of(answer):
+        case Fate.REJECTED:
+            _change(context, one, MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)))
+        case Fate.UNKNOWN:
+            log.warning("benchmark_submission_unclear", run=one.run_id, benchmark=one.benchmark, error=str(answer))
+        case Fate.NOT_RUN:
+            context.ledger.benchmarks.changed(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
+            raise answer
+        case _:
+            raise answer
+
+
+def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Check what SLURM does with the job, and have it ended if the run must end."""
     jobs = context.benchmarking.jobs
     record = _record(context, one) or jobs.accounted(one)
@@ -250,6 +248,7 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
         context.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
     else:
         context.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
+    return change.poll_delay_s
 
 
 def _ended_by_us(
@@ -269,7 +268,7 @@ def _ended_by_us(
     return after_cancel(change, record, cannot_start=cannot_start, cancel_reason=run.cancel_reason, refused=refused)
 
 
-def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Read the job's output, and decide."""
     output = context.benchmarking.jobs.output(one)
     failed, told = why_failed(one, output), end_reported(one.job_name, output)
@@ -277,11 +276,12 @@ def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
     if cut_short(one, failed, run.cancel_reason):
         _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
     elif failed is None:
-        context.ledger.benchmarks.postpone(one, OUTPUT_AGAIN_S)
+        return OUTPUT_AGAIN_S
     elif failed or body is None:
         _decide(context, one, Verdict(stage=BenchmarkState.FAILED, reason=failed, output=body))
     else:
         _decide(context, one, _parsed(context, run, one, body))
+    return 0.0
 
 
 def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes) -> Verdict:
@@ -313,28 +313,28 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
     return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem) if problem else verdict
 
 
-def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""))
+    return 0.0
 
 
-def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> None:
+def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Remove the output from the login node, if that is possible. A file that stays stops neither the other benchmarks
     nor the run's end.
     """
-    ledger = context.ledger.benchmarks
     try:
         context.benchmarking.jobs.remove_output(one)
     except TransientError as error:
         log.warning("benchmark_output_not_removed", run=run.id, benchmark=one.benchmark, error=str(error))
-        if cleanup_expired(run, one):
-            ledger.cleaned(one, note=f"its output stays on the login node: {error}")
-        else:
-            ledger.postpone(one, CLEAN_AGAIN_S)
+        if not cleanup_expired(run, one):
+            return CLEAN_AGAIN_S
+        context.ledger.benchmarks.cleaned(one, note=f"its output stays on the login node: {error}")
     else:
-        ledger.cleaned(one)
+        context.ledger.benchmarks.cleaned(one)
+    return 0.0
 
 
-HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], None]] = {
+HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], float]] = {
     RunStep.SUBMIT: _submit,
     RunStep.LOOK: _look,
     RunStep.READ: _read,
@@ -352,7 +352,7 @@ def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
     cancelled.
     """
     named = [job.seen for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
-    taken = [seen for seen in named if not was_rejected(seen)]
+    taken = SlurmRecords(named, listed=True).taken
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:
             log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)

@@ -20,9 +20,7 @@ from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.conditions import Condition
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
+from supervisor_tasks.jobs.model import EffectKind
 
 NO_RUN = "0" * 16  # instead of the number of a real run
 RunNumber = Annotated[int | None, typer.Option("--run", min=1, help="Instead of the last one.")]
@@ -327,8 +325,8 @@ def _run_number(cli: CliContext, run_id: int | None) -> int:
 
 def _last_error(cli: CliContext, number: int) -> str:
     """Return why the run makes no progress now; empty if it does."""
-    standstill = Condition(cli.ledger, AlarmName.BENCHMARK_STALLED).duration
-    return (cli.ledger.facts.get(BENCHMARK_ERROR) or "") if standstill.subject() == str(number) else ""
+    effects = cli.overview.effects(kind=EffectKind.BENCHMARK)
+    return next((str(row["last_error"] or "") for row in effects if row["subject"] == str(number)), "")
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

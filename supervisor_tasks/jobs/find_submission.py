@@ -6,7 +6,6 @@ cannot be known of a job is an exception in that job's place.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import require_not_held
 from supervisor_tasks.slurm.parsers import JobRecord
-from supervisor_tasks.slurm.script_matching import was_rejected
+from supervisor_tasks.slurm.submit_once import SlurmRecords, may_arrive
 
 log = structlog.get_logger()
 
@@ -40,19 +39,6 @@ MAX_UNPARSED_ANSWERS = 3
 # submission cut off, the cause is the job or its customer (a start-up file, a script too long for a slow link), and
 # another try would end the same way.
 CUT_OFF_AT_MOST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmRecords:
-    """SLURM's records of a job, the oldest first. `listed` is false for records that only accounting has."""
-
-    seen: Sequence[JobRecord]
-    listed: bool
-
-    @property
-    def taken(self) -> list[JobRecord]:
-        """The records of what SLURM did not reject."""
-        return [record for record in self.seen if not was_rejected(record)]
 
 
 NOTHING = SlurmRecords([], listed=False)
@@ -140,7 +126,7 @@ def require_worth_trying(cut_off: CutOff) -> None:
 def require_settled(context: WorkerContext, job: Job) -> None:
     """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
+    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.settled_after_s):
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
 
@@ -166,7 +152,7 @@ def earlier_submissions(
 def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     require_never_ran(job)
     ago_s = past.earlier_s
-    if ago_s is not None and ago_s < context.slurm.cluster.settled_after_s:
+    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.settled_after_s):
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )

@@ -85,6 +85,8 @@ class EffectKind(StrEnum):
     NOTIFY_CUSTOMER = "notify_customer"
     ACCOUNT = "account"
     """The subject is a customer's address."""
+    BENCHMARK = "benchmark"
+    """The subject is the number of a benchmark run."""
 
     @property
     def of_job(self) -> bool:
@@ -92,7 +94,7 @@ class EffectKind(StrEnum):
         return self in JOB_EFFECTS
 
 
-JOB_EFFECTS = frozenset(EffectKind) - {EffectKind.ACCOUNT}
+JOB_EFFECTS = frozenset(EffectKind) - {EffectKind.ACCOUNT, EffectKind.BENCHMARK}
 
 # The kinds that have a purpose in each state. When a job enters a state, open effects of all other kinds are closed.
 EFFECTS_BY_STATE = {

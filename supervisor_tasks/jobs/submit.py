@@ -1,9 +1,8 @@
 """Submit: SLURM gets each job exactly once.
 
-Before sbatch runs, the worker that holds the effect commits SUBMITTING; no other worker may. From that moment the login
-node has a few seconds to run sbatch; after that it does not run it (guarded_command.py). A worker that finds a job in
-SUBMITTING does not know whether SLURM took the job. It first searches all jobs of that user, twice. The second search
-comes when nothing that was sent can arrive any more.
+The protocol is slurm/submit_once.py. The worker that holds the effect commits SUBMITTING; no other worker may. A worker
+that finds a job in SUBMITTING does not know whether SLURM took the job. It first searches all jobs of that user, twice.
+The second search comes when nothing that was sent can arrive any more.
 
 The worker also searches for two kinds of jobs before it submits them, because SLURM may have them already. First, jobs
 whose claim the ledger does not remember (indexer/claim_ownership.py): another ledger may have submitted the job, or
@@ -12,11 +11,11 @@ this one did and has forgotten it. Second, jobs that we gave back and claimed ag
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.jobs.events import (
     ExistingSlurmJobAdopted,
     SubmitNotExecuted,
@@ -33,8 +32,9 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.interface import Request
-from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError, SlurmRejectedError
+from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
 
 log = structlog.get_logger()
 
@@ -64,11 +64,32 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
     if not new:
         return
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
-    clock = cluster.clock(group.customer)  # nothing begins before the login node lets us in
-    begun_s = our_clock_s()
-    started = group.start({effect: SubmitStarted(job.limit_min) for job, effect in new})
+    submit_once(
+        partial(cluster.clock, group.customer),
+        our_clock_s,
+        partial(_begin, group, new, scripts, past),
+        partial(_hand_over, group),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Submissions that were committed as begun, with the jobs as they are since then."""
+
+    effects: Mapping[JobId, OpenEffect]
+    requests: Sequence[tuple[JobId, Request]]
+    jobs: Mapping[JobId, Job]
+
+
+def _begin(
+    group: Group,
+    members: Sequence[tuple[Job, OpenEffect]],
+    scripts: Mapping[JobId, str],
+    past: Mapping[JobId, Past],
+) -> _Begun | None:
+    started = group.start({effect: SubmitStarted(job.limit_min) for job, effect in members})
     effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
-    for job, effect in ((started[job.job_id], effect) for job, effect in new if job.job_id in started):
+    for job, effect in ((started[job.job_id], effect) for job, effect in members if job.job_id in started):
         if job.state is not State.SUBMITTING or job.job_id not in scripts:
             stopped = SubmitOutcomeUnknown(
                 "the job is not to be submitted any more"
@@ -80,10 +101,7 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
         request = Request(definition=job.definition, limit_min=limit_min, script=script, number=number)
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
-    if requests:
-        again = _hand_over(group, effects, requests, clock, begun_s)
-        for job_id, only in only_submissions(context, group.customer, again, started).items():
-            group.answered(outcome_of(effects[job_id], partial(_submitted, only)))
+    return _Begun(effects, requests, started) if requests else None
 
 
 def _submitted(slurm_id: SlurmId | Exception) -> Submitted:
@@ -104,16 +122,10 @@ def _new(
     return [member for member in members if earlier[member[0].job_id] is None]
 
 
-def _hand_over(
-    group: Group,
-    effects: Mapping[JobId, OpenEffect],
-    requests: Sequence[tuple[JobId, Request]],
-    clock: LoginClock,
-    begun_s: float,
-) -> dict[JobId, SlurmId]:
-    """Run sbatch for each job. Returns the ids of jobs that SLURM may have twice: the caller looks, then answers."""
+def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -> None:
+    """Run sbatch for each job. The jobs that SLURM may have twice are answered after a look at SLURM."""
     cluster, to_look_at, called_s = group.context.slurm.cluster, dict[JobId, SlurmId](), time.time()
-    again = {job_id for job_id, request in requests if request.number > 1 and cluster.submit_key}
+    again = {job_id for job_id, request in begun.requests if request.number > 1 and cluster.submit_key}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
         answer_fields = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
@@ -121,24 +133,24 @@ def _hand_over(
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
-            group.answered(_outcome(effects[job_id], answer))
+            group.answered(_outcome(begun.effects[job_id], answer))
 
-    cluster.submit_batch(group.customer, requests, clock, begun_s, answered)
-    return to_look_at
+    cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
+    for job_id, only in only_submissions(group.context, group.customer, to_look_at, begun.jobs).items():
+        group.answered(outcome_of(begun.effects[job_id], partial(_submitted, only)))
 
 
 def _outcome(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
     """What sbatch's answer means for the job. After an error that is no answer, the job stays to be searched for."""
-    match answer:
-        case SlurmRejectedError():
+    match fate_of(answer):
+        case Fate.REJECTED:
             return EffectOutcome(effect, SubmitRejected(str(answer)))
-        case OutcomeUnknownError():
+        case Fate.UNKNOWN:
             log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
             return EffectOutcome(
                 effect, SubmitOutcomeUnknown(str(answer), unparsed=isinstance(answer, AnswerNotUnderstoodError))
             )
-        case TransientError():
-            return EffectOutcome(effect, SubmitNotExecuted(str(answer)), answer)
-        case Exception():
-            return EffectOutcome(effect, error=answer)
-    return EffectOutcome(effect, Submitted(answer))
+        case Fate.NOT_RUN:
+            error = answer if isinstance(answer, Exception) else None
+            return EffectOutcome(effect, SubmitNotExecuted(str(answer)), error)
+    return outcome_of(effect, partial(_submitted, answer))

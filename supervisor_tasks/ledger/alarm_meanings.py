@@ -162,7 +162,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Read the error in `supervisor provider show`.",
     ),
     AlarmName.BENCHMARK_STALLED: Meaning(
-        "The benchmark run under way cannot go on.",
+        "The benchmark run under way cannot be planned with these settings and these nodes.",
         "Read the error in `supervisor benchmark show`; repair it, or `supervisor benchmark cancel`.",
     ),
     AlarmName.BENCHMARK_FAILED: Meaning(

@@ -19,8 +19,9 @@ from supervisor_tasks.benchmarking.model import (
     Value,
     job_name,
 )
-from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_json
+from supervisor_tasks.ledger.outbox import bring_forward, request
 from supervisor_tasks.ledger.tables import BenchmarkResultRow, BenchmarkRunRow
 from supervisor_tasks.provider.offer import Machine, machines_digest
 from supervisor_tasks.provider.registration_rules import CompletedRun
@@ -169,6 +170,8 @@ class BenchmarkStore:
         row = insert(RUNS).values(cluster=self._cluster, state=RunState.ASKED.value, token=token, **about)
         with self._engine.begin() as connection:
             number: int | None = connection.scalar(row.on_conflict_do_nothing().returning(RUNS.c.id))
+            if number is not None:
+                request(connection, self._cluster, EffectKind.BENCHMARK, [str(number)])
             if number is not None and also is not None:
                 also(connection)
         return number
@@ -179,9 +182,16 @@ class BenchmarkStore:
         with self._engine.begin() as connection:
             ended = update(RUNS).where(RUNS.c.cluster == self._cluster, OPEN).values(cancel_reason=wanted)
             number: int | None = connection.scalar(ended.returning(RUNS.c.id))
-            at_once = update(RESULTS).where(RESULTS.c.run_id == number).values(due_at=func.now())
-            connection.execute(at_once)
+            bring_forward(connection, self._cluster, [EffectKind.BENCHMARK])
         return number
+
+    def resume(self) -> None:
+        """Have a worker look at the run that is under way at once: this worker has started, with other settings maybe."""
+        under_way = select(RUNS.c.id).where(RUNS.c.cluster == self._cluster, OPEN)
+        with self._engine.begin() as connection:
+            numbers = [str(number) for number in connection.scalars(under_way)]
+            request(connection, self._cluster, EffectKind.BENCHMARK, numbers)
+            bring_forward(connection, self._cluster, [EffectKind.BENCHMARK])
 
     def under_way(self) -> BenchmarkRun | None:
         """The run that is asked for or under way, or None."""
@@ -240,7 +250,6 @@ class BenchmarkStore:
         """The benchmarks of a run, in their order."""
         now = func.clock_timestamp()
         ages = (
-            func.extract("epoch", RESULTS.c.due_at - now).label("due_in_s"),
             func.extract("epoch", now - RESULTS.c.called_at).label("called_s_ago"),
             func.extract("epoch", now - RESULTS.c.missing_at).label("missing_for_s"),
             func.extract("epoch", now - RESULTS.c.ended_at).label("ended_s_ago"),
@@ -270,7 +279,6 @@ class BenchmarkStore:
                 stage=BenchmarkState.SUBMITTING.value,
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
-                due_at=func.clock_timestamp(),
             )
         return mine
 
@@ -288,18 +296,11 @@ class BenchmarkStore:
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
                 called_at=func.coalesce(RESULTS.c.called_at, now),  # a ledger restored from a backup may not have it
-                due_at=now + func.make_interval(0, 0, 0, 0, 0, 0, change.poll_delay_s),
                 missing_at=missing_at,
                 lost=RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
                 reason=sanitize_and_truncate(change.reason) or None,
             )
-
-    def postpone(self, one: Measurement, poll_delay_s: float) -> None:
-        """Nothing has changed: look again in `poll_delay_s` seconds."""
-        later = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, poll_delay_s)
-        with self._engine.begin() as connection:
-            self._set(connection, one, due_at=later)
 
     def decided(self, one: Measurement, verdict: Verdict) -> bool:
         """Store the verdict on a benchmark. False when another worker was faster."""
@@ -451,7 +452,6 @@ def _measurement(row: Any) -> Measurement:
         slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,
-        due_in_s=float(row.due_in_s),
         called_s_ago=float("inf") if row.called_s_ago is None else float(row.called_s_ago),
         missing_for_s=None if row.missing_for_s is None else float(row.missing_for_s),
         ended_s_ago=0.0 if row.ended_s_ago is None else float(row.ended_s_ago),

@@ -110,7 +110,6 @@ SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)  # how long slurmctld remem
 SLURM_ACCEPTED = Fact(
     "slurm.accepted", TEXT
 )  # a random value: jobs that SLURM had forgotten when the operator set it are lost
-BENCHMARK_ERROR = Fact("benchmark.last_error", TEXT)
 
 
 class Facts:

@@ -250,8 +250,7 @@ class Effects:
     def bring_forward(self, kinds: Iterable[EffectKind]) -> None:
         """Make all open effects of these kinds due, also parked ones: this worker may have other settings."""
         with self._engine.begin() as connection:
-            parameters = {"cluster": self._cluster, "kinds": [kind.value for kind in kinds]}
-            connection.execute(outbox_sql.BRING_FORWARD, parameters)
+            bring_forward(connection, self._cluster, kinds)
 
     def finish(self, effect: OpenEffect) -> None:
         """End an effect whose outcome changes no job."""
@@ -345,11 +344,6 @@ class Effects:
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return taken(row for row in rows if row.lease is None and row.parked_at is None)
 
-    def request(self, connection: Connection, kind: EffectKind, subjects: Sequence[str]) -> list[OpenEffect]:
-        """Open an effect for each of these subjects, which are no jobs, unless it ever had one of this kind."""
-        parameters = {"cluster": self._cluster, "kind": kind.value, "subjects": list(subjects)}
-        return taken(connection.execute(outbox_sql.REQUEST, parameters)) if subjects else []
-
     def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
         pairs = [(job.job_id, kind.value) for job in changed for kind in obsolete_effects(job)]
@@ -357,6 +351,21 @@ class Effects:
             job_ids, kinds = map(list, zip(*pairs, strict=True))
             parameters = {"cluster": self._cluster, "job_ids": job_ids, "kinds": kinds}
             connection.execute(outbox_sql.CLOSE, parameters)
+
+
+def request(connection: Connection, cluster: str, kind: EffectKind, subjects: Sequence[str]) -> None:
+    """Open an effect for each of these subjects, which are no jobs, unless it ever had one of this kind. The clock wakes a
+    worker for it.
+    """
+    if subjects:
+        parameters = {"cluster": cluster, "kind": kind.value, "subjects": list(subjects)}
+        connection.execute(outbox_sql.REQUEST, parameters)
+
+
+def bring_forward(connection: Connection, cluster: str, kinds: Iterable[EffectKind]) -> None:
+    """Make all open effects of these kinds due, also parked ones. The clock wakes a worker for them."""
+    parameters = {"cluster": cluster, "kinds": [kind.value for kind in kinds]}
+    connection.execute(outbox_sql.BRING_FORWARD, parameters)
 
 
 def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:

@@ -32,10 +32,10 @@ OPEN = _returning(
 )
 
 # Opens an effect for each of these subjects that are no jobs. A subject that ever had one of that kind gets none.
-REQUEST = _returning(
+REQUEST = text(
     """
-    INSERT INTO effects (cluster, kind, subject, due_at, notified_at)
-    SELECT :cluster, :kind, wanted.subject, now(), now() FROM unnest(CAST(:subjects AS text[])) AS wanted(subject)
+    INSERT INTO effects (cluster, kind, subject, due_at)
+    SELECT :cluster, :kind, wanted.subject, now() FROM unnest(CAST(:subjects AS text[])) AS wanted(subject)
     ON CONFLICT (cluster, kind, subject) WHERE subject IS NOT NULL DO NOTHING
     """
 )
@@ -291,7 +291,7 @@ RETRY = _returning(
 # Ends a parked effect that was not carried out.
 FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
 
-# Makes all open effects of these kinds due, and tries parked ones once more: a worker has started with other settings.
+# Makes all open effects of these kinds due, and tries parked ones once more: settings, or what is wanted, have changed.
 BRING_FORWARD = text(
     """
     UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL, parked_at = NULL

@@ -108,13 +108,16 @@ _SWEEPS = text(
 )
 _BENCHMARK_RUNS = text(
     """
-    DELETE FROM benchmark_runs WHERE id IN (
+    WITH old AS (
         SELECT id FROM benchmark_runs
         WHERE cluster = :cluster AND ended_at < now() - make_interval(days => :days) AND id <= (
             SELECT id FROM benchmark_runs WHERE cluster = :cluster ORDER BY id DESC OFFSET :kept LIMIT 1
         )
         ORDER BY id LIMIT :most
+    ), done AS (
+        DELETE FROM effects WHERE cluster = :cluster AND kind = 'benchmark' AND subject IN (SELECT id::text FROM old)
     )
+    DELETE FROM benchmark_runs WHERE id IN (SELECT id FROM old)
     """
 )
 Deletion = Callable[[Connection], Mapping[str, int]]

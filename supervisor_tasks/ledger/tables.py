@@ -602,7 +602,6 @@ class BenchmarkResultRow(Base):
     slurm_id: Mapped[int | None]
     slurm_state: Mapped[str] = mapped_column(server_default=text("''"))
     exit_status: Mapped[int] = mapped_column(server_default=text("0"))
-    due_at: Mapped[datetime] = mapped_column(server_default=func.now())
     missing_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))

@@ -34,6 +34,7 @@ WATCHED_ALARMS = {
     AlarmName.HOME_UNSAFE,
     AlarmName.LDAP_REQUEST_REJECTED,
     AlarmName.LDAP_UNAVAILABLE,
+    AlarmName.BENCHMARK_STALLED,
     AlarmName.CALLBACK_HEARTBEAT_MISSING,
 }
 REGISTRATION_FACTS: tuple[Fact[Any], ...] = (
@@ -133,7 +134,7 @@ RULES = {
     "scan": Rule(_scan, 5.0, IDLE_S["scan"]),
     "accounts": Rule(lambda *_: False, 60.0, IDLE_S["accounts"]),
     "check_alarms": Rule(_check_alarms, 5.0, IDLE_S["check_alarms"]),
-    "benchmark": Rule(lambda look, _: look.measuring, 2.0, IDLE_S["benchmark"]),
+    "benchmark": Rule(lambda *_: False, 60.0, IDLE_S["benchmark"]),
     "check_slurm": Rule(_check_slurm, 2.0, IDLE_S["check_slurm"]),
     "sweep": Rule(_sweep, 10.0),
     "register": Rule(_register, 5.0, IDLE_S["register"]),

@@ -40,8 +40,8 @@ class BenchmarkJobs:
         """Return the login node's clock. Raises TransientError when the login node refuses the connection."""
         return self.cluster.clock(self.user)
 
-    def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Submit a benchmark to SLURM, soon after `begun_s` or not at all. Raises the errors of `Cluster.run_sbatch`."""
+    def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId | Exception:
+        """Submit a benchmark to SLURM, soon after `begun_s` or not at all. Returns the answer."""
         argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
         return self.cluster.run_sbatch(self.user, Order(argv, batch_script(one)), clock, begun_s)
 

@@ -163,13 +163,6 @@ class Cluster:
             log_in=lambda: self.ssh.clock(user),
         )
 
-    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Submit a job to SLURM as the customer, within SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all.
-        Raises SlurmRejectedError, a TransientError (SLURM did not take the job), or OutcomeUnknownError (look for the
-        job before anything else).
-        """
-        return self.run_sbatch(user, self._order(user, job_id, request, clock.at(begun_s)), clock, begun_s)
-
     def submit_batch(
         self,
         user: Address,
@@ -180,8 +173,8 @@ class Cluster:
     ) -> None:
         """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
         (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
-        there, with the SLURM id or the exception that `submit` would raise. Raises only exceptions of `answered`: then
-        the other jobs get no call, and SLURM may have them.
+        there (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other jobs get no call, and SLURM
+        may have them.
         """
         begun_login_s = clock.at(begun_s)
         orders = [self._order(user, job_id, request, begun_login_s) for job_id, request in requests]
@@ -208,12 +201,10 @@ class Cluster:
         submission = request.submission(user, job_id, partition=self.partition, comment=comment, expires_s=until_s)
         return with_token(submission, self.submit_key)
 
-    def run_sbatch(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all. Raises the errors of `submit`."""
+    def run_sbatch(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId | Exception:
+        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all. Returns the answer."""
         outcomes = list[SlurmId | Exception]()
         self._hand_over_all(user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome))
-        if isinstance(outcomes[0], Exception):
-            raise outcomes[0]
         return outcomes[0]
 
     def _hand_over_all(

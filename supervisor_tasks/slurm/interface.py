@@ -115,12 +115,6 @@ class SlurmCluster(Protocol):
     def require_own_home(self, user: Address) -> None:
         """Check the customer's home before a session begins as the customer. Raises UnsafeHomeError."""
 
-    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Submit a job to SLURM as the customer, within SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all.
-        Raises SlurmRejectedError, a TransientError (SLURM did not take the job), or OutcomeUnknownError (look for the
-        job before anything else).
-        """
-
     def submit_batch(
         self,
         user: Address,
@@ -131,8 +125,8 @@ class SlurmCluster(Protocol):
     ) -> None:
         """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
         (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
-        there, with the SLURM id or the exception that `submit` would raise. Raises only exceptions of `answered`: then
-        the other jobs get no call, and SLURM may have them.
+        there (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other jobs get no call, and SLURM
+        may have them.
         """
 
     def find(

@@ -151,13 +151,6 @@ class RestCluster:
 
     # --- submissions ------------------------------------------------------------------------------------------------
 
-    def submit(self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float) -> SlurmId:
-        """Submit a job; see SlurmCluster."""
-        outcome = self._submitted(user, job_id, request, clock, begun_s)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
     def submit_batch(
         self,
         user: Address,

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from benchmarks.plan import Mode, Plan, PlannedNode
 from benchmarks.registry import Benchmark
 from benchmarks.rendering import JobScript
@@ -24,7 +26,6 @@ from devgrid.processes import wait_until
 from supervisor_tasks.benchmarking.runner import benchmark
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import BenchmarkServices, WorkerContext
-from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
@@ -100,14 +101,25 @@ def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user:
     return replace(site, benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan))
 
 
-def tick(site: WorkerContext) -> str:
-    """As the clock has it done; what did not answer."""
+def tick(site: WorkerContext, *, at_once: bool = False) -> str:
+    """As the clock has it done, or `at_once` before it is due; what did not answer."""
     site.ledger.ticks.record(LAST_ANSWER_KEY)  # SLURM is asked elsewhere whether it works
-    try:
-        benchmark(site)
-    except TransientError as error:
-        return str(error)
-    return ""
+    if at_once:
+        with site.ledger.engine.begin() as connection:
+            connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
+    site.ledger.effects.forgotten()  # frees the lease of a worker that was killed
+    before = _taken(site)
+    benchmark(site)
+    after = _taken(site)
+    return after[1] if after[0] != before[0] else ""
+
+
+def _taken(site: WorkerContext) -> tuple[int, str]:
+    """How often the run's effect was ever taken, and its last error."""
+    query = text("SELECT lease_token, last_error FROM effects WHERE kind = 'benchmark' ORDER BY id DESC LIMIT 1")
+    with site.ledger.engine.connect() as connection:
+        row = connection.execute(query).one_or_none()
+    return (0, "") if row is None else (row.lease_token, row.last_error or "")
 
 
 def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str, Any]:

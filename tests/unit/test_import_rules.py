@@ -43,7 +43,6 @@ SHARED = {  # workflows that others call; between packages, no workflow imports 
     "indexer.claim_ownership": "reconciliation reads old claims",
     "indexer.cross_check": "receipts and old claims are cross-checked as well",
     "indexer.event_logs": "receipts and old claims have logs as well",
-    "jobs.backoff": "one way to wait before a retry",
     "jobs.claim": "indexer.new_blocks looks whether a job is claimable",
     "jobs.claim_backoff": "receipts and chain_alarms count claims that revert",
     "jobs.exclusive_run": "one way to run a workflow in one process at a time",

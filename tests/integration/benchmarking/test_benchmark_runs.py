@@ -19,13 +19,13 @@ from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.benchmarking.model import NICE, BenchmarkState
-from supervisor_tasks.benchmarking.runner import LOGIN_TRIED
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.exclusive_run import watch_effects
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
-from supervisor_tasks.ledger.conditions import Duration
-from supervisor_tasks.ledger.facts import BENCHMARK_ERROR
-from supervisor_tasks.ledger.periodic_runs import TICK_S as WRITTEN_EVERY_S
+from supervisor_tasks.ledger.outbox import PARKED_AFTER
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from tests.support.benchmarking import (
@@ -156,11 +156,15 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(worl
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
     assert "held" in tick(site)
     assert site.ledger.alarms.all() == []
-    assert Duration(site.ledger.facts, "benchmark_stalled").subject() == str(number)
+    (shown,) = Overview(world.engine, "here").effects(kind=EffectKind.BENCHMARK)
+    assert shown["subject"] == str(number)
+    assert "held" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
-    assert "cannot be planned" in tick(impossible)
+    assert "cannot be planned" in tick(impossible, at_once=True)
+    watch_effects(site.ledger)
     assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STALLED]
     assert until_done(site)["state"] == "DONE"
+    watch_effects(site.ledger)
     assert site.ledger.alarms.all() == []
 
 
@@ -257,12 +261,13 @@ def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: Submission
 def moved_back(world: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0) -> None:
     """As if that much time had passed: the next look is due, it was handed over and ended that many minutes earlier."""
     change = """
-        UPDATE benchmark_results SET due_at = now() - interval '1 second',
+        UPDATE benchmark_results SET
             called_at = called_at - :called * interval '1 minute', ended_at = ended_at - :ended * interval '1 minute'
         WHERE benchmark = :benchmark
     """
     with world.engine.begin() as connection:
         connection.execute(text(change), {"called": called, "ended": ended, "benchmark": benchmark})
+        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
 
 
 def until_done_without_waiting(world: SubmissionEnv, site: WorkerContext, benchmark: str) -> None:
@@ -416,16 +421,19 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(world: SubmissionEn
         raise KeyError("a mistake of ours")
 
     wrong = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
-    site.ledger.benchmarks.ask("a test")
-    with pytest.raises(KeyError):
-        tick(wrong)
-    assert site.ledger.facts.get(BENCHMARK_ERROR) == "KeyError('a mistake of ours')"
-    with world.engine.begin() as connection:
-        connection.execute(text("UPDATE facts SET since = since - interval '16 minutes'"))
-    with pytest.raises(KeyError):
-        tick(wrong)
-    assert alarms(site) == [AlarmName.BENCHMARK_STALLED]
+    number = site.ledger.benchmarks.ask("a test")
+    for _ in range(PARKED_AFTER):
+        with pytest.raises(KeyError):
+            tick(wrong, at_once=True)
+    assert tick(wrong, at_once=True) == ""
+    watch_effects(site.ledger)
+    assert alarms(site) == [AlarmName.EFFECT_PARKED]
+    (parked,) = Overview(world.engine, "here").parked()
+    assert (parked["kind"], parked["subject"]) == ("benchmark", str(number))
+    assert parked["last_error"] == "KeyError('a mistake of ours')"
+    site.ledger.benchmarks.resume()  # as the start of a worker does
     assert until_done(site)["state"] == "DONE"
+    watch_effects(site.ledger)
     assert alarms(site) == []
 
 
@@ -481,26 +489,18 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(world: 
         time.sleep(TICK_S)
     assert 1 <= refused <= 5
     assert alarms(site) == []
-    # A try that follows another within that time is not written down, and would look an hour old below.
-    wait_until(lambda: (site.ledger.ticks.age_s(LOGIN_TRIED) or 0.0) > WRITTEN_EVERY_S, "the last try to be over", 10.0)
     an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
     with world.engine.begin() as connection:
         connection.execute(text(an_hour_passes), {"name": "condition.benchmark_user_refused"})
-        connection.execute(
-            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
-        )
-    assert f"as {RUNNER}" in tick(site)
+    assert f"as {RUNNER}" in tick(site, at_once=True)
     assert tick(site) == ""
     assert results(site)["good"]["stage"] == "WAITING"
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name is AlarmName.BENCHMARK_USER_REFUSED
     assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)
     assert "Authentication failed" in alarm.details["reason"]
-    with world.engine.begin() as connection:
-        connection.execute(
-            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name = :n"), {"n": LOGIN_TRIED}
-        )
     after = a_site(world, "good")
+    after.ledger.benchmarks.resume()  # the worker starts with other settings
     assert until_done(after)["state"] == "DONE"
     assert after.ledger.alarms.all() == []
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate, PlannedBenchmark, RunState
-from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
 from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
+from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
 from tests.support.ledgers import emptied, migrated
@@ -68,6 +69,24 @@ def test_ask__while_a_run_is_under_way__is_not_another_one(benchmarks: Benchmark
     assert second > first
 
 
+def test_resume__run_that_the_version_before_began__is_due(benchmarks: BenchmarkStore, engine: Engine) -> None:
+    ledger = Ledger(engine, "here", lambda _: None)
+    number = benchmarks.ask("a test")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM effects"))
+    benchmarks.resume()
+    (effect,) = ledger.effects.lease([EffectKind.BENCHMARK])
+    assert effect.subject == str(number)
+    ledger.effects.park(effect, "no")
+    assert ledger.effects.lease([EffectKind.BENCHMARK]) == []
+    benchmarks.cancel("enough")
+    (again,) = ledger.effects.lease([EffectKind.BENCHMARK])
+    ledger.effects.finish(again)
+    benchmarks.resume()
+    assert ledger.effects.lease([EffectKind.BENCHMARK]) == []
+    ledger.holder.close()
+
+
 def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: BenchmarkStore) -> None:
     benchmarks.ask("a test")
     run = benchmarks.under_way()
@@ -118,7 +137,6 @@ def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchma
     assert benchmarks.changed(submitting, submitted)
     (job,) = benchmarks.measurements(run)
     assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
-    assert 0 < job.due_in_s <= 30
     assert not benchmarks.changed(submitting, MeasurementUpdate(stage=BenchmarkState.WAITING))
     assert benchmarks.changed(job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True))
     (missing,) = benchmarks.measurements(run)

@@ -25,6 +25,7 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
 from supervisor_tasks.ledger.registrations import HARDWARE
 from tests.support.ledgers import claim, emptied, job_id, migrated
@@ -248,7 +249,8 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: 
     assert {effect.subject for effect in leased} == {"0xb", "0xc", "0xd"}
     ledger.effects.finish(next(effect for effect in leased if effect.subject == "0xc"))
     with tables.engine.begin() as connection:
-        assert ledger.effects.request(connection, EffectKind.ACCOUNT, ["0xa", "0xc", "0xe"])[0].subject == "0xe"
+        request(connection, "here", EffectKind.ACCOUNT, ["0xa", "0xc", "0xe"])
+    assert [effect.subject for effect in ledger.effects.lease([EffectKind.ACCOUNT])] == ["0xe"]
     tables.downgrade("0028")
     done = {"0xa": True, "0xb": False, "0xc": True, "0xd": False, "0xe": False}
     assert [(customer, is_done) for customer, _, is_done in tables.rows(ACCOUNTS)] == list(done.items())

@@ -199,7 +199,9 @@ OLD_RUNS = """
 """
 OLD_RESULTS = """
     INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, options, script)
-    SELECT id, 'here', 'hpl', 'MEASURED', '', '[]', '' FROM benchmark_runs
+    SELECT id, 'here', 'hpl', 'MEASURED', '', '[]', '' FROM benchmark_runs;
+    INSERT INTO effects (cluster, kind, subject, due_at, done_at)
+    SELECT 'here', 'benchmark', id::text, now(), now() FROM benchmark_runs
 """
 
 
@@ -211,6 +213,7 @@ def test_delete__sweeps_and_benchmark_runs__those_that_count_stay(engine: Engine
     assert (rows["sweeps"], rows["benchmark_runs"]) == (2, 2)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM benchmark_results")) == RUNS_KEPT
+        assert connection.scalar(text("SELECT count(*) FROM effects WHERE kind = 'benchmark'")) == RUNS_KEPT
     assert not delete(engine).rows
 
 

@@ -63,7 +63,13 @@ def handed_over(site: WorkerContext, job: JobId) -> SlurmId:
     site.ledger.record(JobChange(job, SubmitStarted(ready.limit_min)))
     script = site.ledger.scripts([job])[job]
     request = Request(definition=ready.definition, limit_min=ready.limit_min, script=script, number=1)
-    return cluster.submit(CUSTOMER, job, request, cluster.clock(CUSTOMER), our_clock_s())
+    answers = list[SlurmId | Exception]()
+    cluster.submit_batch(
+        CUSTOMER, [(job, request)], cluster.clock(CUSTOMER), our_clock_s(), lambda _, answer: answers.append(answer)
+    )
+    (answer,) = answers
+    assert isinstance(answer, int), answer
+    return answer
 
 
 def id_of(site: WorkerContext, job: JobId) -> SlurmId:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.benchmarking.model import (
     CLEAN_GIVEN_UP_S,
-    STALLED_AFTER_S,
     BenchmarkRun,
     BenchmarkState,
     Measurement,
@@ -23,7 +22,6 @@ from supervisor_tasks.benchmarking.model import (
     job_name,
     name_beginning,
     next_step,
-    patience_s,
     sbatch,
 )
 from supervisor_tasks.benchmarking.outcome import (
@@ -117,11 +115,6 @@ def test_cancelled_before_it_was_handed_over__nothing_is_to_be_cleaned() -> None
 def test_run_step__each_step__says_whether_it_asks_slurm_and_begins_a_job() -> None:
     assert {step for step in RunStep if not step.asks_slurm} == {RunStep.SKIP, RunStep.FINISH}
     assert {step for step in RunStep if step.begins_something} == {RunStep.BEGIN, RunStep.SUBMIT}
-
-
-def test_patience__run_without_a_step__is_zero_when_it_cannot_be_planned() -> None:
-    assert patience_s(impossible=False) == STALLED_AFTER_S
-    assert patience_s(impossible=True) == 0.0
 
 
 @pytest.mark.parametrize(("called_s_ago", "minutes"), [(0.0, 10), (3600.0, 70), (math.inf, 30 * 24 * 60 + 10)])

@@ -61,7 +61,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"alarms": frozenset({AlarmName.EFFECT_PARKED})}, {"check_alarms"}),
         ({"alarms": frozenset({AlarmName.REORGANISED_TOO_DEEP})}, {"scan"}),
         ({"ticks_s": aged("callbacks", 31.0)}, {"check_alarms"}),
-        ({"measuring": True}, {"benchmark", "register"}),
+        ({"measuring": True}, {"register"}),
         ({"sweep": True}, {"sweep"}),
         ({"claims_known_since": 1}, {"sweep"}),  # older claims must be read
         ({"claims_known_since": 0}, set()),

@@ -1,8 +1,9 @@
-"""Effects have a subject: a job, or a customer who needs an account, whose rows come from the table `accounts`.
+"""Effects have a subject: a job, a customer who needs an account, or a benchmark run.
 
-Processes of the release before go on with `accounts`. What they add is copied by a trigger. They must not be sent for the
-copies, whose kind they do not know: an open copy is due in COPIES_WAIT, and a worker of this release that starts makes it
-due at once. The table and the trigger are dropped a release later.
+The rows of the table `accounts` are copied. Processes of the release before go on with the table, and a trigger copies what
+they add. Their dispatchers do not know the kind of the copies, and must not send messages for them: an open copy is due in
+COPIES_WAIT, and a worker of this release that starts makes it due at once. Such a start also opens the effect of a run that
+is under way. A release later, the table, the trigger and the column `benchmark_results.due_at` are dropped.
 """
 
 import sqlalchemy as sa

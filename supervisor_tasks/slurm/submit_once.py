@@ -1,0 +1,81 @@
+"""A submission to SLURM is made once. Customers' jobs (jobs/submit.py) and benchmarks (benchmarking/runner.py) use it. Pure.
+
+1. The login node's clock is read. Nothing begins before the login node lets the user in.
+2. The caller commits that the submission has begun. From now on SLURM may have the job.
+3. The guard runs sbatch within SUBMIT_TIMEOUT_S of step 1, or not at all (guarded_command.py).
+4. Each answer has one of the meanings of `Fate`. After UNKNOWN, and after a death since step 2, the caller searches SLURM.
+   The job is submitted again only if SLURM has nothing of it when `may_arrive` is False.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from supervisor_tasks.errors import OutcomeUnknownError, TransientError
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
+from supervisor_tasks.slurm.script_matching import was_rejected
+
+Begun = TypeVar("Begun")
+
+
+class Fate(Enum):
+    """What became of a submission."""
+
+    TAKEN = auto()  # SLURM has the job, under an id
+    REJECTED = auto()  # SLURM will never take it
+    NOT_RUN = auto()  # sbatch did not run: another try helps
+    UNKNOWN = auto()  # SLURM has the job or not
+    FAILED = auto()  # an error that says nothing about SLURM
+
+
+def fate_of(answer: SlurmId | Exception) -> Fate:
+    """Return what an answer to a submission means."""
+    match answer:
+        case SlurmRejectedError():
+            return Fate.REJECTED
+        case OutcomeUnknownError():
+            return Fate.UNKNOWN
+        case TransientError():
+            return Fate.NOT_RUN
+        case Exception():
+            return Fate.FAILED
+    return Fate.TAKEN
+
+
+def submit_once(
+    clock: Callable[[], LoginClock],
+    now_s: Callable[[], float],
+    begin: Callable[[], Begun | None],
+    hand_over: Callable[[Begun, LoginClock, float], None],
+) -> None:
+    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns what is handed over; None if
+    nothing is. `hand_over` also gets the clock, and the time `now_s` from which the submission's time runs.
+    """
+    read = clock()
+    begun_s = now_s()
+    begun = begin()
+    if begun is not None:
+        hand_over(begun, read, begun_s)
+
+
+def may_arrive(begun_s_ago: float, settled_after_s: float) -> bool:
+    """Whether a submission that began so long ago can still reach SLURM."""
+    return begun_s_ago < settled_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRecords:
+    """SLURM's records of a job, the oldest first. `listed` is false for records that only accounting has."""
+
+    seen: Sequence[JobRecord]
+    listed: bool
+
+    @property
+    def taken(self) -> list[JobRecord]:
+        """The records of what SLURM did not reject. There is one at most; if there ever are more, the first one counts,
+        and the others must be cancelled.
+        """
+        return [record for record in self.seen if not was_rejected(record)]

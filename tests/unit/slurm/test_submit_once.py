@@ -1,0 +1,67 @@
+"""The protocol of a submission that is made once, without a SLURM: its order, and what its answers mean."""
+
+import pytest
+
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
+from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError, JobRecord, SlurmRejectedError
+from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of, may_arrive, submit_once
+
+
+@pytest.mark.parametrize(
+    ("answer", "fate"),
+    [
+        (SlurmId(7), Fate.TAKEN),
+        (SlurmRejectedError("no such partition"), Fate.REJECTED),
+        (TransientError("slurmctld is away"), Fate.NOT_RUN),
+        (TooLateError("late"), Fate.NOT_RUN),
+        (OutcomeUnknownError("cut off"), Fate.UNKNOWN),
+        (AnswerNotUnderstoodError("?"), Fate.UNKNOWN),
+        (PermanentError("?"), Fate.FAILED),
+        (KeyError("ours"), Fate.FAILED),
+    ],
+)
+def test_fate_of__each_answer__has_one_meaning(answer: SlurmId | Exception, fate: Fate) -> None:
+    assert fate_of(answer) is fate
+
+
+def test_submit_once__login_is_refused__nothing_has_begun() -> None:
+    def clock() -> LoginClock:
+        raise TransientError("refused")
+
+    with pytest.raises(TransientError):
+        submit_once(
+            clock, lambda: 5.5, lambda: pytest.fail("it was begun"), lambda *_: pytest.fail("it was handed over")
+        )
+
+
+def test_submit_once__committed__is_handed_over_after_the_commit() -> None:
+    order = list[object]()
+
+    def clock() -> LoginClock:
+        order.append("clock")
+        return LoginClock(1000, 5.0)
+
+    def begin() -> str:
+        order.append("begin")
+        return "job"
+
+    submit_once(clock, lambda: 5.5, begin, lambda job, read, begun_s: order.append((job, read.login_s, begun_s)))
+    assert order == ["clock", "begin", ("job", 1000, 5.5)]
+
+
+def test_submit_once__not_committed__is_not_handed_over() -> None:
+    submit_once(lambda: LoginClock(1000, 5.0), lambda: 5.5, lambda: None, lambda *_: pytest.fail("it was handed over"))
+
+
+def test_may_arrive__until_nothing_can_any_more() -> None:
+    assert may_arrive(22.9, 23.0)
+    assert not may_arrive(23.0, 23.0)
+    assert not may_arrive(float("inf"), 23.0)
+
+
+def test_taken__what_slurm_rejected__is_left_out() -> None:
+    rejected = JobRecord(SlurmId(7), "FAILED", 0, 0, reason="BadConstraints")
+    runs = JobRecord(SlurmId(8), "RUNNING", 3, 0)
+    assert SlurmRecords([rejected, runs], listed=True).taken == [runs]
