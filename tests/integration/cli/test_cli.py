@@ -310,7 +310,7 @@ def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
             connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
         effect = ledger.effects.lease([EffectKind.POLL_SLURM], most=1)[0]
         park(ledger, effect, "no")
-    assert [row["job_id"] for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))] == [job_id(2)]
+    assert [row["subject"] for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))] == [job_id(2)]
     assert len(said(run("job", "retry", "--all", "--yes", "-o", "json"))) == 2
     assert "found nothing parked" in run("job", "retry", job_id(2), "--yes", status=1).stderr
     assert "expected one of" in run("job", "retry", status=2).stderr
