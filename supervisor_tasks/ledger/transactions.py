@@ -248,7 +248,7 @@ class TransactionStore:
                 func.coalesce(signed.head, 0).label("head"),
                 _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
                 _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
-                _age(columns.contested_at).label("contested_age_s"),
+                _age(columns.contested_at).label("nonce_conflict_age_s"),
             )
             .outerjoin(SIGNATURES, present)
             .where(columns.cluster == self._cluster, columns.chain_id == self._chain_id, columns.state.in_(OPEN))

@@ -58,7 +58,7 @@ class Pending:
     sent_age_s: float
     signed_age_s: float
     blocks: int
-    contested_age_s: float | None
+    nonce_conflict_age_s: float | None
     nothing: bool = False  # its present bytes only use up the nonce
     odd_age_s: float = 0.0  # for how long it was next to be mined and was refused for an ODD reason
 
@@ -116,7 +116,7 @@ def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, le
 
 def _mined_by_another(pending: Pending) -> PendingDecision:
     """Another transaction has this nonce; one answer of a node is not enough to know that for certain."""
-    certain = pending.contested_age_s is not None and pending.contested_age_s >= CERTAIN_S
+    certain = pending.nonce_conflict_age_s is not None and pending.nonce_conflict_age_s >= CERTAIN_S
     return PendingDecision(PendingAction.FOREIGN if certain else PendingAction.CONTEST, pending.fees)
 
 

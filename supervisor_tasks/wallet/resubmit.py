@@ -110,7 +110,7 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
         sent_age_s=entry.sent_age_s,
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
-        contested_age_s=entry.nonce_conflict_age_s,
+        nonce_conflict_age_s=entry.nonce_conflict_age_s,
         nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
         odd_age_s=odd_s,
     )

@@ -183,7 +183,7 @@ PENDING = Pending(
     sent_age_s=1.0,
     signed_age_s=1.0,
     blocks=0,
-    contested_age_s=None,
+    nonce_conflict_age_s=None,
 )
 OLD = replace(PENDING, sent_age_s=SEND_AGAIN_S, signed_age_s=61.0)
 POOR = Fees(9 * GWEI, GWEI, legacy=False)
@@ -231,9 +231,9 @@ REMEDIES = [
     ("more than a node allows, for minutes", replace(ODD, refusal=Error.FEE_CAP), 7, True, PendingAction.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, PendingAction.WAIT),
     ("the nonce is mined", PENDING, 8, True, PendingAction.CONTEST),
-    ("the nonce was mined a moment ago", replace(PENDING, contested_age_s=0.5), 8, True, PendingAction.CONTEST),
-    ("the nonce was mined a while ago", replace(PENDING, contested_age_s=CERTAIN_S), 8, True, PendingAction.FOREIGN),
-    ("it was contested and is not any more", replace(PENDING, contested_age_s=99.0), 7, True, PendingAction.WAIT),
+    ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, PendingAction.CONTEST),
+    ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, PendingAction.FOREIGN),
+    ("it was contested and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, PendingAction.WAIT),
 ]  # fmt: skip
 
 
