@@ -68,7 +68,7 @@ class StaleSessionDetector:
         self._looked_s = float("-inf")
 
     def too_long(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
-        """Those holders (process id, its start, its last query) that have sent no query for STANDS_STILL_S."""
+        """Those holders (process id, its start, its last query) that have sent no query for SESSION_TIMEOUT_S."""
         before = self._seen if now_s - self._looked_s <= WATCH_GAP_S else {}
         self._looked_s = now_s
         self._seen = {words: before.get(words, now_s) for words in last_words}

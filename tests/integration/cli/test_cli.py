@@ -199,7 +199,7 @@ def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) 
     run("retention", "pause", "--reason", "audit of 2025", "--yes")
     assert ledger.facts.get(HELD) == "audit of 2025"
     said_then = run("retention", "resume", "--yes").stderr
-    assert "more than 400 days ago will be deleted" in said_then
+    assert "more than 400 days ago, will be deleted" in said_then
     assert "audit of 2025" in said_then
     assert ledger.facts.get(HELD) is None
 

@@ -556,7 +556,7 @@ def _statements(engine: Engine) -> Iterator[list[str]]:
 def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connection(
     ledger: Ledger, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_sessions, "STANDS_STILL_S", 0.0)
+    monkeypatch.setattr(worker_sessions, "SESSION_TIMEOUT_S", 0.0)
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS watcher"))
         connection.execute(text("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"))
