@@ -3,6 +3,10 @@
 An alarm's raise or end and the change of its incident are one transaction. The notify task plans the messages and sends
 them. Only one worker at a time does this, under a lock that ends with the worker. A message that was sent, and whose
 worker ended before it recorded that, is sent again with the same key.
+
+Messages are no effects of the outbox. A try that fails counts against one message and postpones all messages of its
+channel; an effect that another one's failure postpones would count as carried out. A parked message must not raise the
+alarm about parked effects, because that alarm would be one more message to the channel that fails.
 """
 
 from collections.abc import Sequence
