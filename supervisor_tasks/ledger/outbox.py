@@ -77,7 +77,7 @@ class OpenEffect:
     @property
     def named(self) -> dict[str, str]:
         """The subject, as a log line names it."""
-        return {"job_id" if self.kind.of_job else "subject": self.subject}
+        return _named(self.kind, self.subject)
 
     @property
     def is_suspect(self) -> bool:
@@ -297,9 +297,8 @@ class Effects:
             log.warning("leases_reclaimed", effects=len(freed), subjects=[row.subject for row in freed[:SHOWN_JOBS]])
         for row in freed:
             if row.parked_at is not None:  # check_alarms raises the alarm
-                log.error(
-                    "effect_parked", subject=row.subject, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED
-                )
+                about = _named(EffectKind(row.kind), row.subject)
+                log.error("effect_parked", **about, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
 
     # --- within the transaction of an event -------------------------------------------------------------------------
 
@@ -366,6 +365,10 @@ def bring_forward(connection: Connection, cluster: str, kinds: Iterable[EffectKi
     """Make all open effects of these kinds due, also parked ones. The clock wakes a worker for them."""
     parameters = {"cluster": cluster, "kinds": [kind.value for kind in kinds]}
     connection.execute(outbox_sql.BRING_FORWARD, parameters)
+
+
+def _named(kind: EffectKind, subject: str) -> dict[str, str]:
+    return {"job_id" if kind.of_job else "subject": subject}
 
 
 def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:
