@@ -75,8 +75,8 @@ check: setup ## types, style, wording, complexity, the direction of imports, and
 	@$(BIN)/python -m tests.support.reference --check
 	@$(BIN)/python -m tests.support.complexity --check
 
-unit: setup ## the tests that need no server
-	@$(BIN)/pytest tests/unit -n $(shell nproc)
+unit: setup ## the tests that need no server, with a fifth of the examples of each property
+	@$(BIN)/pytest tests/unit --hypothesis-profile quick -n $(shell nproc)
 
 test: check ## every test, after the checks: WORKERS=4 files side by side, then those that want a quiet machine, one at a time
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)

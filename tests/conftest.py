@@ -5,6 +5,7 @@ import os
 import pytest
 
 from devgrid.ancestors import end_with_command
+from tests.support import examples  # noqa: F401  registers the profile `quick`
 
 pytest_plugins = ["tests.support.plugin"]
 

@@ -11,6 +11,7 @@ from benchmarks.result import Reading, UnreadableOutputError
 from benchmarks.sections import MOST_BYTES
 from supervisor_tasks.provider.offer import label_texts
 from tests.support.benchmark_plans import DATA, NONCE, printed
+from tests.support.examples import examples
 
 SECTIONS = {
     "machine": ("os", "arch", "cpuinfo", "lscpu", "gpu"),
@@ -84,7 +85,7 @@ bodies = st.one_of(
     status=st.sampled_from([0, 0, 0, 1, 137]),
     volume=st.text(max_size=8),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_parse__any_sections__gives_a_reading_or_the_error(
     benchmark: str, texts: list[bytes], status: int, volume: str
 ) -> None:
@@ -96,7 +97,7 @@ def test_parse__any_sections__gives_a_reading_or_the_error(
 
 @pytest.mark.parametrize("benchmark", SUITE)
 @given(output=bodies)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_parse__any_bytes__gives_a_reading_or_the_error(benchmark: str, output: bytes) -> None:
     check(benchmark, output)
 

@@ -53,6 +53,7 @@ from supervisor_tasks.jobs.model import (
     pending_reports,
 )
 from supervisor_tasks.jobs.state_machine import advance
+from tests.support.examples import examples
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CLAIM = Claimed(
@@ -425,7 +426,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert ends[0].minutes == self.job.outcome.elapsed_s // 60
 
 
-AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
 
 

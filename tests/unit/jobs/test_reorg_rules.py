@@ -43,6 +43,7 @@ from supervisor_tasks.jobs.model import (
     pending_reports,
 )
 from supervisor_tasks.jobs.state_machine import advance
+from tests.support.examples import examples
 
 CLAIM = Claimed(
     job_id=JobId("0x" + "1" * 64),
@@ -289,5 +290,5 @@ class AnyFork(RuleBasedStateMachine):
             assert self.job.reorg_deadline_block is not None
 
 
-AnyFork.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+AnyFork.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestAnyFork = AnyFork.TestCase

@@ -47,6 +47,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import Job, State
 from supervisor_tasks.jobs.state_machine import IGNORED, RULES, advance, rule_for
+from tests.support.examples import examples
 
 EVENTS = get_args(Event)
 SIMPLE: Mapping[Any, st.SearchStrategy[Any]] = {
@@ -142,14 +143,14 @@ def test_rules__of_an_event__are_in_the_states_that_it_can_change(kind: type) ->
 
 
 @given(JOBS, values(Event))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_event__without_a_rule_that_holds__changes_nothing(job: Job, event: Event) -> None:
     if rule_for(job, event) is None:
         assert advance(job, event) == (job, ())
 
 
 @given(values(Event))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_event__of_a_job_that_is_not_known__begins_it_only_by_a_claim(event: Event) -> None:
     job, effects = advance(None, event)
     assert (job is not None) == isinstance(event, Claimed)

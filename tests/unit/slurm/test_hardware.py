@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, ask_specs, read_specs
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
+from tests.support.examples import examples
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 DELIMITER = "4f1d0c9ab3"  # with which the samples were recorded
@@ -444,7 +445,7 @@ ANYTHING = st.text(max_size=400) | st.lists(WORDS | st.text(max_size=10), max_si
 
 
 @given(ANYTHING, st.text(max_size=50), st.integers(0, 255), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_read_specs__any_text__gives_specs_or_the_one_error(
     stdout: str, stderr: str, status: int, unresponsive: bool
 ) -> None:
@@ -456,7 +457,7 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_read_specs__any_fields__give_specs_or_the_one_error(tres: str, gres: str, state: str, reason: str) -> None:
     line = node_line(CfgTRES=f"cpu=4,{tres}", Gres=gres, State=f"IDLE{state}", Reason=reason)
     try:
