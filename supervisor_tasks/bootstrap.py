@@ -81,10 +81,10 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     context = WorkerContext(
         ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days, tracer
     )
-    new_blocks = None if chain is None else NewBlocks(context, settings.chain_poll_s, wake_ups.drain, settings.ws_url)
+    new_blocks = None if chain is None else NewBlocks(context, settings.chain_poll_s, wake_ups.wake, settings.ws_url)
     hold_wallet = None if chain is None else partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
-    return Worker(context, batches, wake_ups.drain, new_blocks, hold_wallet)
+    return Worker(context, batches, wake_ups.wake, new_blocks, hold_wallet)
 
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:
@@ -118,7 +118,7 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDisp
         claim_max_waiting=settings.claim_max_waiting,
         claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
-        wake_tracker=lambda: wake_ups.drain("collect_receipts"),
+        wake_tracker=lambda: wake_ups.wake("collect_receipts"),
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
@@ -135,7 +135,7 @@ def _offer_side(settings: Settings, wake_ups: TaskDispatcher) -> OfferConfig:
         hardware_stable_s=settings.hardware_stable_s,
         benchmarks_enabled=not settings.benchmark_disable,
         benchmark_every_s=settings.benchmark_every,
-        wake=lambda: wake_ups.drain("register"),
+        wake=lambda: wake_ups.wake("register"),
     )
 
 
@@ -185,7 +185,7 @@ def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher) -> Recon
         log.warning("sweep_grace_is_short", sweep_grace_s=settings.sweep_grace_s, expected_s=SENSIBLE_GRACE_S)
     return ReconciliationServices(
         contract_of=contract_of,
-        wake=wake_ups.drain,
+        wake=wake_ups.wake,
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,

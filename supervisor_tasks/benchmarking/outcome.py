@@ -24,7 +24,7 @@ LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, su
 
 
 def after_look(
-    one: Measurement, record: JobRecord | None, settled_after_s: float, *, left_end: bool = False
+    one: Measurement, record: JobRecord | None, submission_window_s: float, *, left_end: bool = False
 ) -> MeasurementUpdate:
     """Return what follows from SLURM's record of the job. No record means that SLURM has answered and does not know the
     job, and neither does accounting, if the site has it. `left_end` means that the job's output shows its end.
@@ -34,11 +34,11 @@ def after_look(
     if left_end:
         return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
     if one.stage is BenchmarkState.SUBMITTING:
-        return _never_arrived(one, settled_after_s)
+        return _never_arrived(one, submission_window_s)
     missing_s = one.missing_for_s or 0.0
-    if missing_s >= settled_after_s:
+    if missing_s >= submission_window_s:
         return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
-    again_s = min(settled_after_s - missing_s, MISSING_AGAIN_S)
+    again_s = min(submission_window_s - missing_s, MISSING_AGAIN_S)
     return MeasurementUpdate(
         stage=one.stage, poll_delay_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True
     )
@@ -133,9 +133,9 @@ def after_cancel(
     return replace(change, poll_delay_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
 
 
-def _never_arrived(one: Measurement, settled_after_s: float) -> MeasurementUpdate:
-    if may_arrive(one.called_s_ago, settled_after_s):
-        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=settled_after_s - one.called_s_ago)
+def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
+    if may_arrive(one.called_s_ago, submission_window_s):
+        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=submission_window_s - one.called_s_ago)
     if one.lost + 1 >= SUBMISSIONS:
         reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
         return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)

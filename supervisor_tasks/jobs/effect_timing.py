@@ -12,14 +12,14 @@ CLOCK_SKEW_S = 2.0  # for clocks that count whole seconds, and for the kill itse
 MESSAGE_TIMEOUT_S = 10.0  # SLURM's default
 
 
-def settled_after_s(message_timeout_s: float) -> float:
+def submission_window_s(message_timeout_s: float) -> float:
     """Seconds after the start of a submission until it can change nothing any more. By then sbatch was killed, and
     slurmctld has taken or dropped what sbatch sent.
     """
     return SUBMIT_TIMEOUT_S + KILL_GRACE_S + message_timeout_s + CLOCK_SKEW_S
 
 
-BEFORE_SECOND_SEARCH_S = settled_after_s(MESSAGE_TIMEOUT_S)
+BEFORE_SECOND_SEARCH_S = submission_window_s(MESSAGE_TIMEOUT_S)
 
 
 def next_poll(job: Job) -> Effect:

@@ -126,7 +126,7 @@ def require_worth_trying(cut_off: CutOff) -> None:
 def require_settled(context: WorkerContext, job: Job) -> None:
     """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.settled_after_s):
+    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.submission_window_s):
         raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
 
 
@@ -152,7 +152,7 @@ def earlier_submissions(
 def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     require_never_ran(job)
     ago_s = past.earlier_s
-    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.settled_after_s):
+    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.submission_window_s):
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )

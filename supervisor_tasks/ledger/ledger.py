@@ -125,7 +125,7 @@ class Ledger:
             done = [(change.done, change.failure_reason) for change in changes if change.done is not None]
             again = self.effects.end(connection, done, wanted)
             opened = self.effects.open(connection, wanted)
-            self.effects.close_pointless(connection, changed)
+            self.effects.close_obsolete(connection, changed)
             if also is not None:
                 also(connection)
         soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]

@@ -213,10 +213,10 @@ class Effects:
             with self._engine.begin() as connection:
                 return list(connection.execute(statement, parameters))
         except GONE:
-            self._holder.owe(statement, parameters)
+            self._holder.defer_release(statement, parameters)
             raise
 
-    def hurry(self, job_ids: Sequence[str], kinds: Iterable[EffectKind], error: str | None = None) -> None:
+    def reschedule_now(self, job_ids: Sequence[str], kinds: Iterable[EffectKind], error: str | None = None) -> None:
         """Bring forward effects that wait for something that will not happen; the clock wakes them. With an error, the
         contract has refused their transactions.
         """
@@ -227,7 +227,7 @@ class Effects:
             "error": None if error is None else sanitize_and_truncate(error),
         }
         with self._engine.begin() as connection:
-            connection.execute(outbox_sql.HURRY, parameters)
+            connection.execute(outbox_sql.RESCHEDULE_NOW, parameters)
 
     def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
         """Leave an effect to the operator. False when a demand came in meanwhile: then the effect is tried once more
@@ -275,13 +275,13 @@ class Effects:
         with read_connection(self._engine) as connection:
             return AlikeFailures(**connection.execute(outbox_sql.FAILING_WITH, parameters).mappings().one())
 
-    def forgotten(self) -> list[OpenEffect]:
+    def due_without_message(self) -> list[OpenEffect]:
         """Due effects that need a message: the first message was lost, the worker died, or their time has come."""
         with self._engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
             parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MAX_EFFECTS}
-            rows = list(connection.execute(outbox_sql.FORGOTTEN, parameters))
+            rows = list(connection.execute(outbox_sql.DUE_WITHOUT_MESSAGE, parameters))
         return [replace(effect, notified=row.notified) for effect, row in zip(taken(rows), rows, strict=True)]
 
     def _free(self, connection: Connection, alive: Sequence[int]) -> None:
@@ -343,7 +343,7 @@ class Effects:
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return taken(row for row in rows if row.lease is None and row.parked_at is None)
 
-    def close_pointless(self, connection: Connection, changed: Sequence[Job]) -> None:
+    def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
         pairs = [(job.job_id, kind.value) for job in changed for kind in obsolete_effects(job)]
         if pairs:

@@ -200,7 +200,7 @@ FREE_LEASES = text(
 
 # Effects that are due, that no worker works on, and for which no message was sent lately. `notified`: a message was
 # sent since the effect became due.
-FORGOTTEN = _returning(
+DUE_WITHOUT_MESSAGE = _returning(
     """
     UPDATE effects SET notified_at = now()
     FROM (
@@ -300,7 +300,7 @@ BRING_FORWARD = text(
 )
 
 # Brings forward effects that wait for their next try: the thing that they waited for will not happen.
-HURRY = text(
+RESCHEDULE_NOW = text(
     """
     UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL,
         last_error = COALESCE(CAST(:error AS text), last_error),

@@ -32,7 +32,7 @@ HOLDERS = 0x5EED  # class of the advisory locks that holders keep
 SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
 TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
 
-BEAT_EVERY_S = 1.0
+HEARTBEAT_EVERY_S = 1.0
 SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks
 WATCH_GAP_S = (
     5.0  # a holder that has not looked for so long stood still itself, or the database did: it cannot judge the others
@@ -85,19 +85,19 @@ class WorkerSession:
         self._number = 0
         self._checked_s = float("-inf")
         self._silence = StaleSessionDetector()
-        self._owed: list[tuple[TextClause, dict[str, Any]]] = []
+        self._deferred: list[tuple[TextClause, dict[str, Any]]] = []
         self._closed = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._heartbeat_thread: threading.Thread | None = None
 
     def number(self) -> int:
         """The number under which this process takes leases now. It connects to the database first if it must."""
         with self._lock:
-            fresh = time.monotonic() - self._checked_s < 2 * BEAT_EVERY_S
-            if self._connection is None or not (fresh or self._beat(self._connection)):
+            fresh = time.monotonic() - self._checked_s < 2 * HEARTBEAT_EVERY_S
+            if self._connection is None or not (fresh or self._heartbeat(self._connection)):
                 self._renew()
             return self._number
 
-    def owe(self, statement: TextClause, parameters: dict[str, Any]) -> None:
+    def defer_release(self, statement: TextClause, parameters: dict[str, Any]) -> None:
         """Keep a statement that gives effects back, and execute it as soon as the database can write again.
 
         A full disk or a missing connection can prevent it now. A process that loses its number drops these statements:
@@ -105,31 +105,31 @@ class WorkerSession:
         """
         with self._lock:
             if self._connection is not None:
-                self._owed.append((statement, parameters))
+                self._deferred.append((statement, parameters))
 
     def close(self) -> None:
         """Give up all leases of this process."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
-                self._let_go(self._connection)
+                self._discard_connection(self._connection)
 
     def _renew(self) -> None:
         connection = read_connection(self._engine)
         self._number = secrets.randbelow(2**31 - 1) + 1
         connection.execute(select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number))))
         self._connection, self._checked_s = connection, time.monotonic()
-        if self._beating is None:
-            self._beating = threading.Thread(target=self._keep_beating, name="holder", daemon=True)
-            self._beating.start()
+        if self._heartbeat_thread is None:
+            self._heartbeat_thread = threading.Thread(target=self._keep_alive, name="holder", daemon=True)
+            self._heartbeat_thread.start()
 
-    def _keep_beating(self) -> None:
-        while not self._closed.wait(BEAT_EVERY_S):
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(HEARTBEAT_EVERY_S):
             with self._lock:
-                if self._connection is not None and self._beat(self._connection):
-                    self._pay(self._connection)
+                if self._connection is not None and self._heartbeat(self._connection):
+                    self._flush_releases(self._connection)
 
-    def _beat(self, connection: Connection) -> bool:
+    def _heartbeat(self, connection: Connection) -> bool:
         """Show that this process is alive, and end holders that stand still. False when the connection is lost."""
         try:
             rows = list(connection.execute(OTHERS))
@@ -138,21 +138,21 @@ class WorkerSession:
             for pid, since, last_word in self._silence.too_long(others, self._checked_s):
                 _end_process(connection, pid, since, last_word)
         except GONE:
-            self._let_go(connection)
+            self._discard_connection(connection)
             return False
         return True
 
-    def _pay(self, connection: Connection) -> None:
+    def _flush_releases(self, connection: Connection) -> None:
         try:
-            while self._owed:
-                connection.execute(*self._owed[0])
-                self._owed.pop(0)
+            while self._deferred:
+                connection.execute(*self._deferred[0])
+                self._deferred.pop(0)
         except GONE as error:  # tried again at the next beat, which finds out whether the connection is lost
-            log.warning("lease_release_deferred", owed=len(self._owed), error=str(error))
+            log.warning("lease_release_deferred", owed=len(self._deferred), error=str(error))
 
-    def _let_go(self, connection: Connection) -> None:
+    def _discard_connection(self, connection: Connection) -> None:
         self._connection = None
-        self._owed.clear()
+        self._deferred.clear()
         connection.invalidate()
         connection.close()
 

@@ -48,7 +48,7 @@ class TaskDispatcher:
             if not self._send_together(name, min(effect.due_in_s for effect in members), f"({about}{more})"):
                 return
 
-    def drain(self, name: str) -> None:
+    def wake(self, name: str) -> None:
         """Wake a task at once."""
         self._send(name, 0.0)
 

@@ -40,22 +40,22 @@ def chain_watched(context: WorkerContext) -> Iterator[None]:
     except (RpcUnavailableError, WrongChainError) as error:
         if isinstance(error, WrongChainError):
             context.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
-        _silent(context, str(error))
+        _record_failure(context, str(error))
         raise
     except WalletEmptyError:
-        _answered(context)
+        _record_success(context)
         raise
-    _answered(context)
+    _record_success(context)
 
 
-def _silent(context: WorkerContext, error: str) -> None:
+def _record_failure(context: WorkerContext, error: str) -> None:
     silent_s = _silence(context).update(True, error=error[:500])
     if silent_s >= SILENT_S:
         _oldest_open(context).update(False)  # the chain stands still, and not the transaction
     _watch_endpoints(context)
 
 
-def _answered(context: WorkerContext) -> None:
+def _record_success(context: WorkerContext) -> None:
     context.ledger.ticks.record(LAST_ANSWER_KEY)
     _silence(context).update(False)
     _watch_endpoints(context)

@@ -229,7 +229,7 @@ def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
     """Wake the workers for effects and transactions that no worker works on, and for unread callbacks."""
     report.stale = context.ledger.sweeps.stale()
     if report.stale["effects"]:
-        context.ledger.effects.wake(context.ledger.effects.forgotten())
+        context.ledger.effects.wake(context.ledger.effects.due_without_message())
     if report.stale["callbacks"]:
         context.sweep.wake("poll_jobs")
     if report.stale["transactions"]:

@@ -8,7 +8,7 @@ import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
-from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
@@ -134,9 +134,9 @@ class Cluster:
         self.ssh.close()
 
     @property
-    def settled_after_s(self) -> float:
+    def submission_window_s(self) -> float:
         """How many seconds after its beginning a submission can no longer change anything in SLURM."""
-        return settled_after_s(self.message_timeout_s)
+        return submission_window_s(self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the admin's SLURM configuration. Raises
@@ -149,7 +149,7 @@ class Cluster:
         return self._admins_clock().at(our_clock_s())
 
     def _admins_clock(self) -> LoginClock:
-        return self.ssh.clock(self.admin, sites_own=True)
+        return self.ssh.clock(self.admin, is_admin=True)
 
     def require_own_home(self, user: Address) -> None:
         """Check the customer's home; call it before a session begins as the customer. Raises UnsafeHomeError when

@@ -100,7 +100,7 @@ class SlurmCluster(Protocol):
         """Whether the supervisor asks an accounting database about jobs that have ended."""
 
     @property
-    def settled_after_s(self) -> float:
+    def submission_window_s(self) -> float:
         """How many seconds after its beginning a submission can no longer change anything in SLURM."""
 
     def close(self) -> None:

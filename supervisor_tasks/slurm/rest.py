@@ -19,7 +19,7 @@ import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
-from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, settled_after_s
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, rest_answers, rest_requests
 from supervisor_tasks.slurm.guarded_command import ANSWERED_AFTER_S, LoginClock, TooLateError
@@ -125,9 +125,9 @@ class RestCluster:
         return False
 
     @property
-    def settled_after_s(self) -> float:
+    def submission_window_s(self) -> float:
         """How many seconds after its beginning a submission can no longer change anything in SLURM."""
-        return settled_after_s(self.message_timeout_s)
+        return submission_window_s(self.message_timeout_s)
 
     def close(self) -> None:
         """Close the connections."""

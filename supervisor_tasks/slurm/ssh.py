@@ -136,7 +136,7 @@ class _Login:
         default_factory=lambda: threading.BoundedSemaphore(COMMANDS_OF_A_CUSTOMER)
     )
 
-    def take_turn(self, user: str, within_s: float) -> None:
+    def acquire_within(self, user: str, within_s: float) -> None:
         """Take `asking` within `within_s` seconds from when its holder took it. Raises SshBusyError."""
         since_s = self.asked_s
         left_s = within_s if since_s is None else since_s + within_s - our_clock_s()
@@ -224,23 +224,23 @@ class Ssh:
         ended_s = our_clock_s()
         with suppress(TransientError):
             self.forget_clock(other)
-            self.clock(other, sites_own=True)
+            self.clock(other, is_admin=True)
             if ended_s - begun_s >= HUNG_S and self._hung(user, begun_s):
                 self._login(user).silence.hung(begun_s, our_clock_s())
 
-    def clock(self, user: str, *, sites_own: bool = False) -> LoginClock:
+    def clock(self, user: str, *, is_admin: bool = False) -> LoginClock:
         """Return the clock of the machine that a user's connection leads to. It is asked once for each connection, and
         again when older than CLOCK_TRUSTED_S. A login that is the site's own gets more time and is never left alone,
         because all work needs it. Raises TransientError.
         """
-        if not sites_own:
+        if not is_admin:
             self._login(user).require_not_silent(user)
         if (known := self._known_clock(user)) is not None:
             return known
-        with self._asking(user, sites_own=sites_own):
+        with self._probing(user, is_admin=is_admin):
             if (known := self._known_clock(user)) is None:  # no other thread has asked meanwhile
                 line, delimiter = self._line(user), secrets.token_hex(16)
-                with nullcontext() if sites_own else self._a_turn(user):
+                with nullcontext() if is_admin else self._a_turn(user):
                     answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
                 line.clock = known = parse_clock(answer, delimiter, our_clock_s())
         return known
@@ -251,7 +251,7 @@ class Ssh:
         """
         answers = our_clock_s() - self._login(user).answered_s <= QUICK_S
         try:
-            with nullcontext() if answers else self._asking(user), self._a_turn(user):
+            with nullcontext() if answers else self._probing(user), self._a_turn(user):
                 return self.run(user, argv)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
@@ -281,22 +281,22 @@ class Ssh:
         return known if known is not None and our_clock_s() - known.our_s <= CLOCK_TRUSTED_S else None
 
     @contextmanager
-    def _asking(self, user: str, *, sites_own: bool = False) -> Iterator[None]:
+    def _probing(self, user: str, *, is_admin: bool = False) -> Iterator[None]:
         """Let only one thread wait for a user's login that may hang. A hang on a connection that existed before may be
         the connection's fault, so it does not count as a silence; the next try opens a new connection.
         """
         login = self._login(user)
-        login.take_turn(user, CLOCK_TIMEOUT_S if sites_own else QUICK_S)
+        login.acquire_within(user, CLOCK_TIMEOUT_S if is_admin else QUICK_S)
         try:
             login.asked_s = begun_s = our_clock_s()
             makes_anew = self._kept(user) is None
-            if not sites_own:
+            if not is_admin:
                 login.require_not_silent(user)
             yield
         except (SshBusyError, LoginRefusedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
-            if makes_anew and not sites_own and self._hung(user, begun_s):
+            if makes_anew and not is_admin and self._hung(user, begun_s):
                 login.silence.hung(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:

@@ -61,9 +61,9 @@ def submit_once(
         hand_over(begun, read, begun_s)
 
 
-def may_arrive(begun_s_ago: float, settled_after_s: float) -> bool:
+def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:
     """Whether a submission that began so long ago can still reach SLURM."""
-    return begun_s_ago < settled_after_s
+    return begun_s_ago < submission_window_s
 
 
 @dataclass(frozen=True, slots=True)

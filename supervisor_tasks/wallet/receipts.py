@@ -96,7 +96,7 @@ def _settle(context: WorkerContext, mined: list[Mined], receipts: list[dict[str,
     claim_backoff.record_results(context.ledger, mined, reverted)
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
-        context.ledger.effects.hurry(
+        context.ledger.effects.reschedule_now(
             again, (EffectKind.REPORT, EffectKind.RETURN_JOB), "its transaction was mined and reverted"
         )
 

@@ -156,7 +156,9 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
-    ledger.effects.hurry([entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB))
+    ledger.effects.reschedule_now(
+        [entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB)
+    )
 
 
 def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:

@@ -107,7 +107,7 @@ def tick(site: WorkerContext, *, at_once: bool = False) -> str:
     if at_once:
         with site.ledger.engine.begin() as connection:
             connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
-    site.ledger.effects.forgotten()  # frees the lease of a worker that was killed
+    site.ledger.effects.due_without_message()  # frees the lease of a worker that was killed
     before = _taken(site)
     benchmark(site)
     after = _taken(site)

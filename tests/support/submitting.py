@@ -135,7 +135,7 @@ class SubmissionEnv:
 
     def carry_out(self, site: WorkerContext, job: JobId) -> Job:
         """Do what is due for the job's submission, once."""
-        site.ledger.effects.forgotten()
+        site.ledger.effects.due_without_message()
         carry_out(site, self.effect_id(job))
         return site.ledger.jobs([job])[job]
 

@@ -206,7 +206,7 @@ def test_batch__a_failed_one_cannot_be_released__is_tried_when_its_lease_has_exp
         assert connection.execute(query, {"id": poison}).one().lease is not None
         connection.execute(text("UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"))
         counts = connection.scalar(LEASE_THAT_RAN_OUT_COUNTS, {"lease_s": LEASE_S})
-    ledger.effects.forgotten()
+    ledger.effects.due_without_message()
     batch.run(lambda: True)
     batch.close()
     with engine.connect() as connection:
@@ -276,7 +276,7 @@ def test_lease_groups__two_of_one_customer_at_once_in_all_workers__and_others_fi
     assert GROUPS_OF_ONE_CUSTOMER == 2
     assert owners(ledger, 16, 20) == {}
     other.holder.close()
-    wait_until(lambda: bool(ledger.effects.forgotten()), "the leases of the dead to be free", 30.0, 0.05)
+    wait_until(lambda: bool(ledger.effects.due_without_message()), "the leases of the dead to be free", 30.0, 0.05)
     assert owners(ledger, 1, 5) == {customer(3): 1}
     assert owners(ledger, 1, 5) == {customer(1): 5}
 

@@ -319,7 +319,7 @@ def free(ledger: Ledger, engine: Engine) -> None:
     """Postgres gives the lock of a closed connection up in its own time."""
 
     def freed() -> bool:
-        ledger.effects.forgotten()
+        ledger.effects.due_without_message()
         return not rows(engine, "SELECT 1 FROM effects WHERE lease IS NOT NULL")
 
     wait_until(freed, "the leases of the dead to be free", 60.0, 0.01)
@@ -482,7 +482,7 @@ def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: 
 
     def poison_is_parked() -> bool:
         nonlocal worker, deaths
-        ledger.effects.forgotten()
+        ledger.effects.due_without_message()
         with engine.begin() as connection:  # there is always something to do
             connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL AND lease IS NULL"))
         if worker.poll() is not None:

@@ -488,7 +488,7 @@ def at_work(site: WorkerContext) -> Iterator[None]:
 
         def tick() -> None:
             while not stop.wait(0.1):
-                begin(site.ledger.effects.forgotten())
+                begin(site.ledger.effects.due_without_message())
 
         site.ledger.effects.wake = begin
         ticking = clock.submit(tick)

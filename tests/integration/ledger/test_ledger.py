@@ -206,7 +206,7 @@ def test_lease__taken__no_other_worker_gets_it(ledger: Ledger, engine: Engine, w
     ledger.record(JobChange(JOB, CLAIM))
     assert len(ledger.effects.lease([EffectKind.FETCH])) == 1
     assert other.effects.lease([EffectKind.FETCH]) == []
-    assert other.effects.forgotten() == []
+    assert other.effects.due_without_message() == []
     other.holder.close()
 
 
@@ -246,7 +246,7 @@ def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, wok
     other.holder.close()
 
     def is_free() -> bool:
-        ledger.effects.forgotten()
+        ledger.effects.due_without_message()
         return len(ledger.effects.lease([EffectKind.FETCH])) == 1
 
     wait_until(is_free, "Postgres to end its session", 30.0)
@@ -285,29 +285,29 @@ def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.effects.park(effect, "a contradiction")
     assert ledger.effects.lease([EffectKind.FETCH]) == []
-    assert ledger.effects.forgotten() == []
+    assert ledger.effects.due_without_message() == []
 
 
 def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledger, engine: Engine) -> None:
     ledger.record(JobChange(JOB, CLAIM))
-    assert ledger.effects.forgotten() == []  # its message has just been sent
+    assert ledger.effects.due_without_message() == []  # its message has just been sent
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE effects SET notified_at = now() - interval '10 s', due_at = now() - interval '9 s'")
         )
-    assert len(ledger.effects.forgotten()) == 1
-    assert ledger.effects.forgotten() == []
+    assert len(ledger.effects.due_without_message()) == 1
+    assert ledger.effects.due_without_message() == []
 
 
 def test_forgotten__message_sent_since_it_is_due_or_not__is_told(ledger: Ledger, engine: Engine) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     ledger.effects.postpone(ledger.effects.lease([EffectKind.FETCH]), 0.0)
-    assert [effect.notified for effect in ledger.effects.forgotten()] == [False]
+    assert [effect.notified for effect in ledger.effects.due_without_message()] == [False]
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
         )
-    assert [effect.notified for effect in ledger.effects.forgotten()] == [True]
+    assert [effect.notified for effect in ledger.effects.due_without_message()] == [True]
 
 
 def test_record__refused_and_claimed_again__starts_from_the_claim(ledger: Ledger, engine: Engine) -> None:
@@ -417,7 +417,7 @@ def test_held__lease_passed_on__nothing_begins(
         ledger.record(
             JobChange(JOB, SubmitStarted(10)), held=[stale]
         )  # expired, though no other worker has taken it yet
-    other.effects.forgotten()
+    other.effects.due_without_message()
     (fresh,) = other.effects.lease([EffectKind.SUBMIT])
     with pytest.raises(LeaseLostError):
         ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
@@ -433,7 +433,7 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     expire(engine)
-    ledger.effects.forgotten()
+    ledger.effects.due_without_message()
     (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
     assert (fresh.holder, fresh.attempts) == (stale.holder, stale.attempts + 1)
     ledger.effects.postpone([stale], 60.0, "no answer")
@@ -450,7 +450,7 @@ def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> 
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
     expire(engine)
-    ledger.effects.forgotten()
+    ledger.effects.due_without_message()
     (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
     ledger.record(JobChange(JOB, Submitted(SlurmId(7)), done=stale))
     assert ledger.jobs([JOB])[JOB].slurm_id == 7
@@ -483,12 +483,12 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger
             assert other.stdout is not None
             assert other.stdout.readline() == "1\n"
             ledger.holder.number()  # which begins to watch
-            ledger.effects.forgotten()
+            ledger.effects.due_without_message()
             assert ledger.effects.lease([EffectKind.FETCH]) == []
             other.send_signal(signal.SIGSTOP)
 
             def is_free() -> bool:
-                ledger.effects.forgotten()
+                ledger.effects.due_without_message()
                 return len(ledger.effects.lease([EffectKind.FETCH])) == 1
 
             wait_until(is_free, "the lease to be free", 60.0, 0.5)
@@ -566,8 +566,8 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
             watcher.execute(text("SET ROLE watcher"))
             holder = WorkerSession(engine)
-            assert holder._beat(watcher)
-            assert holder._beat(watcher)
+            assert holder._heartbeat(watcher)
+            assert holder._heartbeat(watcher)
             assert watcher.scalar(text("SELECT current_user")) == "watcher"
             watcher.execute(text("RESET ROLE"))
         assert silent.scalar(text("SELECT 1")) == 1

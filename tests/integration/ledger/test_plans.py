@@ -165,7 +165,7 @@ def free_leases(ledger: Ledger) -> None:
     """Of a worker that is gone and held all that is open."""
     leased = "UPDATE effects SET lease = 7, lease_until = now() + interval '1 hour' WHERE done_at IS NULL"
     execute(ledger, leased, "ANALYZE effects")
-    ledger.effects.forgotten()
+    ledger.effects.due_without_message()
     left = (
         "UPDATE effects SET lease = NULL, lease_until = NULL, unexpected_failures = 0, failing_since = NULL"
         " WHERE done_at IS NULL"
@@ -195,7 +195,7 @@ def purge_unknown(ledger: Ledger) -> None:
 
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "lease": lambda ledger, _: ledger.effects.lease([EffectKind.POLL_SLURM]),
-    "forgotten": lambda ledger, _: ledger.effects.forgotten(),
+    "forgotten": lambda ledger, _: ledger.effects.due_without_message(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
     "record": lambda ledger, _: ledger.record(
         JobChange(RUNNING, CallbackReceived()), JobChange(RUNNING, SlurmPendingObserved("RUNNING"))

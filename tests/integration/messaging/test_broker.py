@@ -246,12 +246,12 @@ def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
         for effect in effects:
             wake_ups.effects([effect])
-            wake_ups.drain("poll_jobs")
+            wake_ups.wake("poll_jobs")
         assert redis.llen("no-worker") == 20
         redis.delete("no-worker")
 
         def sent() -> bool:
-            wake_ups.drain("collect_receipts")
+            wake_ups.wake("collect_receipts")
             return bool(redis.llen("no-worker"))
 
         wait_until(sent, "the wake-ups to go on", 60.0, 0.1)

@@ -280,7 +280,7 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
             with pytest.raises(SshUnavailableError, match="cut off"):
                 ssh.clock(CUSTOMER)  # on the connection that was there
             with pytest.raises(SshUnavailableError, match="cut off"):
-                ssh.clock(CUSTOMER, sites_own=True)
+                ssh.clock(CUSTOMER, is_admin=True)
             with pytest.raises(SshUnavailableError, match="cut off"):
                 ssh.clock(CUSTOMER)  # and this one counts
             with pytest.raises(SshUnavailableError, match="hung while others answered"):
@@ -290,7 +290,7 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
             answering.result(deadline(PATIENCE_S))
     hanging.unlink()
     monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", PATIENCE_S)
-    assert abs(ssh.clock(CUSTOMER, sites_own=True).login_s - time.time()) < 30
+    assert abs(ssh.clock(CUSTOMER, is_admin=True).login_s - time.time()) < 30
     ssh.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
-from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, settled_after_s
+from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, submission_window_s
 from supervisor_tasks.slurm.guarded_command import (
     MOST_ANSWER,
     Answers,
@@ -522,7 +522,7 @@ def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
 
 
 def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
-    assert settled_after_s(10.0) == BEFORE_SECOND_SEARCH_S == 23.0
+    assert submission_window_s(10.0) == BEFORE_SECOND_SEARCH_S == 23.0
 
 
 def test_tools_of_the_guard__are_here() -> None:
