@@ -14,7 +14,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, as_customer, row_of, running
+from tests.support.end_states import PATIENCE_S, as_customer, row_of, running
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import shown
 from tests.support.watching import wait_for_end

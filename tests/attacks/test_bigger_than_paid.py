@@ -10,7 +10,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
+from tests.support.end_states import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end
 

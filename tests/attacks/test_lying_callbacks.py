@@ -16,7 +16,7 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, row_of, running, wait_for_state
+from tests.support.end_states import PATIENCE_S, row_of, running, wait_for_state
 from tests.support.grids import served_grid
 from tests.support.ports import report
 from tests.support.requeueing import seconds_of_runs

@@ -30,8 +30,8 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet.wallet import TooDearError, Write
-from tests.support.fronts import Call, in_front_of, particular, really
-from tests.support.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs
+from tests.support.rpc_proxies import Call, in_front_of, particular, really
+from tests.support.wallet_harness import Fleet, claims, databases, empty, held, registered, scheduled_jobs
 
 MIB = 2**20
 GWEI = 10**9

@@ -21,7 +21,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.subscription import MOST_A_SECOND, MOST_BYTES, Subscription
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
-from tests.support.wallets import Fleet, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import Fleet, databases, empty, scheduled_jobs
 
 CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"

@@ -11,7 +11,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, record_of, row_of, running, scontrol, wait_for_state
+from tests.support.end_states import PATIENCE_S, record_of, row_of, running, scontrol, wait_for_state
 from tests.support.grids import served_grid
 from tests.support.requeueing import begin_again, seconds_of_runs, shown, wait_for_seconds
 from tests.support.watching import slurm_of, wait_for_end

@@ -12,7 +12,16 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, as_customer, id_of, record_of, row_of, running, scontrol, wait_for_state
+from tests.support.end_states import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    record_of,
+    row_of,
+    running,
+    scontrol,
+    wait_for_state,
+)
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import begin_again, requeue, seconds_of_runs, wait_for_seconds

@@ -16,7 +16,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus, Definition, JobId
 from supervisor_tasks.slurm.commands import batch_script, sbatch
 from supervisor_tasks.slurm.submit_token import Submission, with_token
-from tests.support.ends import PATIENCE_S, as_customer, running, tried, wait_for_state
+from tests.support.end_states import PATIENCE_S, as_customer, running, tried, wait_for_state
 from tests.support.watching import journal, ledger, parked, rows, slurm_of, wait_for_end
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"

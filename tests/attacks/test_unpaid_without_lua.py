@@ -8,7 +8,7 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.support.ends import own_job, running
+from tests.support.end_states import own_job, running
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import rows, slurm_of
 

@@ -11,7 +11,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import as_customer, id_of, scontrol
+from tests.support.end_states import as_customer, id_of, scontrol
 from tests.support.grids import served_grid
 from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
 

@@ -11,7 +11,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, as_customer, id_of, scontrol, wait_for_state
+from tests.support.end_states import PATIENCE_S, as_customer, id_of, scontrol, wait_for_state
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import shown

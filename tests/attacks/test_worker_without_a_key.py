@@ -10,7 +10,7 @@ from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S
+from tests.support.end_states import PATIENCE_S
 from tests.support.marks import in_chaos
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, wait_for_end
 

@@ -13,8 +13,8 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.crash_series import run_all, say
 from tests.chaos.crashes import PLACES, plan
-from tests.chaos.series import run_all, say
 
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "build" / "chaos"

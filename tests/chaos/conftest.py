@@ -9,7 +9,7 @@ import pytest
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from tests.chaos.keep import keep
+from tests.chaos.artifacts import keep
 from tests.support.grids import BLOCK_TIME_S
 
 KEPT_IN = Path(__file__).parents[2] / "build" / "chaos"

@@ -21,7 +21,7 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import BUILD
 from tests.chaos import slurm_records
 from tests.chaos.slurm_records import SlurmJob
-from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
+from tests.chaos.slurmctld_log import UnsavedEnd, unsaved_ends
 
 CALLS_A_REQUEST = 200
 MARKS = "marks"

@@ -30,7 +30,7 @@ from devgrid.processes import wait_until
 from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import Discrepancy, audit
 from tests.chaos.evidence import Evidence, gather
-from tests.chaos.liars import lies, tell
+from tests.chaos.forged_callbacks import lies, tell
 from tests.support.watching import rows
 
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"

@@ -18,7 +18,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import CHECKS, audit, violations
 from tests.chaos.evidence import Evidence, OnChainJob, gather
-from tests.chaos.unsaved import UnsavedEnd
+from tests.chaos.slurmctld_log import UnsavedEnd
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import ledger, rows, wait_for, wait_for_end
 

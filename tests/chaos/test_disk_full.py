@@ -15,7 +15,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusReq
 from tests.chaos import faults, jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.chaos.liars import tell
+from tests.chaos.forged_callbacks import tell
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import parked, rows, wait_for_end
 

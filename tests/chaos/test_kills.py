@@ -11,7 +11,7 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import assert_ended
+from tests.support.end_states import assert_ended
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for
 
 pytestmark = pytest.mark.chaos  # test_crashes.py, which `make test` runs, has a death at each point of the program

@@ -13,7 +13,7 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.liars import ANSWERS, lies, tell
+from tests.chaos.forged_callbacks import ANSWERS, lies, tell
 from tests.support.marks import in_chaos
 from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 

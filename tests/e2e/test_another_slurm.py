@@ -21,7 +21,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
-from tests.support.ends import scontrol
+from tests.support.end_states import scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.submitting import lets_in
 from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end

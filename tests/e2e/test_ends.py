@@ -13,7 +13,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import (
+from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
     assert_ended,

@@ -11,7 +11,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
+from tests.support.end_states import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 

@@ -17,9 +17,9 @@ from devgrid.processes import wait_until
 from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.liars import ANSWERS, lies, tell
+from tests.chaos.forged_callbacks import ANSWERS, lies, tell
 from tests.chaos.slurm_records import SlurmJob, completed
-from tests.support.ends import as_customer, id_of, record_of, row_of, running, scontrol
+from tests.support.end_states import as_customer, id_of, record_of, row_of, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 

@@ -20,7 +20,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.support.ends import PATIENCE_S, as_customer, id_of, record_of, running, scontrol
+from tests.support.end_states import PATIENCE_S, as_customer, id_of, record_of, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 

@@ -26,7 +26,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.ledger import Ledger
-from tests.support.ends import as_customer, id_of, row_of, scontrol
+from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 

@@ -12,7 +12,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.ends import assert_ended, running, scontrol
+from tests.support.end_states import assert_ended, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import ledger, parked, rows, wait_for_end
 

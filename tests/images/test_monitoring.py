@@ -30,7 +30,7 @@ from supervisor_tasks.monitoring.http import ProbeServer
 from supervisor_tasks.monitoring.probes import pages, register_process
 from supervisor_tasks.monitoring.progress import Progress
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
-from tests.support.ledgers import bring_to_queued, migrated
+from tests.support.ledger import bring_to_queued, migrated
 
 MONITORING = REPOSITORY / "docker" / "monitoring"
 CHART_FILES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files"

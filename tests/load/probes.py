@@ -11,7 +11,7 @@ from contextlib import closing
 from devgrid import REPOSITORY
 from devgrid.processes import answers, free_port, wait_until
 from tests.load.figures import Figure
-from tests.support.ledgers import migrated
+from tests.support.ledger import migrated
 
 PAGES = ("livez", "readyz")
 REQUESTS = 500

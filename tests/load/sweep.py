@@ -36,7 +36,7 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
 from tests.load.figures import Figure, tell
-from tests.support.ledgers import emptied
+from tests.support.ledger import emptied
 
 JOBS = 10_000
 JOBS_SLOT = 1  # of the mapping in JobRepository's storage, behind that of AccessControl

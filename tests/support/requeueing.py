@@ -5,7 +5,7 @@ import time
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.support.ends import PATIENCE_S, as_customer, record_of, wait_for_state
+from tests.support.end_states import PATIENCE_S, as_customer, record_of, wait_for_state
 from tests.support.watching import slurm_of
 
 SETTLED_AFTER_S = 4.0  # since the requeue: the node has ended the run before it

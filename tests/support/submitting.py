@@ -35,7 +35,7 @@ from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.carrying import carry_out
-from tests.support.ledgers import claim, job_id, migrated
+from tests.support.ledger import claim, job_id, migrated
 
 CUSTOMER = Address("0x" + "2" * 40)
 PATIENCE_S = 60.0

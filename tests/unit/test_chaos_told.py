@@ -1,8 +1,8 @@
 """What `make chaos` says at its end."""
 
 from tests.chaos.__main__ import Proof, read_report
+from tests.chaos.crash_series import DiscrepancyKind
 from tests.chaos.crashes import Outcome, Run
-from tests.chaos.series import DiscrepancyKind
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.chaos.test_faults" name="test_fault[redis stopped]" time="61.5"/>

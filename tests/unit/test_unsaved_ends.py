@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.unsaved import UnsavedEnd, unsaved_ends
+from tests.chaos.slurmctld_log import UnsavedEnd, unsaved_ends
 
 STARTED = "slurmctld version 22.05.8 started on cluster devgrid"
 

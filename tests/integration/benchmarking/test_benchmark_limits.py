@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devgrid.processes import wait_until
-from tests.support.benchmarking import RUNNER, body_of, in_slurm, measuring, results, until_done, until_stage
+from tests.support.benchmark_env import RUNNER, body_of, in_slurm, measuring, results, until_done, until_stage
 from tests.support.submitting import PATHS, SubmissionEnv
 
 ACCOUNTING = replace(PATHS, sacct="/usr/bin/sacct")

@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.outbox import PARKED_AFTER
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
-from tests.support.benchmarking import (
+from tests.support.benchmark_env import (
     PATIENCE_S,
     PROVIDER_ADDRESS,
     RUNNER,
@@ -44,7 +44,7 @@ from tests.support.benchmarking import (
     until_stage,
 )
 from tests.support.commands import supervisor
-from tests.support.ledgers import emptied
+from tests.support.ledger import emptied
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, SubmissionEnv
 

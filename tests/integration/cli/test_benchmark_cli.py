@@ -12,7 +12,7 @@ from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from tests.support.commands import Result, supervisor
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 
 LABEL = "compute.gflops"
 NODES = {"nodes": [{"name": f"node{n}", "cpus": 8, "gpus": 2, "mem_mb": 16_000} for n in (1, 2)]}

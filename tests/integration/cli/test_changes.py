@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
 from supervisor_tasks.ledger.retention import HELD
 from tests.support.commands import supervisor
-from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 from tests.unit.cli.test_commands import ALL
 
 JOB = job_id(1)

@@ -55,7 +55,7 @@ from supervisor_tasks.ledger.tick_names import CALLBACKS, CHAIN_HEAD, QUEUE, SCA
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
-from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
 Run = Callable[..., Result]

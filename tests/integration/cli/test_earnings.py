@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TRANSFER
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.commands import Result, supervisor
-from tests.support.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import CUSTOMERS, GAS, Fleet, claims, databases, empty, scheduled_jobs
 
 ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
     "finished": (Outcome(status=ChainStatus.FINISHED, elapsed_s=185), 3),

@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
 from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from tests.support.browser import browser
-from tests.support.ledgers import bring_to_queued, migrated
+from tests.support.ledger import bring_to_queued, migrated
 
 PASSWORD = "operator:correct-horse-battery"
 HOSTILE = "</td><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ 7*7 }}"

@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.claim import look
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import finished_key
-from tests.support.wallets import Fleet, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import Fleet, databases, empty, scheduled_jobs
 
 PATIENCE_S = 10.0
 NEVER_S = 600.0  # between two looks: only what was announced can have been the cause

@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.wallet.receipts import collect_receipts
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")

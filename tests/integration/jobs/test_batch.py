@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitSt
 from supervisor_tasks.jobs.model import Address, EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import GROUPS_OF_ONE_CUSTOMER, LEASE_S, SUSPECT_AFTER
-from tests.support.ledgers import claim, emptied, job_id, migrated
+from tests.support.ledger import claim, emptied, job_id, migrated
 
 POISON = "poison:1"
 MANY = 50

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
 from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, Job, JobId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.carrying import carry_out
-from tests.support.wallets import Fleet, databases
+from tests.support.wallet_harness import Fleet, databases
 
 SCRIPT = "#!/bin/bash\necho hello\n"
 

@@ -19,7 +19,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
 from tests.integration.wallet.test_wallet_remedies import settled
-from tests.support.wallets import DEFINITION, Fleet, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import DEFINITION, Fleet, databases, empty, scheduled_jobs
 
 PLACE = "@@@@"
 HOSTILE = {

@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import LATE_AFTER_TRIES, PARKED_AFTER, SUSPECT_AFTER, OpenEffect
 from tests.support.carrying import carry_out, carry_out_leased, lease
-from tests.support.ledgers import bring_to_queued, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 
 
 @pytest.fixture(scope="module")

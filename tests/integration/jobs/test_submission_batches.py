@@ -22,7 +22,7 @@ from supervisor_tasks.slurm.guarded_command import TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import SlurmRejectedError
 from supervisor_tasks.slurm.ssh import our_clock_s
-from tests.support.ledgers import job_id
+from tests.support.ledger import job_id
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
 

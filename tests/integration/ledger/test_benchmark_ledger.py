@@ -14,7 +14,7 @@ from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 
 MACHINE = PlannedBenchmark(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
 HPL = PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\nxhpl\n")

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.ledger import Ledger
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 
 AFTER_S = 60.0
 NAME = AlarmName.CHAIN_SCAN_STALLED

@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import Mined, Sent, TransactionStore
 from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
-from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 CHAIN_ID = 7
 ADDRESS = "0x" + "a" * 40

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.ledger.database import RESTED_S, read_connection
-from tests.support.ledgers import migrated
+from tests.support.ledger import migrated
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.commands import supervisor
-from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 JOB = job_id(1)
 

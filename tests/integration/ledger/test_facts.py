@@ -37,7 +37,7 @@ from supervisor_tasks.ledger.facts import (
 from supervisor_tasks.ledger.registrations import REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
 from supervisor_tasks.provider.offer import Machine
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.load.million import fill
+from tests.load.large_ledger import fill
 from tests.support.watching import ledger, rows, wait_for_end
 
 SETTLED = 200_000

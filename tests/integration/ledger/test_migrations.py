@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
 from supervisor_tasks.ledger.registrations import HARDWARE
-from tests.support.ledgers import claim, emptied, job_id, migrated
+from tests.support.ledger import claim, emptied, job_id, migrated
 
 JOB = job_id(1)
 

@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from supervisor_tasks.wallet.wallet import Wallet
-from tests.load.million import HOT, SETTLED, fill
+from tests.load.large_ledger import HOT, SETTLED, fill
 
 CLUSTER = "old"
 BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}

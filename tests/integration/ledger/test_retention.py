@@ -25,7 +25,7 @@ from supervisor_tasks.ledger.retention import HELD, RUNS_KEPT, Retention
 from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from supervisor_tasks.recovery.old_rows import delete_old_rows
-from tests.support.ledgers import emptied, job_id, migrated
+from tests.support.ledger import emptied, job_id, migrated
 
 CLUSTER = "here"
 JOB = job_id(1)

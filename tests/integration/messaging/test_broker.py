@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import TASKS, Queue
 from tests.support import deaf
-from tests.support.ledgers import claim, job_id
+from tests.support.ledger import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 DEAF_AFTER_S = 15  # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)

@@ -26,7 +26,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from tests.support.commands import supervisor
-from tests.support.ledgers import emptied
+from tests.support.ledger import emptied
 from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
 
 SLURM_CONF = (

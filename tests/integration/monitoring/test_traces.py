@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.monitoring.otlp import BATCH, CLOSE_S, MOST_SPANS, OtlpTracer
-from tests.support.ledgers import bring_to_queued, job_id, migrated
+from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
 MANY = 3 * MOST_SPANS

@@ -39,7 +39,7 @@ from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.rules import Policy
 from tests.support.commands import Result, supervisor
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver
 
 ALARM = AlarmName.WALLET_EMPTY

@@ -32,8 +32,8 @@ from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.support.commands import supervisor
-from tests.support.ledgers import emptied, migrated
-from tests.support.wallets import gas_limit, held
+from tests.support.ledger import emptied, migrated
+from tests.support.wallet_harness import gas_limit, held
 
 DEFINITION = JobDefinition(batch_location_hash="hash")
 MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))

@@ -35,7 +35,7 @@ from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.support.ledgers import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}
 

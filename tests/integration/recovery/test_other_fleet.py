@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
-from tests.support.wallets import Fleet, claims, databases, scheduled_jobs
+from tests.support.wallet_harness import Fleet, claims, databases, scheduled_jobs
 
 UNKNOWN = b"\x07" * 8
 

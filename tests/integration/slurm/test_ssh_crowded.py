@@ -18,7 +18,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import ScriptFetched
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.support.ledgers import claim
+from tests.support.ledger import claim
 from tests.support.submitting import SubmissionEnv, lets_in
 
 CUSTOMERS = 6

@@ -15,7 +15,7 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.monitoring.instruments import REGISTRY
 from supervisor_tasks.wallet.wallet import Write
-from tests.support.wallets import GAS, Fleet, claims, databases, empty, registered, scheduled_jobs
+from tests.support.wallet_harness import GAS, Fleet, claims, databases, empty, registered, scheduled_jobs
 
 MINUTES = 2
 

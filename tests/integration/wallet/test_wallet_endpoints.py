@@ -39,8 +39,8 @@ from supervisor_tasks.monitoring.chain_alarms import AWAY_S
 from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
-from tests.support.fronts import Call, in_front_of, really
-from tests.support.wallets import Fleet, claims, databases, empty, held, registered, scheduled_jobs, sign_again
+from tests.support.rpc_proxies import Call, in_front_of, really
+from tests.support.wallet_harness import Fleet, claims, databases, empty, held, registered, scheduled_jobs, sign_again
 
 pytestmark = pytest.mark.slow  # outages that last
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from supervisor_tasks.ledger.wallet_holders import WalletHolders, WalletTakenError
-from tests.support.ledgers import emptied, migrated
+from tests.support.ledger import emptied, migrated
 
 WALLET, OTHER_WALLET = "0x" + "a" * 40, "0x" + "b" * 40
 

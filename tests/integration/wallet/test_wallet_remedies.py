@@ -22,8 +22,8 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import DecodedTransaction
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
-from tests.support.fronts import particular
-from tests.support.wallets import (
+from tests.support.rpc_proxies import particular
+from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
     GWEI,

@@ -26,7 +26,17 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.operator_actions import request_of_transaction
 from supervisor_tasks.wallet.raw_transaction import append_tag
 from supervisor_tasks.wallet.wallet import Write
-from tests.support.wallets import CUSTOMERS, GAS, Fleet, claims, databases, empty, gas_limit, held, scheduled_jobs
+from tests.support.wallet_harness import (
+    CUSTOMERS,
+    GAS,
+    Fleet,
+    claims,
+    databases,
+    empty,
+    gas_limit,
+    held,
+    scheduled_jobs,
+)
 
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
 STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmRunningObserved())

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.model import (
     pending_reports,
 )
 from supervisor_tasks.jobs.state_machine import advance
-from tests.support.ledgers import claim
+from tests.support.ledger import claim
 
 WORD = Outcome(status=ChainStatus.FAILED, elapsed_s=180, reason="the node burnt down")
 SETTLED = OperatorClosedJob(WORD)

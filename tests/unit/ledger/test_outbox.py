@@ -4,7 +4,7 @@ import pytest
 
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.outbox import OpenEffect
-from tests.support.ledgers import job_id
+from tests.support.ledger import job_id
 
 
 def test_job_id__effect_of_a_job__is_its_subject() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.artifacts import keep
 from tests.chaos.crashes import PLACES, CrashTestGrid, Outcome, Run
-from tests.chaos.keep import keep
 
 BATCH = 25
 MOST_SHOWN = 300  # characters of what was waited for; the rest is in the logs

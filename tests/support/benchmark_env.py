@@ -1,7 +1,7 @@
 """Benchmark runs on real parts (Postgres, sshd, SLURM), with benchmarks that take a moment and do what a test wants.
 
 As a program it is a worker that takes the run that is under way as far as it goes:
-python -m tests.support.benchmarking WORLD.json
+python -m tests.support.benchmark_env WORLD.json
 """
 
 import json
@@ -169,7 +169,7 @@ def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> 
     told = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}
     about.write_text(json.dumps(told | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}))
     with (world.processes.folder / "benchmarking.log").open("ab") as log:
-        argv = [sys.executable, "-m", "tests.support.benchmarking", str(about)]
+        argv = [sys.executable, "-m", "tests.support.benchmark_env", str(about)]
         environment = {"PATH": os.environ["PATH"], "CRASH_AT": str(crash_at)}
         return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
 
