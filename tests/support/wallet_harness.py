@@ -71,7 +71,7 @@ def empty(engine: Engine) -> None:
 
 
 @dataclass
-class Fleet:
+class ChainWorkerHarness:
     """The chain's side of a fleet, driven by hand."""
 
     site: WorkerContext

@@ -152,7 +152,7 @@ def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
         assert receive(client, 1) == b"x"
 
 
-def test_delay__holds_every_piece_back(proxy: Proxy) -> None:
+def test_proxy_delay__delays_each_chunk(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.delay_s = 1.5  # each direction: a client that is woken late still finds it silent
         client.sendall(b"x")

@@ -59,7 +59,7 @@ def chain() -> Iterator[Chain]:
 
 
 @dataclass(slots=True)
-class Play:
+class ReorgScenario:
     """A provider with its ledger, and what the test does to both. The work is done when the test says so."""
 
     chain: Chain
@@ -143,7 +143,9 @@ class Play:
         assert self.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
 
 
-def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int, **more: str) -> Iterator[Play]:
+def playing(
+    database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int, **more: str
+) -> Iterator[ReorgScenario]:
     engine, environment = database
     emptied(engine)
     with engine.begin() as connection:
@@ -164,7 +166,7 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
     ledger = Ledger(engine, "here", lambda _: None)
     try:
         scan(worker.context)
-        yield Play(chain, provider, customer, worker, ledger, engine)
+        yield ReorgScenario(chain, provider, customer, worker, ledger, engine)
     finally:
         worker.close()
         ledger.holder.close()
@@ -172,17 +174,19 @@ def playing(database: tuple[Engine, dict[str, str]], chain: Chain, confirmations
 
 
 @pytest.fixture
-def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, CONFIRMATIONS)
 
 
 @pytest.fixture
-def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, 1)
 
 
 @pytest.fixture
-def few(request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+def few(
+    request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain
+) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, request.param)
 
 
@@ -193,12 +197,12 @@ def traces() -> Iterator[TraceReceiver]:
 
 
 @pytest.fixture
-def traced(database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver) -> Iterator[Play]:
+def traced(database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url)
 
 
 def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
-    traced: Play, traces: TraceReceiver
+    traced: ReorgScenario, traces: TraceReceiver
 ) -> None:
     job_id = traced.claimed(*STARTED)
     traced.report()
@@ -223,7 +227,7 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
     assert [span.name for span in spans if span.parent == again.id] == [State.ENDED]
 
 
-def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> None:
+def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: ReorgScenario) -> None:
     (job_id,) = play.request()
     play.assign(job_id)
     above = play.chain.block_number()
@@ -242,7 +246,7 @@ def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: Play) -> No
     play.ends_right(job_id)
 
 
-def test_report_of_the_start_lost__is_sent_again(play: Play) -> None:
+def test_report_of_the_start_lost__is_sent_again(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.report()
@@ -256,7 +260,7 @@ def test_report_of_the_start_lost__is_sent_again(play: Play) -> None:
     play.ends_right(job_id)
 
 
-def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: Play) -> None:
+def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.ends_right(job_id)
@@ -269,7 +273,7 @@ def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: Play) ->
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(play: Play) -> None:
+def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
     above = play.chain.block_number()
@@ -282,7 +286,7 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(pla
 
 
 @pytest.mark.parametrize(("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"])
-def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, between: int) -> None:
+def test_end_lost__long_before_the_next_scan__is_reported_again(few: ReorgScenario, between: int) -> None:
     """As many blocks as that are mined between two scans where blocks are quick, or no worker scans for a while."""
     play = few
     job_id = play.claimed(*STARTED)
@@ -304,7 +308,7 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: Play, betwe
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> None:
+def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: ReorgScenario) -> None:
     play = shallow
     (job_id,) = play.request()
     play.assign(job_id)
@@ -323,7 +327,7 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: Play) -> 
     play.ends_right(job_id)
 
 
-def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow: Play) -> None:
+def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow: ReorgScenario) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     play.report()
@@ -339,7 +343,7 @@ def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow
     play.ends_right(job_id)
 
 
-def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(shallow: Play) -> None:
+def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(shallow: ReorgScenario) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
@@ -363,7 +367,7 @@ def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_bl
     assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
 
 
-def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> None:
+def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     play.chain.customers.cancel_job(play.customer, job_id)
     above = play.chain.block_number()
@@ -378,7 +382,7 @@ def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: Play) -> N
     play.ends_right(job_id)
 
 
-def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
+def test_cancellation_itself_lost__the_job_goes_on(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.chain.customers.cancel_job(play.customer, job_id)
@@ -391,7 +395,7 @@ def test_cancellation_itself_lost__the_job_goes_on(play: Play) -> None:
     play.ends_right(job_id)
 
 
-def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
+def test_claim_of_a_top_up_lost__counts_once(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     above = play.chain.block_number()
@@ -410,7 +414,7 @@ def test_claim_of_a_top_up_lost__counts_once(play: Play) -> None:
     play.ends_right(job_id)
 
 
-def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: Play) -> None:
+def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
@@ -425,7 +429,7 @@ def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: Play)
     assert "top_up" in play.open_kinds(job_id)
 
 
-def test_refusal_lost__is_sent_again(play: Play) -> None:
+def test_refusal_lost__is_sent_again(play: ReorgScenario) -> None:
     rejected = (ScriptFetched("echo", ""), SubmitStarted(60), SubmitRejected("full"))
     job_id = play.claimed(*rejected)
     above = play.chain.block_number()
@@ -438,7 +442,7 @@ def test_refusal_lost__is_sent_again(play: Play) -> None:
     assert "return_job" not in play.open_kinds(job_id)
 
 
-def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> None:
+def test_claims_mined_in_another_order__each_job_has_its_own_end(play: ReorgScenario) -> None:
     first, second = play.request(2)
     above = play.chain.block_number()
     for job_id, slurm_id in ((first, 7), (second, 8)):
@@ -460,7 +464,7 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(play: Play) -> 
     play.ends_right(second, 301)
 
 
-def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(play: Play) -> None:
+def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(play: ReorgScenario) -> None:
     (job_id,) = play.request()
     above = play.chain.block_number()
     play.assign(job_id)
@@ -479,7 +483,7 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
     assert play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
 
 
-def test_node_that_is_behind__is_no_reorganisation(play: Play) -> None:
+def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     play.report()
     scan(play.worker.context)
@@ -500,7 +504,7 @@ def test_node_that_is_behind__is_no_reorganisation(play: Play) -> None:
     assert play.ledger.alarms.all() == []
 
 
-def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: Play) -> None:
+def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: ReorgScenario) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
@@ -537,7 +541,7 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     play.ends_right(job_id)
 
 
-def test_long_downtime__all_blocks_are_read(play: Play) -> None:
+def test_long_downtime__all_blocks_are_read(play: ReorgScenario) -> None:
     (job_id,) = play.request()
     play.assign(job_id)
     play.chain.send(play.provider, "MetaScheduler", "claimNextJob")

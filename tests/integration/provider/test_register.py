@@ -55,7 +55,7 @@ def chain() -> Iterator[Chain]:
 
 
 @dataclass(slots=True)
-class Play:
+class RegistrationScenario:
     """A provider with its ledger. The work is done when the test says so."""
 
     chain: Chain
@@ -124,7 +124,7 @@ class Play:
 
 
 @pytest.fixture
-def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play]:
+def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[RegistrationScenario]:
     engine, environment = database
     emptied(engine)
     with engine.begin() as connection:
@@ -142,7 +142,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.facts).learn_hardware(MACHINES)
     ledger.ticks.record("slurm", NODES_SEEN)
-    found = Play(chain, provider, ledger, settings, app, worker, engine)
+    found = RegistrationScenario(chain, provider, ledger, settings, app, worker, engine)
     scan(found.worker.context)
     try:
         yield found
@@ -153,7 +153,7 @@ def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[Play
 
 
 def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claims(
-    play: Play, caplog: pytest.LogCaptureFixture
+    play: RegistrationScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain, address = play.chain, play.provider.address
     play.look()
@@ -214,7 +214,7 @@ def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claim
     assert play.told()["asked"] == {}
 
 
-def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: Play) -> None:
+def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: RegistrationScenario) -> None:
     benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
     play.chain.register_provider(play.provider, NODES, ChainPrices(), benchmark | {"zone": "ch", "name": "here-now"})
     play.look()
@@ -238,7 +238,7 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
         assert words in shown
 
 
-def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(play: Play) -> None:
+def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(play: RegistrationScenario) -> None:
     play.look()
     assert play.facts.registered_prices() == (), "nothing is approved"
     play.chain.admin.approve_provider(play.provider.address)
@@ -256,7 +256,7 @@ def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(pla
     assert begun <= first.since < second.since <= datetime.now(UTC)
 
 
-def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: Play) -> None:
+def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: RegistrationScenario) -> None:
     play.chain.rpc.call("evm_setAutomine", False)
     try:
         register(play.worker.context)
@@ -273,7 +273,7 @@ def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: Play)
     assert play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
 
 
-def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: Play) -> None:
+def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: RegistrationScenario) -> None:
     play.look()
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.look()
@@ -284,7 +284,7 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: 
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(play: Play) -> None:
+def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(play: RegistrationScenario) -> None:
     play.facts.learn_hardware((Machine(0, 0, 16_000),))
     play.look()
     assert play.sent() == 0
@@ -296,7 +296,7 @@ def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(pla
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play: Play) -> None:
+def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play: RegistrationScenario) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
@@ -305,7 +305,7 @@ def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play:
     assert (play.sent(), play.alarms()) == (1, set())
 
 
-def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(play: Play) -> None:
+def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(play: RegistrationScenario) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
     with gas_limit(play.chain, BLOCK_GAS):
         for _ in range(2):
@@ -317,7 +317,7 @@ def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_al
     assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
 
 
-def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: Play) -> None:
+def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: RegistrationScenario) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
         register(play.worker.context)
@@ -332,7 +332,7 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: Pla
     assert (play.sent(), play.alarms()) == (2, set())
 
 
-def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: Play) -> None:
+def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: RegistrationScenario) -> None:
     play.ledger.ticks.remove("slurm")
     register(play.worker.context)
     assert play.sent() == 0
@@ -345,7 +345,7 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
-def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play: Play) -> None:
+def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play: RegistrationScenario) -> None:
     play.ledger.ticks.remove(NODES_SEEN)
     register(play.worker.context)
     assert play.sent() == 0
@@ -357,7 +357,7 @@ def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play:
     assert play.sent() == 1
 
 
-def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play) -> None:
+def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: RegistrationScenario) -> None:
     play.restart(BENCHMARK_DISABLE="false")
     play.look()
     runs = play.ledger.benchmarks
@@ -377,7 +377,7 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Play
     assert run.why == "new cooling"
 
 
-def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
+def test_odd_prices_and_labels_that_do_not_count__are_told(play: RegistrationScenario) -> None:
     play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18), METASCHEDULER_LABELS="cpu=fast")
     play.look()
@@ -390,7 +390,7 @@ def test_odd_prices_and_labels_that_do_not_count__are_told(play: Play) -> None:
     assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "fast"),)
 
 
-def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: Play) -> None:
+def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: RegistrationScenario) -> None:
     play.restart(CHAIN_CONFIRMATIONS="5")
     scan(play.worker.context)
     above = play.chain.block_number()
@@ -413,7 +413,7 @@ FEWER = MACHINES[:1]
 MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
 
 
-def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
+def measure_on(play: RegistrationScenario, machines: tuple[Machine, ...], gflops: float) -> int:
     """The run that is under way begins on these machines, measures that, and ends."""
     runs = play.ledger.benchmarks
     run = runs.under_way()
@@ -430,12 +430,12 @@ def measure_on(play: Play, machines: tuple[Machine, ...], gflops: float) -> int:
     return run.id
 
 
-def gflops_waiting(play: Play) -> str | None:
+def gflops_waiting(play: RegistrationScenario) -> str | None:
     return dict(play.chain.providers.waiting(play.provider.address).labels).get("compute.gflops")
 
 
 @pytest.fixture
-def measured(play: Play) -> Play:
+def measured(play: RegistrationScenario) -> RegistrationScenario:
     """A provider whose machines were all measured, and are registered."""
     play.restart(**MEASURED_HERE)
     play.look()
@@ -445,23 +445,25 @@ def measured(play: Play) -> Play:
     return play
 
 
-def show(play: Play, machines: tuple[Machine, ...]) -> None:
+def show(play: RegistrationScenario, machines: tuple[Machine, ...]) -> None:
     play.facts.learn_hardware(machines)
     play.look()
 
 
-def run_numbers(play: Play) -> list[int]:
+def run_numbers(play: RegistrationScenario) -> list[int]:
     return [run["id"] for run in play.ledger.benchmarks.runs(10)]
 
 
-def make_older(play: Play, days: int) -> None:
+def make_older(play: RegistrationScenario, days: int) -> None:
     with play.engine.begin() as connection:
         connection.execute(
             text("UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"), {"d": days}
         )
 
 
-def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_nodes(measured: Play) -> None:
+def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_nodes(
+    measured: RegistrationScenario,
+) -> None:
     make_older(measured, 8)
     show(measured, FEWER)
     show(measured, MACHINES)
@@ -477,7 +479,7 @@ def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_n
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(measured: Play) -> None:
+def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(measured: RegistrationScenario) -> None:
     show(measured, FEWER)
     measure_on(measured, FEWER, 50.0)
     measured.look()
@@ -495,7 +497,9 @@ def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(measured: Play
     assert len(run_numbers(measured)) == len(numbers) + 1, "it was long ago"
 
 
-def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_it_is(measured: Play) -> None:
+def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_it_is(
+    measured: RegistrationScenario,
+) -> None:
     measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     measured.ledger.ticks.remove("slurm")
     register(measured.worker.context)
@@ -512,7 +516,7 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured: Play) -> None:
+def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured: RegistrationScenario) -> None:
     """The memory of the registration is as it was before."""
     before = measured.facts.memory()
     show(measured, FEWER)
@@ -523,7 +527,7 @@ def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured:
     assert gflops_waiting(measured) == "50.00"
 
 
-def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: Play) -> None:
+def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: RegistrationScenario) -> None:
     measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
     measured.supervisor("measure", "--yes", "--reason", "new switches")
@@ -537,7 +541,7 @@ def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: 
     assert measured.told()["asked"] == {}
 
 
-def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: Play) -> None:
+def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: RegistrationScenario) -> None:
     """What was measured before the operator asked counts no more."""
     measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
@@ -549,7 +553,7 @@ def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measure
     assert gflops_waiting(measured) == "100.00"
 
 
-def test_run_cancelled_before_it_began__is_not_asked_for_again(play: Play) -> None:
+def test_run_cancelled_before_it_began__is_not_asked_for_again(play: RegistrationScenario) -> None:
     play.restart(**MEASURED_HERE)
     play.look()
     runs = play.ledger.benchmarks

@@ -29,7 +29,7 @@ from supervisor_tasks.wallet.wallet import Write
 from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
-    Fleet,
+    ChainWorkerHarness,
     claims,
     databases,
     empty,
@@ -61,18 +61,18 @@ def chain(processes: Processes) -> Chain:
 
 
 @pytest.fixture
-def fleet(chain: Chain, database: Engine) -> Fleet:
+def fleet(chain: Chain, database: Engine) -> ChainWorkerHarness:
     empty(database)
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return Fleet.of(chain, account, database)
+    return ChainWorkerHarness.of(chain, account, database)
 
 
-def settled(fleet: Fleet) -> None:
+def settled(fleet: ChainWorkerHarness) -> None:
     wait_until(lambda: not fleet.follow(), "all transactions to be closed", 60.0, 0.05)
 
 
-def started(fleet: Fleet, provider: Account) -> JobId:
+def started(fleet: ChainWorkerHarness, provider: Account) -> JobId:
     """A job that is claimed and runs, which must be reported to the contract."""
     (job_id,) = scheduled_jobs(fleet.chain, provider, 1)
     claim(fleet.site)
@@ -81,27 +81,27 @@ def started(fleet: Fleet, provider: Account) -> JobId:
     return job_id
 
 
-def provider_of(fleet: Fleet) -> Account:
+def provider_of(fleet: ChainWorkerHarness) -> Account:
     return Account(fleet.wallet.address, "")
 
 
-def execute(fleet: Fleet, statement: str) -> None:
+def execute(fleet: ChainWorkerHarness, statement: str) -> None:
     with fleet.engine.begin() as connection:
         connection.execute(text(statement))
 
 
-def due(fleet: Fleet) -> None:
+def due(fleet: ChainWorkerHarness) -> None:
     """As when the time has passed."""
     execute(fleet, "UPDATE effects SET due_at = now()")
 
 
-def reported(fleet: Fleet) -> None:
+def reported(fleet: ChainWorkerHarness) -> None:
     due(fleet)
     report(fleet.site)
     settled(fleet)
 
 
-def nobody_answers(fleet: Fleet) -> None:
+def nobody_answers(fleet: ChainWorkerHarness) -> None:
     """As when the node goes away while a batch of reports is written."""
     due(fleet)
     leased = fleet.site.ledger.effects.lease([EffectKind.REPORT])
@@ -110,7 +110,7 @@ def nobody_answers(fleet: Fleet) -> None:
             raise TransientError("the node is away")
 
 
-def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: Fleet) -> None:
+def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: ChainWorkerHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
     end = Write("end", "report", report_call(lost, StatusUpdate(ChainStatus.FINISHED)), lost, gas=GAS)
@@ -119,7 +119,7 @@ def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fle
     assert fleet.states() == ["REVERTED", "MINED"]
 
 
-def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chain, fleet: Fleet) -> None:
+def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chain, fleet: ChainWorkerHarness) -> None:
     job_id = started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR)
@@ -166,7 +166,9 @@ def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[No
 
 
 @pytest.mark.parametrize("end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"])
-def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain, fleet: Fleet, end: str) -> None:
+def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(
+    chain: Chain, fleet: ChainWorkerHarness, end: str
+) -> None:
     stuck, free = (started(fleet, provider_of(fleet)) for _ in range(2))
     with broken_for(chain, stuck[2:], end):
         for _ in range(5):
@@ -184,7 +186,9 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(chain: Chain
     assert chain.job(stuck).status is ChainStatus.RUNNING
 
 
-def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_others(chain: Chain, fleet: Fleet) -> None:
+def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_others(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     job_id = started(fleet, provider_of(fleet))
     alarms = list[set[AlarmName]]()
     for end in (NO_ESTIMATE, NO_ESTIMATE, NO_ESTIMATE, REFUSED, REFUSED, NO_ESTIMATE, REFUSED):
@@ -197,7 +201,9 @@ def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_oth
     assert chain.job(job_id).status is ChainStatus.RUNNING
 
 
-def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(chain: Chain, fleet: Fleet) -> None:
+def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     try:
@@ -211,7 +217,9 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
     assert fleet.alarms() == {AlarmName.EFFECT_PARKED}
 
 
-def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: Fleet) -> None:
+def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
@@ -228,7 +236,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain
 
 @pytest.mark.parametrize("ends_by", ["one that passes", "an empty queue"])
 def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
-    chain: Chain, fleet: Fleet, ends_by: str
+    chain: Chain, fleet: ChainWorkerHarness, ends_by: str
 ) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
@@ -262,7 +270,7 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
 
 @pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
 def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_freed(
-    chain: Chain, fleet: Fleet, gas: int
+    chain: Chain, fleet: ChainWorkerHarness, gas: int
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with gas_limit(chain, 8_000_000):
@@ -276,7 +284,7 @@ def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_fr
     assert fleet.alarms() == set()
 
 
-def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: Fleet) -> None:
+def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: ChainWorkerHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         fleet.wallet.send(claims(1))
@@ -289,7 +297,7 @@ def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, flee
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
-def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: Fleet) -> None:
+def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: ChainWorkerHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
         fleet.wallet.send(claims(2))
@@ -311,7 +319,9 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Cha
     chain.mine()
 
 
-def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(chain: Chain, fleet: Fleet) -> None:
+def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     started(fleet, provider_of(fleet))
     with held(chain):
         report(fleet.site)
@@ -332,7 +342,9 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
     assert fleet.alarms() == set()
 
 
-def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: Chain, fleet: Fleet) -> None:
+def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     fleet.wallet.send(claims(1))
     execute(
@@ -346,7 +358,9 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: 
     assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.fetch_account_state())
 
 
-def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain: Chain, fleet: Fleet) -> None:
+def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     with held(chain):
         fleet.wallet.send(claims(1))
         fleet.wallet.book.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
@@ -360,7 +374,7 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain
 # --- what an operator asks for ------------------------------------------------------------------------------------------
 
 
-def open_one(fleet: Fleet) -> int:
+def open_one(fleet: ChainWorkerHarness) -> int:
     """A claim that waits to be mined; its id."""
     fleet.wallet.send(claims(1))
     ((row_id,),) = fleet.rows("id")
@@ -368,7 +382,7 @@ def open_one(fleet: Fleet) -> int:
     return row_id
 
 
-def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: Fleet) -> None:
+def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: ChainWorkerHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)
@@ -389,7 +403,7 @@ def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engi
     empty(database)
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    fleet = Fleet.of(chain, account, database, cap_wei=2 * 10**9)
+    fleet = ChainWorkerHarness.of(chain, account, database, cap_wei=2 * 10**9)
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)
@@ -402,7 +416,9 @@ def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engi
     settled(fleet)
 
 
-def test_cancel__requested__an_empty_transaction_is_mined_and_the_intent_freed(chain: Chain, fleet: Fleet) -> None:
+def test_cancel__requested__an_empty_transaction_is_mined_and_the_intent_freed(
+    chain: Chain, fleet: ChainWorkerHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)

@@ -386,7 +386,7 @@ def test_far_behind__those_of_another_chain_or_that_do_not_answer__do_not_count(
     assert others_head(0, looks, HERE) is None
 
 
-def test_alone__far_ahead_for_long_while_the_others_go_on__is_not_believed() -> None:
+def test_endpoint__implausibly_ahead__is_excluded() -> None:
     alone = AheadTracker()
     for look in range(LOOKS_ALONE):
         assert not alone.is_implausibly_ahead
